@@ -387,8 +387,7 @@ class Answer:
         with self._guard:
             self._collect()
             self._unread.clear()
-            if not self._ended:
-                self._mailbox.close()  # wakes who may be waiting
+            self._mailbox.close()  # wakes who may be waiting
             self._abandon()
 
     def _abandon(self) -> None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READER_PACE = 0.008
-"""Seconds, half a frame of a screen. The reader of a model that is faster than this is not
-woken for each token but the last: at 800 tokens a second that would cost the decode thread a tenth
-of its time.
+"""Seconds, half a frame of a screen. The reader of a model that is faster than this is woken for
+the last token, and not for each: at 800 a second that would cost the decode thread a tenth of its
+time.
 """
 
 

@@ -51,20 +51,22 @@ class ThreadMailbox(Generic[T]):
         """Args:
         pace: seconds, from 0. A reader that was woken twice within this time then comes back by
             itself when it has passed, as in `Mailbox`.
-        presses: whether it comes for this item at once all the same.
+        presses: whether it comes for this item at once all the same. It must be quick and must not
+            raise.
         """
         self.closed = False
         self._pace = pace
         self._presses = presses
         self._woken_at = float("-inf")
         self._hurried = self._dropped = False
-        self._first: list[T] = []  # what a wait took out of the queue
-        self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-        self._pressed: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a hurried reader
+        self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
+        # What wakes the reader that waits now, and whether it is woken by what presses alone. Each
+        # wait has its own, so that who rings late wakes no later one.
+        self._bell: tuple[queue.SimpleQueue[None], bool] | None = None
 
     def __len__(self) -> int:
         """Number of unread items."""
-        return len(self._first) + self._queue.qsize()
+        return self._queue.qsize()
 
     def put_nowait(self, item: T) -> bool:
         """Append an item from any thread; never waits.
@@ -72,55 +74,67 @@ class ThreadMailbox(Generic[T]):
         Returns:
             False if it will never be read.
         """
-        if not self.closed:
-            self._queue.put(item)
-            if self._presses(item):
-                self._pressed.put(None)
+        if self.closed:
+            return False
+        self._queue.put(item)
+        bell = self._bell
+        if bell is not None and (not bell[1] or self._presses(item)):
+            bell[0].put(None)
         return not self.closed
 
     def wait(self, seconds: float | None = None) -> None:
-        """Block until something is there to drain, or the mailbox is closed; Ctrl-C ends it.
+        """Block until something was put, or the mailbox is closed; Ctrl-C ends it.
+
+        What was put may have been drained by another thread.
 
         Args:
             seconds: Most to wait, above 0; None for no limit.
         """
         if len(self) or self.closed:
             return
+        started = time.monotonic()
         if self._hurried:
-            self._doze(self._woken_at + self._pace - time.monotonic())
-        try:
-            item = get_interruptibly(self._queue, seconds)
-        except queue.Empty:
-            return
-        if item is not None:
-            self._first.append(item)
-        now = time.monotonic()
-        self._hurried = now - self._woken_at < self._pace
-        self._woken_at = now
+            rest = max(0.0, self._woken_at + self._pace - started)
+            is_rung = self._sit(rest if seconds is None else min(rest, seconds), dozes=True)
+            if is_rung or len(self) or self.closed:
+                self._woken_at = time.monotonic()
+                return
+        if seconds is not None:
+            seconds = max(0.0, started + seconds - time.monotonic())
+        if self._sit(seconds, dozes=False):
+            now = time.monotonic()
+            self._hurried = now - self._woken_at < self._pace
+            self._woken_at = now
 
-    def _doze(self, seconds: float) -> None:
-        """Let so long pass, or until something presses."""
+    def _sit(self, seconds: float | None, *, dozes: bool) -> bool:
+        """Wait to be rung for, or where it dozes only for what presses; whether that was so."""
+        ring: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell = ring, dozes
         try:
-            get_interruptibly(self._pressed, seconds)
+            if len(self) or self.closed:  # since it was looked at: who put it rang for nobody
+                return True
+            get_interruptibly(ring, seconds)
         except queue.Empty:
-            return
+            return False
+        finally:
+            self._bell = None
+        return True
 
     def drain(self) -> list[T]:
         """Take everything unread, oldest first; an empty list if there is nothing."""
-        items, self._first = self._first, []
+        items: list[T] = []
         try:
             while True:
-                item = self._queue.get_nowait()
-                if item is not None:
-                    items.append(item)
+                items.append(self._queue.get_nowait())
         except queue.Empty:
             return [] if self._dropped else items
 
     def close(self) -> None:
         """Leave: unread items are dropped, later ones refused, a waiting thread is woken."""
         self.closed = self._dropped = True
-        self._queue.put(None)
-        self._pressed.put(None)
+        bell = self._bell
+        if bell is not None:
+            bell[0].put(None)
 
     def abandon(self) -> None:
         """Refuse later items, without waking anybody: what a finalizer may do."""

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# That a loop has ended is noticed when its reader is woken. While no reader waits, the bell is rung
-# once for so many unread items, only to find out whether the loop is still there.
+# That a loop has ended is noticed when its reader is woken. Where none is to be woken, the bell is
+# rung once for so many unread items, only to find out whether the loop is still there.
 _PROBE_EVERY = 8
 
 # Callbacks of one turn of the loop: a thousand readers woken at once would hold up its other tasks.
@@ -126,8 +126,16 @@ class LoopBell:
     async def await_waiter(
         self, waiter: Any, wake: Callable[[], object], most: float | None
     ) -> None:
-        """Return when what `waiter` made is woken, or when so many seconds have passed."""
+        """Return when what `waiter` made is woken.
+
+        Args:
+            waiter: What it made to be awaited.
+            wake: What it made to end that.
+            most: Seconds after which it ends by itself; None for no limit.
+        """
         if self._asyncio is None:
+            if most is None:
+                return await waiter.wait()
             with anyio.move_on_after(most):
                 return await waiter.wait()
             # trio holds what ended the wait, an exception with all frames of the reader, until the
@@ -317,8 +325,8 @@ class Mailbox(Generic[T]):
         if self._items or self.closed:
             return
         if self._hurried:
-            await self._sit(most=max(0.0, self._woken_at + self._pace - monotonic()))
-            if self._items or self.closed:
+            rest = max(0.0, self._woken_at + self._pace - monotonic())
+            if await self._sit(most=rest) or self._items or self.closed:
                 self._woken_at = monotonic()
                 return
         await self._sit()
@@ -326,20 +334,25 @@ class Mailbox(Generic[T]):
         self._hurried = now - self._woken_at < self._pace
         self._woken_at = now
 
-    async def _sit(self, *, most: float | None = None) -> None:
-        """Wait to be rung for; where a time is given, no longer, and only for what presses."""
+    async def _sit(self, *, most: float | None = None) -> bool:
+        """Wait to be rung for; where a time is given, no longer, and only for what presses.
+
+        Returns:
+            Whether it was, or need not have waited: another may have drained what it was rung for.
+        """
         bell = self._bell
         if bell is None or not bell.is_here():
             bell = LoopBell.current()
         wake, waiter = bell.waiter()
         with self._lock:
             if self._items or self.closed:
-                return
+                return True
             if self._wake is not None:
                 raise anyio.BusyResourceError("waiting for")
-            self._bell, self._wake, self._dozes = bell, wake, most is not None
+            self._bell, self._dozes, self._wake = bell, most is not None, wake
         try:
             await bell.await_waiter(waiter, wake, most)
+            return self._wake is not wake
         finally:
             # If a sender has taken it to ring, that sets an event which is no longer waited for.
             if self._wake is wake:

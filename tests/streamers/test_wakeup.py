@@ -316,6 +316,22 @@ async def test_a_hurried_reader_is_woken_as_its_mailbox_closes() -> None:
             in_threads(mailbox.close)
 
 
+@pytest.mark.parametrize("is_hurried", [False, True])
+async def test_a_reader_comes_back_though_another_took_what_it_was_rung_for(
+    is_hurried: bool,
+) -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 3)
+    if is_hurried:
+        await hurried(mailbox)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(mailbox.wait)
+            await anyio.wait_all_tasks_blocked()
+            assert mailbox._dozes is is_hurried
+            mailbox.put_nowait(3)
+            assert mailbox.drain() == [3]
+
+
 async def test_a_hurried_reader_can_be_cancelled_and_loses_nothing() -> None:
     mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 4)
     await hurried(mailbox)
