@@ -108,6 +108,61 @@ def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: tor
         torch.set_num_threads(before)
 
 
+def asked_for(
+    core: DecoderLM, attention: PagedAttention, rows: list[Row], wanted: list[int]
+) -> Tensor:
+    """The logits of some of the tokens of a step, by their places among all."""
+    attention.lay_out(rows)
+    ids = torch.cat([row.ids[row.start : row.start + row.count] for row in rows])
+    positions = torch.cat([torch.arange(row.start, row.start + row.count) for row in rows])
+    return core.decode_packed(ids, positions, torch.tensor(wanted, dtype=torch.int64), attention)
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", *OTHERS])
+def test_nor_on_which_tokens_are_asked_for(
+    family: str, dtype: torch.dtype, is_packed: bool
+) -> None:
+    core = made("llama", dtype) if family == "llama" else made_of(family, dtype)
+    groups, chooser = num_groups(core), random.Random(5)
+    total = sum(LENGTHS)
+    ends = [sum(LENGTHS[: number + 1]) - 1 for number in range(len(LENGTHS))]
+    scattered = chooser.sample(range(total), 40)
+    ways = [ends, ends[::-1], scattered, [*range(60, 75), 400, *range(200, 280), 3], [total - 1]]
+
+    def attention() -> PagedAttention:
+        storage = PagedStorage(core.config, 80 * groups, PAGE, dtype=dtype, is_packed=is_packed)
+        if not is_packed:
+            storage.data.fill_(torch.nan)
+        return PagedAttention(core.config, storage)
+
+    def whole(first: int = 0) -> list[Row]:
+        rows = texts(groups)
+        for row in rows:
+            row.start = min(first, len(row.ids) - 1)
+            row.count = len(row.ids) - row.start
+        return rows
+
+    expected = asked_for(core, attention(), whole(), list(range(total)))
+    assert torch.isfinite(expected).all()
+    for wanted in ways:
+        assert torch.equal(asked_for(core, attention(), whole(), wanted), expected[wanted])
+    # Nobody is asked for, and what was kept is read by the next step.
+    kept = attention()
+    begun = [row for row in whole() if len(row.ids) > 1]
+    for row in begun:
+        row.count = min(33, len(row.ids) - 1)
+    assert asked_for(core, kept, begun, []).shape[0] == 0
+    rest = whole(33)
+    lengths = [row.count for row in rest]
+    found = asked_for(core, kept, rest, list(range(sum(lengths))))
+    for part, every, count in zip(
+        torch.split(found, lengths), torch.split(expected, LENGTHS), lengths, strict=True
+    ):
+        assert torch.equal(part, every[-count:])
+
+
 def test_the_bias_of_a_tied_head_is_added_behind_the_call() -> None:
     core, found = made_of("phi", torch.float32, tie_word_embeddings=True), []
     together: Any = core._plan

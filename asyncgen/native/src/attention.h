@@ -142,7 +142,7 @@ class Walk {
       : step_(step),
         tickets_(tickets),
         division_(division),
-        row_(step.rows),
+        row_(step.asked),
         cuts_(step, *row_),
         memory_(memory),
         records_(memory) {
@@ -203,8 +203,8 @@ template <typename T>
 std::int64_t share_of_task(Step<T> step) {
   std::int64_t work = 0;
   step.most_splits = 1;
-  for (std::int64_t number = 0; number < step.num_rows; ++number) {
-    work += Cuts<T>(step, step.rows[number]).tasks;
+  for (std::int64_t number = 0; number < step.num_asked; ++number) {
+    work += Cuts<T>(step, step.asked[number]).tasks;
   }
   return most(work / (TASKS_OF_THREAD * team_size()), 1);
 }
@@ -215,8 +215,8 @@ template <typename T>
 std::int64_t queries_of_task(const Attention<T>& attention) {
   const Step<T> step{attention, 1, 1};
   std::int64_t queries = 0;
-  for (std::int64_t number = 0; number < step.num_rows; ++number) {
-    queries += step.queries(step.rows[number]) * step.kv_heads;
+  for (std::int64_t number = 0; number < step.num_asked; ++number) {
+    queries += step.queries(step.asked[number]) * step.kv_heads;
   }
   const std::int64_t share = queries / (TASKS_OF_THREAD * team_size());
   return most(least(share, MOST_QUERIES) / TILES, 1) * TILES;
@@ -228,9 +228,11 @@ Division division_of(const Attention<T>& attention) {
   step.most_splits = share_of_task(step);
   Division division{step.most_splits, step.most_queries, 0, 0, 0};
   for (std::int64_t number = 0; number < step.num_rows; ++number) {
-    const Row& row = step.rows[number];
+    division.num_tokens += step.rows[number].count;
+  }
+  for (std::int64_t number = 0; number < step.num_asked; ++number) {
+    const Row& row = step.asked[number];
     const Cuts<T> cuts(step, row);
-    division.num_tokens += row.count;
     division.num_tasks += cuts.tasks;
     division.memory += cuts.records(step, row) * step.record();
   }
@@ -278,6 +280,7 @@ void attend_step(const Attention<T>& attention, const Division& division, float*
     keep_keys(step, division.num_tokens * block / blocks,
               division.num_tokens * (block + 1) / blocks);
   });
+  if (division.num_tasks == 0) return;
   std::atomic<std::int64_t> tickets{0};
   for_each_piece(least(threads, division.num_tasks), [&](std::int64_t) {
     attend_some<Engine>(step, Walk<T>(step, tickets, division, memory));
@@ -285,11 +288,12 @@ void attend_step(const Attention<T>& attention, const Division& division, float*
   if (division.memory == 0) return;
   for_each_piece(threads, [&](std::int64_t thread) {
     float* records = memory;
-    for (std::int64_t number = 0; number < step.num_rows; ++number) {
-      const Cuts<T> own(step, step.rows[number]);
+    for (std::int64_t number = 0; number < step.num_asked; ++number) {
+      const Row& row = step.asked[number];
+      const Cuts<T> own(step, row);
       if (own.together) continue;
-      merge_row(step, step.rows[number], own, records, thread, threads);
-      records += own.records(step, step.rows[number]) * step.record();
+      merge_row(step, row, own, records, thread, threads);
+      records += own.records(step, row) * step.record();
     }
   });
 }

@@ -201,18 +201,27 @@ bool is_safe(const Pages& pages, const PagedLayer& layer, const Numbers& rows, c
 }
 #endif
 
+// The rows of a step by the table of a layer, and how many they are.
+std::pair<const Row*, std::int64_t> rows_of(const Pages& pages, const PagedLayer& layer) {
+  const std::int64_t count = pages.rows.count() / 4 / pages.num_tables;
+  return {reinterpret_cast<const Row*>(pages.rows.data()) + layer.table * count, count};
+}
+
 template <typename T>
 Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads,
-                     std::int64_t stride, const float* sinks) {
-  const std::int64_t num_rows = pages.rows.count() / 4 / pages.num_tables;
+                     std::int64_t stride, const float* sinks,
+                     const std::vector<Row>* asked = nullptr) {
+  const auto [rows, num_rows] = rows_of(pages, layer);
   return {reinterpret_cast<const Head<T>*>(heads),
           stride,
           reinterpret_cast<Head<T>*>(pages.out_at),
           {reinterpret_cast<Page<T>*>(layer.keys_at), layer.key_scales_at},
           {reinterpret_cast<Page<T>*>(layer.values_at), layer.value_scales_at},
-          reinterpret_cast<const Row*>(pages.rows.data()) + layer.table * num_rows,
+          rows,
+          asked == nullptr ? rows : asked->data(),
           pages.pages.data(),
           num_rows,
+          asked == nullptr ? num_rows : static_cast<std::int64_t>(asked->size()),
           pages.num_pages,
           pages.num_heads,
           pages.kv_heads,
@@ -366,18 +375,44 @@ Hold::Hold(Pages& pages) : pages_(pages.is_busy ? nullptr : &pages) {
   pages.is_busy = true;
 }
 
-void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
-               const float* sinks) noexcept {
-  float* memory = pages.memory.data();
-  if (pages.uses_tiles) {
-    return attend_amx(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
+Asked ask(Pages& pages, const PagedLayer& layer, const std::int64_t* tokens, std::int64_t count) {
+  const auto [rows, num_rows] = rows_of(pages, layer);
+  Asked asked{};
+  const Row* of = nullptr;  // of the last token
+  for (std::int64_t at = 0; at < count; ++at) {
+    const std::int64_t token = tokens[at];
+    const auto begins_behind = [](std::int64_t place, const Row& row) { return place < row.token; };
+    const Row* row = std::upper_bound(rows, rows + num_rows, token, begins_behind) - 1;
+    if (row == of && asked.rows.back().token + asked.rows.back().count == token) {
+      ++asked.rows.back().count;
+    } else {
+      asked.rows.push_back({token, 1, row->start + token - row->token, row->pages});
+    }
+    of = row;
   }
+  asked.division = for_kind(pages.kind, [&](auto number) {
+    return divide(step_of<decltype(number)>(pages, layer, nullptr, 0, nullptr, &asked.rows));
+  });
+  const auto needed = static_cast<std::size_t>(asked.division.memory);
+  if (pages.memory.size() < needed) pages.memory.resize(needed);
+  return asked;
+}
+
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
+               const float* sinks, const Asked* asked) noexcept {
+  float* memory = pages.memory.data();
+  const std::vector<Row>* rows = asked == nullptr ? nullptr : &asked->rows;
+  const Division& division = asked == nullptr ? layer.division : asked->division;
+  const auto step = [&](auto number) {
+    return step_of<typename decltype(number)::type>(pages, layer, heads, stride, sinks, rows);
+  };
+  if (pages.uses_tiles) return attend_amx(step(std::common_type<bf16>{}), division, memory);
   for_kind(pages.kind, [&](auto number) {
     using T = decltype(number);
     if (pages.are_coded) {
-      attend(step_of<Coded<T>>(pages, layer, heads, stride, sinks), layer.division, memory);
+      attend(step(std::common_type<Coded<T>>{}), division, memory);
     } else {
-      attend(step_of<T>(pages, layer, heads, stride, sinks), layer.division, memory);
+      attend(step(std::common_type<T>{}), division, memory);
     }
   });
 }

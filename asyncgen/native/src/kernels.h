@@ -276,9 +276,9 @@ struct Attention {
   std::int64_t stride;   // from token to token
   Head<T>* out;          // [tokens, num_heads * size]
   Store<T> keys, values;
-  const Row* rows;
+  const Row *rows, *asked;  // whose keys are kept, and whose queries attend
   const std::int64_t* pages;
-  std::int64_t num_rows, num_pages, num_heads, kv_heads;
+  std::int64_t num_rows, num_asked, num_pages, num_heads, kv_heads;
   std::int64_t size;  // of a head, at most MOST_SIZE
   std::int64_t page_size;
   std::int64_t window;  // keys that a query sees, itself included, or 0 for all

@@ -80,6 +80,7 @@ struct Wanted {
   bool are_all = true;
   const std::int64_t* rows = nullptr;
   std::int64_t count = 0;
+  std::optional<Asked> asked;  // of them, where the last block's attention is for them alone
 
   // False comes with a Python error.
   bool read(PyObject* tensor, std::int64_t tokens) {
@@ -107,6 +108,17 @@ struct Wanted {
     PyErr_Format(PyExc_ValueError, "at most all %lld rows are wanted, not %lld",
                  static_cast<long long>(tokens), static_cast<long long>(count));
     return false;
+  }
+
+  // False comes with a Python error.
+  bool ask_for(Pages& pages) {
+    try {
+      asked = ask(pages, pages.layers.back(), rows, count);
+      return true;
+    } catch (const std::exception&) {
+      PyErr_NoMemory();
+      return false;
+    }
   }
 };
 
@@ -153,9 +165,10 @@ void feed_forward(const Block& block, const Rows& x, const Step& step) noexcept 
   add_branch(block.down_norm, block.down_scale, kind, step);
 }
 
-// What attention gives of rows, in the memory that the step's pages have for it.
+// What attention gives of rows, in the memory that the step's pages have for it; where some are
+// asked for, of these alone.
 void attend(const Block& block, const Rotary& rotary, const Rows& x, const Step& step, Pages& pages,
-            const PagedLayer& layer) noexcept {
+            const PagedLayer& layer, const Asked* asked) noexcept {
   const Rows heads(step.heads, heads_width(block), x.count);
   if (block.latent != nullptr) {
     make_heads(*block.latent, x, heads, step.memory);
@@ -167,7 +180,7 @@ void attend(const Block& block, const Rotary& rotary, const Rows& x, const Step&
     turn_heads(rotary, heads, pages.num_heads + pages.kv_heads, step.angles[block.rope]);
   }
   if (block.is_normed_turned) normalise_heads(block, heads);
-  attend_in(pages, layer, heads.data, heads.stride, block.sinks);
+  attend_in(pages, layer, heads.data, heads.stride, block.sinks, asked);
   if (block.latent != nullptr) cut_values(*block.latent, step.attended);
   if (block.has_gates) {
     const Rows gates(heads.data + token_size(block) * item_size(rotary.kind), heads.stride,
@@ -389,7 +402,8 @@ void run_blocks(const Layers& layers, Step& step, const Held& held, const Wanted
     const Rows* x = &normed(block.input_norm);
     stay(block.input_stay);
     if (attends(block)) {
-      attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number]);
+      const Asked* asked = is_narrowed && wanted.asked ? &*wanted.asked : nullptr;
+      attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number], asked);
       if (block.mixer == nullptr) narrow();
       if (step.stream.count == 0) return;
       // Of parallel parts the second sees what the first saw, or another norm of it.
@@ -434,6 +448,10 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   }
   Wanted wanted;
   if (!wanted.read(args[3], held.num_tokens())) return nullptr;
+  const Block& last = layers.blocks.back();
+  if (!wanted.are_all && attends(last) && last.mixer == nullptr && !wanted.ask_for(*held.pages())) {
+    return nullptr;
+  }
   Logits logits;
   if (!logits.read(args[4], layers, wanted.are_all ? held.num_tokens() : wanted.count)) {
     return nullptr;

@@ -234,12 +234,22 @@ class Hold {
   Pages* pages_;
 };
 
+// Some tokens of a step that alone attend in a layer, as rows, and how their work is divided.
+struct Asked {
+  std::vector<Row> rows;
+  Division division;
+};
+
+// Finds the rows of tokens, in any order, and takes the memory that they need; raises what memory
+// that is not there does.
+Asked ask(Pages& pages, const PagedLayer& layer, const std::int64_t* tokens, std::int64_t count);
+
 // Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size], tokens so many numbers
-// apart.
+// apart. All their keys and values are kept; results are those of `asked` alone, if it is not null.
 //
 // `sinks` are those of the query heads, null where the layer has none.
 void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
-               const float* sinks) noexcept;
+               const float* sinks, const Asked* asked = nullptr) noexcept;
 
 // Multiplies rows of so many features by the sigmoid of gates, in place.
 void pass_gates(Kind kind, const Rows& x, const Rows& gates, std::int64_t features) noexcept;
