@@ -47,6 +47,7 @@ class DeviceKind:
     Attributes:
         page_size: Tokens of a page, if nothing else is asked for.
         prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
+        prefill_beside: The same where running streams wait for that step alone.
         most_chunks: So many of these between two tokens of running streams, while many wait.
         snapshot_tokens: Tokens of a prompt from one state that is kept to the next, likewise.
         heads_first: Layout of a page; see `PagedStorage`.
@@ -56,6 +57,7 @@ class DeviceKind:
 
     page_size: int
     prefill_chunk: int
+    prefill_beside: int
     most_chunks: int
     snapshot_tokens: int
     heads_first: bool
@@ -70,6 +72,7 @@ def kind_of(device: torch.device) -> DeviceKind:
         return DeviceKind(
             page_size=256,
             prefill_chunk=2048,
+            prefill_beside=2048,
             most_chunks=1,
             snapshot_tokens=2048,
             heads_first=False,
@@ -80,6 +83,7 @@ def kind_of(device: torch.device) -> DeviceKind:
     return DeviceKind(
         page_size=32,
         prefill_chunk=256,
+        prefill_beside=192,
         most_chunks=4,
         snapshot_tokens=1024,
         heads_first=is_cpu,
@@ -351,7 +355,10 @@ def _make_batch(
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
         pace=PromptPace(
-            _prefill_chunk(model, options), _most_chunks(model, options), prompt_cost(core)
+            _prefill_chunk(model, options),
+            _most_chunks(model, options),
+            prompt_cost(core),
+            beside=options.prefill_chunk_size or kind.prefill_beside,
         ),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,

@@ -45,6 +45,7 @@ class PromptPace:
         most_chunks: int = 1,
         cost: PromptCost | None = None,
         *,
+        beside: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin where nobody decodes.
@@ -55,14 +56,18 @@ class PromptPace:
                 1 there are no bursts either.
             cost: Of the model: while others decode, chunks behind a long text are smaller, so that
                 they take no longer. ``None``: they are all alike.
+            beside: Most tokens of a chunk that one step of those that decode waits for, of 1 to
+                ``chunk``; ``None``: as many as ``chunk``.
             clock: Says the time in seconds.
         """
         self.chunk = chunk
         self.are_alone = False
         self._most_chunks = most_chunks
         self._cost = cost
+        self._beside = chunk if beside is None else beside
         self._clock = clock
         self._num_waiting = 0  # of those that decode, for the chunk that comes
+        self._is_only = True  # whether they wait for no other
         self._depth = 0  # of the longest text whose prompt is being read
         self._chunks = 0  # since those that decode had a step, theirs included
         self._some_went_on = False  # of those that decode some have more than their first token
@@ -89,15 +94,19 @@ class PromptPace:
             and self._clock() < self._burst_end
         )
         chunks = min(chunks_between(num_newcomers, num_decoding), most)
+        self._is_only = chunks == 1
         self.are_alone = num_decoding > 0 and (is_burst or 0 < self._chunks < chunks)
         self._num_waiting = 0 if is_burst else num_decoding
 
     @property
     def tokens(self) -> int:
         """Most prompt tokens of the next step."""
-        if self._cost is None or not self._num_waiting or not self._depth:
+        if not self._num_waiting:
             return self.chunk
-        return self._cost.chunk(self.chunk, self._depth)
+        most = self._beside if self._is_only else self.chunk
+        if self._cost is None or not self._depth:
+            return most
+        return self._cost.chunk(most, self._depth)
 
     def note(self, rows: Sequence[ScheduledRow], *, alone: bool) -> None:
         """Take note of the rows of a step.

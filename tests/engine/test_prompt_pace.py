@@ -75,6 +75,17 @@ def test_whoever_says_how_large_a_chunk_is_says_how_long_streams_may_wait() -> N
     assert read[:1] == [64]
 
 
+def test_a_chunk_that_one_step_waits_for_is_smaller() -> None:
+    assert burst(["a"] * 8, 1) == ([192], [1])
+    assert burst(["a"] * 8, 1, prefill_chunk_size=256) == ([256], [1])
+    assert burst(["a"] * 20, 2)[0][1] == 256  # of two they wait for
+    bench = Bench(pages=20_000, prefill_chunk_size=None)
+    bench.add(list(range(1, 101)) * 3, **LONG)  # alone, with nobody to hold up
+    bench.step()
+    assert [state.num_computed for state in bench.batch.states] == [256]
+    bench.engine.abort_all("cancelled")
+
+
 def test_nobody_waits_for_those_that_have_no_seat() -> None:
     assert burst(["a"] * 100, 3, max_running=8)[1] == [1, 1, 1]
 
@@ -246,8 +257,8 @@ def test_in_a_burst_chunks_are_whole() -> None:
             return chunk // 2
 
     state, cost = RequestState("a", [1] * 1000), cast("PromptCost", Halves())
-    for number, expected in ((100, 256), (5, 128)):
-        pace = PromptPace(256, 4, cost)
+    for number, expected in ((100, 256), (5, 96)):
+        pace = PromptPace(256, 4, cost, beside=192)
         pace.see(number, 0)
         pace.note([ScheduledRow(state, 0, 256, [], False, ())], alone=False)
         pace.see(number, 1)
