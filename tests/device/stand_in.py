@@ -21,6 +21,7 @@ __all__ = ["put_in_place"]
 KIND = DeviceKind(
     page_size=256,
     prefill_chunk=256,
+    prefill_beside=256,
     most_chunks=1,
     snapshot_tokens=2048,
     heads_first=False,
