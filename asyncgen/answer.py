@@ -331,7 +331,7 @@ class Answer:
         return event
 
     async def _fill(self, *, as_text: bool) -> None:
-        """Return when something is unread; raise at the end of the stream."""
+        """Return when something may be unread; raise at the end of the stream."""
         mailbox = self._mailbox
         with self._alone():
             try:
@@ -356,7 +356,7 @@ class Answer:
             except BaseException:
                 self._leave()
                 raise
-        if self._unread:
+        if self._unread or not self._ended:
             return
         failure = self._failure
         if isinstance(failure, StopIteration | StopAsyncIteration):

@@ -81,8 +81,9 @@ class Face:
             tool_format: How the model writes calls of tools: the name of a format, or ``"none"`` to
                 leave them in the text; ``None`` finds it in the chat template.
             reasoning_format: How it marks reasoning; likewise.
-            prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, on
-                CUDA 2048. A running stream waits for one chunk of another's prompt at most.
+            prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, and
+                192 where running streams wait for it alone, on CUDA 2048. A running stream waits
+                for one chunk of another's prompt, and where many come at once for some more.
             scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
                 ``"prefill_first"``, or a subclass of :class:`Scheduler`, made with the page pool.
             prefix_caching: Keep the keys and values of prompts and answers while there is space,

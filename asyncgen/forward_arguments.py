@@ -1,4 +1,7 @@
-"""What a model is called with: checked, and brought into the form that it computes with."""
+"""What a model is called with: checked, and brought into the form that it computes with.
+
+What labels and `logits_to_keep` ask of its results is here, too.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def check_mask(
     return attention_mask.to(embeddings.device) != 0
 
 
-def kept(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+def states_to_project(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     """Return the hidden states ``[B, n, E]`` that logits are wanted for."""
     if isinstance(logits_to_keep, Tensor):
         return hidden[:, logits_to_keep.to(hidden.device)]

@@ -21,8 +21,8 @@ from asyncgen.forward_arguments import (
     check_cache_position,
     check_mask,
     embeddings_of,
-    kept,
     loss_of,
+    states_to_project,
     wrong_shape,
 )
 from asyncgen.generation.config import GenerationConfig
@@ -447,7 +447,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         attentions: list[Tensor] | None = [] if output_attentions else None
         attention = dense_context(self.core, past, mask, collect_attentions=attentions)
         hidden = self.core.hidden(embeddings, positions, attention, collected)
-        logits = self.core.project(kept(hidden, logits_to_keep))
+        logits = self.core.project(states_to_project(hidden, logits_to_keep))
         output = CausalLMOutputWithPast(
             loss=loss_of(logits, labels, shift=1),
             logits=logits,

@@ -14,7 +14,7 @@ from asyncgen.errors import OverloadedError
 from asyncgen.preparing import MOST_AT_ONCE
 from asyncgen.progress import Progress
 from asyncgen.types import check_prompt
-from asyncgen.waiting import READER_PACE, InThread, is_last
+from asyncgen.waiting import InThread, is_last
 from streamers import ThreadMailbox, get_interruptibly
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _Counted(InThread):
 
 class _CountedMailbox(ThreadMailbox["Letter"]):
     def __init__(self, ended: Callable[[], None]) -> None:
-        super().__init__(pace=READER_PACE, presses=is_last)
+        super().__init__()
         self._ended = ended
 
     def put_nowait(self, item: Letter) -> bool:

@@ -60,8 +60,8 @@ class ThreadMailbox(Generic[T]):
         self._woken_at = float("-inf")
         self._hurried = self._dropped = False
         self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
-        # What wakes the reader that waits now, and whether it is woken by what presses alone. Each
-        # wait has its own, so that who rings late wakes no later one.
+        self._num_drains = 0
+        # What wakes the reader that waits now, and whether it is woken by what presses alone.
         self._bell: tuple[queue.SimpleQueue[None], bool] | None = None
 
     def __len__(self) -> int:
@@ -83,9 +83,9 @@ class ThreadMailbox(Generic[T]):
         return not self.closed
 
     def wait(self, seconds: float | None = None) -> None:
-        """Block until something was put, or the mailbox is closed; Ctrl-C ends it.
+        """Block until something is there, or the mailbox is closed; Ctrl-C ends it.
 
-        What was put may have been drained by another thread.
+        Another thread that drains it meanwhile ends the wait, too.
 
         Args:
             seconds: Most to wait, above 0; None for no limit.
@@ -108,12 +108,15 @@ class ThreadMailbox(Generic[T]):
 
     def _sit(self, seconds: float | None, *, dozes: bool) -> bool:
         """Wait to be rung for, or where it dozes only for what presses; whether that was so."""
+        end = None if seconds is None else time.monotonic() + seconds
         ring: queue.SimpleQueue[None] = queue.SimpleQueue()
+        drains = self._num_drains
         self._bell = ring, dozes
         try:
-            if len(self) or self.closed:  # since it was looked at: who put it rang for nobody
-                return True
-            get_interruptibly(ring, seconds)
+            # Who put something just before rang for nobody, and who put what was drained before
+            # may ring only now.
+            while not (len(self) or self.closed or self._num_drains != drains):
+                get_interruptibly(ring, None if end is None else end - time.monotonic())
         except queue.Empty:
             return False
         finally:
@@ -122,6 +125,7 @@ class ThreadMailbox(Generic[T]):
 
     def drain(self) -> list[T]:
         """Take everything unread, oldest first; an empty list if there is nothing."""
+        self._num_drains += 1
         items: list[T] = []
         try:
             while True:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from asyncgen import together, waiting
+from asyncgen import waiting
 from asyncgen.llm import LLM, AsyncLLM
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     import torch
-
-    from asyncgen.stream import SyncTextStream
 
 __all__ = ["no_thread_left"]
 
@@ -30,7 +26,6 @@ SCRIPT = "abcdefghij" * 40
 def slow_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers that were woken twice come back by themselves after hours."""
     monkeypatch.setattr(waiting, "READER_PACE", 20_000.0)
-    monkeypatch.setattr(together, "READER_PACE", 20_000.0)
 
 
 def options(**more: Any) -> dict[str, Any]:
@@ -92,46 +87,9 @@ async def test_a_task_reads_to_a_cancel_that_came_from_elsewhere() -> None:
 def test_a_thread_reads_the_end_when_it_is_there() -> None:
     with LLM(model(), **options()) as llm:
         assert len("".join(llm.stream("abc", max_new_tokens=200))) == 200
-        found = llm.generate(["abc", "abc"], max_new_tokens=200)
-    assert [len(one.token_ids) for one in found] == [200, 200]
 
 
 def test_a_thread_hears_of_a_failure_when_it_happens() -> None:
     with LLM(model(poisoned=True), **options()) as llm, pytest.raises(ZeroDivisionError):
         for _ in llm.stream("abc", max_new_tokens=200):
             pass
-
-
-def read_all(stream: SyncTextStream, found: list[str]) -> None:
-    """All its text, and how it ended."""
-    try:
-        found.extend(stream)
-        found.append("over")
-    except BaseException as error:
-        found.append(type(error).__name__)
-
-
-@pytest.mark.parametrize("way", ["result", "close"])
-def test_a_thread_does_not_wait_for_what_another_has_taken(way: str) -> None:
-    gate = Gate()
-    with LLM(model(hook=gate), **options()) as llm:
-        stream, found = llm.stream("abc", max_new_tokens=200), list[str]()
-        reader = threading.Thread(target=read_all, args=(stream, found), daemon=True)
-        reader.start()
-        gate.allow(20)
-        gate.wait_arrived(21)
-        gate.open()
-        # Another thread takes the last events, again and again, while the reader is on its way.
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            try:
-                _ = stream.result
-                break
-            except RuntimeError:
-                continue
-        if way == "close":
-            stream.close()
-        reader.join(PATIENCE)
-        assert not reader.is_alive()
-        assert found[-1] == "over"
-        assert stream.result.text == SCRIPT[:200]

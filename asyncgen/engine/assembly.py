@@ -325,6 +325,10 @@ def _prefill_chunk(model: Any, options: EngineOptions) -> int:
     return options.prefill_chunk_size or kind_of(model.device).prefill_chunk
 
 
+def _prefill_beside(model: Any, options: EngineOptions) -> int:
+    return options.prefill_chunk_size or kind_of(model.device).prefill_beside
+
+
 def _most_chunks(model: Any, options: EngineOptions) -> int:
     # Who says how large a chunk is says how long it may hold running streams up.
     return 1 if options.prefill_chunk_size else kind_of(model.device).most_chunks
@@ -358,7 +362,7 @@ def _make_batch(
             _prefill_chunk(model, options),
             _most_chunks(model, options),
             prompt_cost(core),
-            beside=options.prefill_chunk_size or kind.prefill_beside,
+            beside=_prefill_beside(model, options),
         ),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,

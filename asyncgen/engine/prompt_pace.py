@@ -67,7 +67,7 @@ class PromptPace:
         self._beside = chunk if beside is None else beside
         self._clock = clock
         self._num_waiting = 0  # of those that decode, for the chunk that comes
-        self._is_only = True  # whether they wait for no other
+        self._is_only_chunk = True  # for which they wait
         self._depth = 0  # of the longest text whose prompt is being read
         self._chunks = 0  # since those that decode had a step, theirs included
         self._some_went_on = False  # of those that decode some have more than their first token
@@ -94,7 +94,7 @@ class PromptPace:
             and self._clock() < self._burst_end
         )
         chunks = min(chunks_between(num_newcomers, num_decoding), most)
-        self._is_only = chunks == 1
+        self._is_only_chunk = chunks == 1
         self.are_alone = num_decoding > 0 and (is_burst or 0 < self._chunks < chunks)
         self._num_waiting = 0 if is_burst else num_decoding
 
@@ -103,7 +103,7 @@ class PromptPace:
         """Most prompt tokens of the next step."""
         if not self._num_waiting:
             return self.chunk
-        most = self._beside if self._is_only else self.chunk
+        most = self._beside if self._is_only_chunk else self.chunk
         if self._cost is None or not self._depth:
             return most
         return self._cost.chunk(most, self._depth)

@@ -120,7 +120,7 @@ def asked_for(
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["llama", *OTHERS])
+@pytest.mark.parametrize("family", ["llama", *OTHERS[:-1]])  # the last computes block by block
 def test_nor_on_which_tokens_are_asked_for(
     family: str, dtype: torch.dtype, is_packed: bool
 ) -> None:
@@ -130,6 +130,7 @@ def test_nor_on_which_tokens_are_asked_for(
     ends = [sum(LENGTHS[: number + 1]) - 1 for number in range(len(LENGTHS))]
     scattered = chooser.sample(range(total), 40)
     ways = [ends, ends[::-1], scattered, [*range(60, 75), 400, *range(200, 280), 3], [total - 1]]
+    ways.append([7, 7, 8, 8, 7])
 
     def attention() -> PagedAttention:
         storage = PagedStorage(core.config, 80 * groups, PAGE, dtype=dtype, is_packed=is_packed)
@@ -155,6 +156,9 @@ def test_nor_on_which_tokens_are_asked_for(
         row.count = min(33, len(row.ids) - 1)
     assert asked_for(core, kept, begun, []).shape[0] == 0
     rest = whole(33)
+    if not is_packed:
+        for row in rest:
+            row.forget(kept.storage)
     lengths = [row.count for row in rest]
     found = asked_for(core, kept, rest, list(range(sum(lengths))))
     for part, every, count in zip(

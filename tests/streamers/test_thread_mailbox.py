@@ -98,6 +98,19 @@ def test_a_reader_does_not_sleep_for_ever(
     assert comes_back(thread)
 
 
+@pytest.mark.parametrize("hurried", [False, True])
+def test_who_rings_late_wakes_nobody_for_nothing(hurried: bool) -> None:
+    mailbox = made(hurried=hurried)
+    thread = waiting(mailbox, dozes=hurried)
+    assert mailbox._bell is not None
+    mailbox._bell[0].put(None)  # of what this thread has drained before it waited
+    thread.join(0.05)
+    assert thread.is_alive()
+    mailbox.put_nowait(9)
+    assert comes_back(thread)
+    assert mailbox.drain() == [9]
+
+
 def test_what_pressed_before_does_not_hurry_later_waits() -> None:
     mailbox = made(hurried=True)
     for _ in range(50):

@@ -378,17 +378,19 @@ Hold::Hold(Pages& pages) : pages_(pages.is_busy ? nullptr : &pages) {
 Asked ask(Pages& pages, const PagedLayer& layer, const std::int64_t* tokens, std::int64_t count) {
   const auto [rows, num_rows] = rows_of(pages, layer);
   Asked asked{};
-  const Row* of = nullptr;  // of the last token
-  for (std::int64_t at = 0; at < count; ++at) {
-    const std::int64_t token = tokens[at];
+  std::vector<std::int64_t> sorted(tokens, tokens + count);
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  const Row* last_row = nullptr;
+  for (const std::int64_t token : sorted) {
     const auto begins_behind = [](std::int64_t place, const Row& row) { return place < row.token; };
     const Row* row = std::upper_bound(rows, rows + num_rows, token, begins_behind) - 1;
-    if (row == of && asked.rows.back().token + asked.rows.back().count == token) {
+    if (row == last_row && asked.rows.back().token + asked.rows.back().count == token) {
       ++asked.rows.back().count;
     } else {
       asked.rows.push_back({token, 1, row->start + token - row->token, row->pages});
     }
-    of = row;
+    last_row = row;
   }
   asked.division = for_kind(pages.kind, [&](auto number) {
     return divide(step_of<decltype(number)>(pages, layer, nullptr, 0, nullptr, &asked.rows));
@@ -398,21 +400,27 @@ Asked ask(Pages& pages, const PagedLayer& layer, const std::int64_t* tokens, std
   return asked;
 }
 
+// Stands for a type.
+template <typename T>
+struct Of {
+  using Type = T;
+};
+
 void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
                const float* sinks, const Asked* asked) noexcept {
   float* memory = pages.memory.data();
   const std::vector<Row>* rows = asked == nullptr ? nullptr : &asked->rows;
   const Division& division = asked == nullptr ? layer.division : asked->division;
   const auto step = [&](auto number) {
-    return step_of<typename decltype(number)::type>(pages, layer, heads, stride, sinks, rows);
+    return step_of<typename decltype(number)::Type>(pages, layer, heads, stride, sinks, rows);
   };
-  if (pages.uses_tiles) return attend_amx(step(std::common_type<bf16>{}), division, memory);
+  if (pages.uses_tiles) return attend_amx(step(Of<bf16>{}), division, memory);
   for_kind(pages.kind, [&](auto number) {
     using T = decltype(number);
     if (pages.are_coded) {
-      attend(step(std::common_type<Coded<T>>{}), division, memory);
+      attend(step(Of<Coded<T>>{}), division, memory);
     } else {
-      attend(step(std::common_type<T>{}), division, memory);
+      attend(step(Of<T>{}), division, memory);
     }
   });
 }

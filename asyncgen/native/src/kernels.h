@@ -269,7 +269,8 @@ struct Store {
   float* scales;     // [num_pages, kv_heads, page_size] of codes; others have none
 };
 
-// Writes the keys and values of a step's tokens into their pages, and attends for all of them.
+// Writes the keys and values of a step's tokens into their pages, and attends for those that are
+// asked for.
 template <typename T>
 struct Attention {
   const Head<T>* heads;  // [tokens, num_heads + 2 * kv_heads, size]

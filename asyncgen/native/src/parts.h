@@ -240,8 +240,8 @@ struct Asked {
   Division division;
 };
 
-// Finds the rows of tokens, in any order, and takes the memory that they need; raises what memory
-// that is not there does.
+// Finds the rows of tokens, in any order, and takes the memory that they need; throws where there is
+// none.
 Asked ask(Pages& pages, const PagedLayer& layer, const std::int64_t* tokens, std::int64_t count);
 
 // Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size], tokens so many numbers
