@@ -68,8 +68,9 @@ class LLMOptions(SharedOptions, total=False):
     reasoning_format: str | None
     """How it marks reasoning; likewise."""
     prefill_chunk_size: int | None
-    """Most prompt tokens of one step, at least 1; ``None`` for 256, on CUDA 2048. A running stream
-    waits for one chunk of another's prompt at most.
+    """Most prompt tokens of one step, at least 1; ``None`` for 256, and 192 where running streams
+    wait for it alone, on CUDA 2048. A running stream waits for one chunk of another's prompt, and
+    where many come at once for some more.
     """
     progress: ProgressOption
     """How far long work is. ``None``: bars on the terminal, for downloads, loading and lists of
