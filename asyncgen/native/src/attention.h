@@ -16,8 +16,9 @@
 #include "attention_chunk.h"
 #include "team.h"
 
-// No task shall take more than a thread's share of the work divided by this.
-constexpr std::int64_t TASKS_OF_THREAD = 4;
+// No task shall take more than a thread's share of the work divided by this. Smaller ones would be
+// shared more evenly, but each packs its keys.
+constexpr std::int64_t TASKS_OF_THREAD = 3;
 
 // Keys of so many tokens are written together: fewer are not worth handing out.
 constexpr std::int64_t KEPT_TOKENS = 64;

@@ -107,6 +107,7 @@ void score_codes(const std::int16_t* queries, const float* query_scales, std::in
                  const float* columns, const float* key_scales, float* scores,
                  Meanwhile meanwhile = {}) {
   i32x16 low[ROWS], high[ROWS];
+#pragma GCC unroll 12
   for (int row = 0; row < ROWS; ++row) low[row] = high[row] = i32x16{};
   for (std::int64_t at = 0; at < width; at += 2, columns += BLOCK) {
     meanwhile();
@@ -120,6 +121,7 @@ void score_codes(const std::int16_t* queries, const float* query_scales, std::in
   }
   const f32x16 low_scales = _mm512_loadu_ps(key_scales);
   const f32x16 high_scales = _mm512_loadu_ps(key_scales + LANES);
+#pragma GCC unroll 12
   for (int row = 0; row < ROWS; ++row) {
     const f32x16 scale = _mm512_set1_ps(query_scales[row]);
     float* to = scores + row * STRIDE;

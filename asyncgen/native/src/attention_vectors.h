@@ -84,7 +84,8 @@ template <typename T, int ROWS, std::int64_t STRIDE, typename Meanwhile = Nothin
 void score_rows(const T* queries, std::int64_t width, const float* columns, float* scores,
                 Meanwhile meanwhile = {}) {
   f32x16 low[ROWS], high[ROWS];
-  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
+  clear(low);
+  clear(high);
   for (std::int64_t at = 0; at < width; at += IN_WORD<T>, columns += BLOCK) {
     meanwhile();
     const auto k_low = Words<T>::load(columns), k_high = Words<T>::load(columns + LANES);
@@ -95,6 +96,7 @@ void score_rows(const T* queries, std::int64_t width, const float* columns, floa
       high[row] = Words<T>::add(high[row], value, k_high);
     }
   }
+#pragma GCC unroll 12
   for (int row = 0; row < ROWS; ++row) {
     _mm512_storeu_ps(scores + row * STRIDE, low[row]);
     _mm512_storeu_ps(scores + row * STRIDE + LANES, high[row]);
@@ -122,7 +124,9 @@ template <typename W, int ROWS, int COLUMNS, std::int64_t STRIDE, typename V,
 void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const W* weights,
                  float* sums, std::int64_t sums_stride, Meanwhile meanwhile = {}) {
   f32x16 all[ROWS][COLUMNS];
+#pragma GCC unroll 12
   for (int row = 0; row < ROWS; ++row) {
+#pragma GCC unroll 4
     for (int i = 0; i < COLUMNS; ++i)
       all[row][i] = _mm512_loadu_ps(sums + row * sums_stride + i * LANES);
   }
@@ -139,7 +143,9 @@ void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const W
         all[row][i] = Words<W>::add(all[row][i], weight, value[i]);
     }
   }
+#pragma GCC unroll 12
   for (int row = 0; row < ROWS; ++row) {
+#pragma GCC unroll 4
     for (int i = 0; i < COLUMNS; ++i)
       _mm512_storeu_ps(sums + row * sums_stride + i * LANES, all[row][i]);
   }

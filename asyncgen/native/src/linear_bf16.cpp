@@ -137,7 +137,8 @@ inline std::int32_t pair_at(const bf16* inputs) {
 template <int ROWS>
 void block_vectors(const Product<bf16>& product, std::int64_t first, std::int64_t panel) {
   f32x16 sums[2][ROWS];
-  for (int row = 0; row < ROWS; ++row) sums[0][row] = sums[1][row] = _mm512_setzero_ps();
+  clear(sums[0]);
+  clear(sums[1]);
   const std::int64_t stride = product.x_stride, inputs = whole(product), left = rest(product);
   const bf16* from = product.x + first * stride;
   const bf16* w = panel_at(product, panel);
@@ -198,7 +199,8 @@ template <int ROWS>
 void block_cached(const Product<bf16>& product, std::int64_t first, std::int64_t panel,
                   const Ahead& ahead) {
   f32x16 sums[2][ROWS];
-  for (int row = 0; row < ROWS; ++row) sums[0][row] = sums[1][row] = _mm512_setzero_ps();
+  clear(sums[0]);
+  clear(sums[1]);
   const std::int64_t stride = product.x_stride, inputs = whole(product), left = rest(product);
   const bf16* from = product.x + first * stride;
   const bf16* w = panel_at(product, panel);

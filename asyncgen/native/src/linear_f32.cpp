@@ -84,7 +84,8 @@ template <int ROWS, typename W>
 template <int ROWS, typename T, typename W>
 void block(const Product<T, W>& product, std::int64_t first, std::int64_t panel) {
   f32x16 low[ROWS], high[ROWS];
-  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
+  clear(low);
+  clear(high);
   const T* from = product.x + first * product.x_stride;
   const W* w = product.weight + panel * PANEL * product.inputs;
   add_products(low, high, from, product.x_stride, product.inputs, w);

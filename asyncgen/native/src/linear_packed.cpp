@@ -26,7 +26,7 @@ thread_local Memory tile;
 template <int ROWS, typename Way, bool HAS_TABLE>
 void half_of(const PackedLayout& layout, const char* at, const Quantised<Way>& x,
              std::int64_t first, f32x16 (&sums)[ROWS]) {
-  for (int row = 0; row < ROWS; ++row) sums[row] = _mm512_setzero_ps();
+  clear(sums);
   const __m512i table = HAS_TABLE ? Way::table_of(layout) : _mm512_setzero_si512();
   const typename Way::Number* numbers = x.numbers + first * x.wide;
   Scales scales{};

@@ -66,7 +66,8 @@ void many_rows(const Product<T, PackedLayout>& product, const Quantised<Way>& x,
                const char* next, std::int64_t bytes) {
   const PackedLayout& layout = *product.weight;
   f32x16 low[ROWS], high[ROWS];
-  for (int at = 0; at < ROWS; ++at) low[at] = high[at] = _mm512_setzero_ps();
+  clear(low);
+  clear(high);
   const typename Way::Number* numbers = x.numbers + row * x.wide;
   const char* weights = unpacked.numbers;
   for (std::int64_t group = 0; group < layout.groups; ++group) {

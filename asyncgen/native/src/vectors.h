@@ -12,6 +12,14 @@ constexpr std::int64_t LANES = 16;
 
 using f32x16 = __m512;
 
+// Begins some sums. GCC makes a call of memset of a plain loop, which costs a product of few inputs
+// a twentieth of its time.
+template <int COUNT>
+[[gnu::always_inline]] inline void clear(f32x16 (&sums)[COUNT]) {
+#pragma GCC unroll 12
+  for (int at = 0; at < COUNT; ++at) sums[at] = _mm512_setzero_ps();
+}
+
 // A mask of the first lanes: all for `count` >= 16, none for `count` <= 0.
 inline __mmask16 first_lanes(std::int64_t count) {
   if (count >= LANES) return 0xffff;
