@@ -10,6 +10,7 @@
 template <>
 struct Words<bf16> {
   static __m512bh load(const float* words) { return (__m512bh)_mm512_loadu_si512(words); }
+  static __m512bh words(__m512i all) { return (__m512bh)all; }
   static __m512bh repeat(const bf16* pair) {
     std::int32_t both;
     std::memcpy(&both, pair, sizeof both);

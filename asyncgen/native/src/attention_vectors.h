@@ -35,6 +35,7 @@ struct Words<float> {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
   }
+  static f32x16 words(__m512i all) { return _mm512_castsi512_ps(all); }
   static f32x16 repeat(const float* number) { return _mm512_set1_ps(*number); }
   static f32x16 add(f32x16 sums, f32x16 value, f32x16 words) {
     return _mm512_fmadd_ps(value, words, sums);
@@ -103,22 +104,38 @@ void score_rows(const T* queries, std::int64_t width, const float* columns, floa
   }
 }
 
-// Sixteen values of a key, or of a pair of keys that lie `width` numbers apart, as words.
-inline __m512i value_words(const float* values, std::int64_t) { return _mm512_loadu_si512(values); }
-inline __m512i value_words(const f16* values, std::int64_t) {
-  return _mm512_castps_si512(load(values, 0xffff));
+// Values of a key, or of a pair of keys that lie `width` numbers apart, as words: sixteen a vector.
+template <int COLUMNS, typename V>
+inline void load_words(const V* values, std::int64_t, __m512i (&words)[COLUMNS]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < COLUMNS; ++i) {
+    words[i] = _mm512_castps_si512(Words<float>::load(values + i * LANES));
+  }
 }
-inline __m512i value_words(const bf16* values, std::int64_t width) {
-  const auto half = [](const bf16* from) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+template <int COLUMNS>
+inline void load_words(const bf16* values, std::int64_t width, __m512i (&words)[COLUMNS]) {
+  // Halves of a lane are what it is to hold of the lower and of the upper vector.
+  const __m512i lanes = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+#pragma GCC unroll 2
+  for (int i = 0; i + 1 < COLUMNS; i += 2) {
+    const bf16* from = values + i * LANES;
+    const __m512i first = _mm512_permutexvar_epi64(lanes, _mm512_loadu_si512(from));
+    const __m512i second = _mm512_permutexvar_epi64(lanes, _mm512_loadu_si512(from + width));
+    words[i] = _mm512_unpacklo_epi16(first, second);
+    words[i + 1] = _mm512_unpackhi_epi16(first, second);
+  }
+  if (COLUMNS % 2 == 0) return;
+  const auto widened = [&](const bf16* from) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(from)));
   };
-  const __m512i first = _mm512_cvtepu16_epi32(half(values));
-  const __m512i second = _mm512_cvtepu16_epi32(half(values + width));
-  return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+  const bf16* from = values + (COLUMNS - 1) * LANES;
+  const __m512i second = _mm512_slli_epi32(widened(from + width), 16);
+  words[COLUMNS - 1] = _mm512_or_si512(widened(from), second);
 }
 
 // Adds weighted values, word by word of keys, to the sums of some queries; the weights of two
-// queries are STRIDE floats apart. Calls `meanwhile` for each word.
+// queries are STRIDE floats apart, and values of two keys, or of two words of them where they are
+// words already, `width` numbers. Calls `meanwhile` for each word.
 template <typename W, int ROWS, int COLUMNS, std::int64_t STRIDE, typename V,
           typename Meanwhile = Nothing>
 void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const W* weights,
@@ -130,17 +147,17 @@ void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const W
     for (int i = 0; i < COLUMNS; ++i)
       all[row][i] = _mm512_loadu_ps(sums + row * sums_stride + i * LANES);
   }
-  for (std::int64_t key = 0; key < keys; key += IN_WORD<W>, values += width) {
+  constexpr std::int64_t KEYS = std::is_same_v<V, W> ? IN_WORD<W> : 1;
+  for (std::int64_t key = 0; key < keys; key += IN_WORD<W>, values += KEYS * width) {
     meanwhile();
-    decltype(Words<W>::load(values)) value[COLUMNS];
-#pragma GCC unroll 4
-    for (int i = 0; i < COLUMNS; ++i) value[i] = Words<W>::load(values + i * LANES);
+    __m512i value[COLUMNS];
+    load_words(values, width, value);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
       const auto weight = Words<W>::repeat(weights + row * STRIDE * IN_WORD<W> + key);
 #pragma GCC unroll 4
       for (int i = 0; i < COLUMNS; ++i)
-        all[row][i] = Words<W>::add(all[row][i], weight, value[i]);
+        all[row][i] = Words<W>::add(all[row][i], weight, Words<W>::words(value[i]));
     }
   }
 #pragma GCC unroll 12
@@ -197,7 +214,7 @@ class FewVectors {
     const std::int64_t groups = parts(count, GATHERED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       Lines lines = ahead.next_block();
-      const auto* block = in_words(values.block(base + at, memory_->block), lines);
+      const T* block = values.block(base + at, memory_->block);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         for (std::int64_t column = 0; column < width_; column += VECTORS * LANES) {
@@ -221,22 +238,8 @@ class FewVectors {
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
 
-  // Lines asked for with each word of values, beside those that are asked for while two keys are
-  // made one.
-  static constexpr std::int64_t ASKED = VECTORS * LANES * sizeof(T) / LINE;
-
-  const float* in_words(const float* block, Lines&) { return block; }
-  const f16* in_words(const f16* block, Lines&) { return block; }
-  const float* in_words(const bf16* block, Lines& lines) {
-    float* to = memory_->floats;
-    for (std::int64_t key = 0; key < BLOCK; key += 2, block += 2 * width_) {
-      for (std::int64_t column = 0; column < width_; column += LANES, to += LANES) {
-        if (column % (2 * LANES) == 0) lines.ask();
-        _mm512_store_si512(to, value_words(block + column, width_));
-      }
-    }
-    return memory_->floats;
-  }
+  // Lines asked for with each word of values.
+  static constexpr std::int64_t ASKED = IN_WORD<Weight> * VECTORS * LANES * sizeof(T) / LINE;
 
   const Step<T>& step_;
   std::int64_t width_;
@@ -269,9 +272,13 @@ class ManyVectors {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const T* from = values.block(base + at, memory_->block);
       for (std::int64_t key = at; key < at + BLOCK; key += IN_WORD<Weight>) {
-        for (std::int64_t column = 0; column < width_; column += LANES) {
-          float* to = panel(column) + key / IN_WORD<Weight> * VALUES + column % VALUES;
-          _mm512_store_si512(to, value_words(from + column, width_));
+        for (std::int64_t column = 0; column < width_; column += VALUES) {
+          float* to = panel(column) + key / IN_WORD<Weight> * VALUES;
+          with_count<PAIR>((width_ - column) / LANES, [&](auto vectors) {
+            __m512i words[vectors];
+            load_words(from + column, width_, words);
+            for (int i = 0; i < vectors; ++i) _mm512_store_si512(to + i * LANES, words[i]);
+          });
         }
         from += IN_WORD<Weight> * width_;
       }

@@ -11,12 +11,49 @@ inline __m512i four_words(const char* from, std::int64_t stride) {
   return _mm512_inserti32x4(words, _mm_loadu_si128((const __m128i*)(from + 12 * stride)), 3);
 }
 
+// Rows of sixteen words to columns, in place: pairs of rows, then of those, then of quarters.
+inline void turn_square(__m512i (&rows)[LANES]) {
+  __m512i pairs[LANES], fours[LANES];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+    fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+    fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0xee);
+    const __m512i c = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0x44);
+    const __m512i d = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0xee);
+    rows[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+    rows[i + 4] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    rows[i + 8] = _mm512_shuffle_i32x4(b, d, 0x88);
+    rows[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+  }
+}
+
 // Calls `use(word, column)` for each of `words` (a multiple of 4) words of sixteen rows, which are
-// `stride` bytes apart.
+// `stride` bytes apart. Whole lines are read where there are any: each once.
 template <typename Use>
 inline void for_columns(const void* rows, std::int64_t stride, std::int64_t words, Use use) {
   const char* from = static_cast<const char*>(rows);
-  for (std::int64_t word = 0; word < words; word += 4, from += 16) {
+  std::int64_t word = 0;
+  for (; word + LANES <= words; word += LANES, from += 64) {
+    __m512i square[LANES];
+#pragma GCC unroll 16
+    for (int row = 0; row < 16; ++row) square[row] = _mm512_loadu_si512(from + row * stride);
+    turn_square(square);
+#pragma GCC unroll 16
+    for (int column = 0; column < 16; ++column) use(word + column, square[column]);
+  }
+  for (; word < words; word += 4, from += 16) {
     const __m512i a = four_words(from, stride), b = four_words(from + stride, stride);
     const __m512i c = four_words(from + 2 * stride, stride);
     const __m512i d = four_words(from + 3 * stride, stride);

@@ -450,6 +450,23 @@ inline __m512i _mm512_inserti32x4(__m512i a, __m128i b, int place) {
   a[2 * place + 1] = b[1];
   return a;
 }
+inline __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int places) {
+  __m512i out;
+  for (int part = 0; part < 4; ++part) {
+    const int from = places >> (2 * part) & 3;
+    for (int i = 0; i < 2; ++i) out[2 * part + i] = (part < 2 ? a : b)[2 * from + i];
+  }
+  return out;
+}
+inline __m512i _mm512_set_epi64(long long h, long long g, long long f, long long e, long long d,
+                                long long c, long long b, long long a) {
+  return __m512i{a, b, c, d, e, f, g, h};
+}
+inline __m512i _mm512_permutexvar_epi64(__m512i places, __m512i a) {
+  __m512i out;
+  for (int lane = 0; lane < 8; ++lane) out[lane] = a[places[lane] & 7];
+  return out;
+}
 inline __m256i _mm512_extracti64x4_epi64(__m512i a, int half) {
   return __m256i{a[4 * half], a[4 * half + 1], a[4 * half + 2], a[4 * half + 3]};
 }
