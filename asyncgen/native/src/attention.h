@@ -52,9 +52,9 @@ void keep_keys(const Step<T>& step, std::int64_t first, std::int64_t end) {
 
 // Memory of a thread.
 struct Space {
-  alignas(64) float scores[FEW_QUERIES * SPLIT];
-  alignas(64) float gathered[FEW_QUERIES * MOST_RECORD];
-  alignas(64) float later[FEW_QUERIES * MOST_RECORD];
+  alignas(64) float scores[MOST_FEW * SPLIT];
+  alignas(64) float gathered[MOST_FEW * MOST_RECORD];
+  alignas(64) float later[MOST_FEW * MOST_RECORD];
 };
 
 // What a task does with its queries and keys.
@@ -261,7 +261,7 @@ void attend_some(const Step<T>& step, Walk<T> walk) {
   while (is_there) {
     const bool is_next = walk.take(next);
     const Task* following = is_next ? &next.task : nullptr;
-    if (turn.task.count > FEW_QUERIES) {
+    if (turn.task.count > decltype(engine.few)::MOST) {
       using Run = ChunkRun<T, decltype(engine.many)>;
       run_turn(turn, Run{step, turn.task, following, engine.many});
     } else {

@@ -110,6 +110,7 @@ std::int64_t width_of(const Step<bf16>& step) {
 class FewTiles {
  public:
   using Weight = float;
+  static constexpr std::int64_t MOST = FEW_QUERIES;
 
   explicit FewTiles(const Step<bf16>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
@@ -172,11 +173,11 @@ class FewTiles {
 
  private:
   struct Memory {
-    alignas(64) bf16 queries[FEW_QUERIES * MOST_SIZE];  // [queries / 16, width / 32, tile]
+    alignas(64) bf16 queries[MOST * MOST_SIZE];  // [queries / 16, width / 32, tile]
     alignas(64) bf16 block[BLOCK * MOST_SIZE];
     alignas(64) bf16 values[SPLIT * MOST_SIZE];         // [blocks, width / 16, tile]
-    alignas(64) bf16 weights[3 * FEW_QUERIES * SPLIT];  // the upper parts of all, then the lower
-    alignas(64) float by_key[FEW_QUERIES * SPLIT];      // scores [queries / 16, keys, 16]
+    alignas(64) bf16 weights[3 * MOST * SPLIT];  // the upper parts of all, then the lower
+    alignas(64) float by_key[MOST * SPLIT];      // scores [queries / 16, keys, 16]
     Sums sums;
   };
 

@@ -145,6 +145,7 @@ template <typename T>
 class FewCodes {
  public:
   using Weight = float;
+  static constexpr std::int64_t MOST = FEW_QUERIES;
 
   explicit FewCodes(const Step<Coded<T>>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
@@ -212,8 +213,8 @@ class FewCodes {
 
  private:
   struct Memory {
-    alignas(64) std::int16_t queries[FEW_QUERIES * QUERY];
-    alignas(64) float scales[FEW_QUERIES];  // of queries
+    alignas(64) std::int16_t queries[MOST * QUERY];
+    alignas(64) float scales[MOST];  // of queries
     alignas(64) float columns[BLOCK * MOST_SIZE / 2];
     alignas(64) std::int8_t block[BLOCK * MOST_SIZE];
     alignas(64) float block_scales[BLOCK];

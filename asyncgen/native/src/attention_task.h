@@ -12,10 +12,12 @@ constexpr std::int64_t BLOCK = 32;    // keys that are read together
 constexpr std::int64_t SPLIT = 256;   // keys of one softmax, a few blocks
 constexpr std::int64_t LINE = 64;     // bytes that come from memory together
 
-// A task has at most so many queries. Up to FEW_QUERIES are computed together, block of keys by
-// block of keys; more are computed in tiles (attention_chunk.h).
+// A task has at most so many queries. Up to FEW_QUERIES of a row are one task. Tasks of no more than
+// an engine says, MOST_FEW at most, are computed together, block of keys by block of keys; those of
+// more in tiles (attention_chunk.h).
 constexpr std::int64_t MOST_QUERIES = 384;
 constexpr std::int64_t FEW_QUERIES = 32;
+constexpr std::int64_t MOST_FEW = 96;
 constexpr std::int64_t MOST_TILE = 16;
 
 // Where a row has more than few, its tasks have so many or a multiple: whole tiles of any engine.

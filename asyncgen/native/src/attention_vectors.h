@@ -16,7 +16,7 @@ constexpr int VECTORS = 4;
 
 // The same where they are many, of either two vectors each.
 constexpr int MANY = 12;
-constexpr int LEAST_OF_MANY = 9;  // in tiles of equal size of more than FEW_QUERIES
+constexpr int LEAST_OF_MANY = 9;  // in tiles of equal size of more than are few
 constexpr int PAIR = 2;
 constexpr std::int64_t VALUES = PAIR * LANES;
 
@@ -178,6 +178,8 @@ template <typename T>
 class FewVectors {
  public:
   using Weight = Factor<T>;
+  // In float32 a block is packed and used sooner than the packed one is kept and read again.
+  static constexpr std::int64_t MOST = std::is_same_v<T, float> ? MOST_FEW : FEW_QUERIES;
 
   explicit FewVectors(const Step<T>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
@@ -233,7 +235,7 @@ class FewVectors {
 
  private:
   struct Memory {
-    alignas(64) Weight queries[FEW_QUERIES * QUERY];
+    alignas(64) Weight queries[MOST * QUERY];
     alignas(64) float floats[BLOCK * MOST_SIZE];
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
