@@ -50,11 +50,12 @@ void keep_keys(const Step<T>& step, std::int64_t first, std::int64_t end) {
   }
 }
 
-// Memory of a thread.
+// Memory of a thread, for up to so many queries.
+template <std::int64_t MOST>
 struct Space {
-  alignas(64) float scores[MOST_FEW * SPLIT];
-  alignas(64) float gathered[MOST_FEW * MOST_RECORD];
-  alignas(64) float later[MOST_FEW * MOST_RECORD];
+  alignas(64) float scores[MOST * SPLIT];
+  alignas(64) float gathered[MOST * MOST_RECORD];
+  alignas(64) float later[MOST * MOST_RECORD];
 };
 
 // What a task does with its queries and keys.
@@ -64,7 +65,7 @@ struct TaskRun {
   const Task& task;
   const Task* next;  // of the same thread, or null
   Engine& engine;
-  Space& space;
+  Space<Engine::MOST>& space;
 
   // One split: a record for each query, `stride` floats apart.
   void split(std::int64_t split, float* records, std::int64_t stride) const {
@@ -253,7 +254,7 @@ void run_turn(const Turn<T>& turn, const Run& run) {
 // Takes tasks and computes them, as long as there are any.
 template <typename Engine, typename T>
 void attend_some(const Step<T>& step, Walk<T> walk) {
-  static thread_local Space space;
+  static thread_local Space<decltype(Engine::few)::MOST> space;
   Engine engine(step);
   // One task in advance, whose keys are asked for in time.
   Turn<T> turn, next;
@@ -261,7 +262,7 @@ void attend_some(const Step<T>& step, Walk<T> walk) {
   while (is_there) {
     const bool is_next = walk.take(next);
     const Task* following = is_next ? &next.task : nullptr;
-    if (turn.task.count > decltype(engine.few)::MOST) {
+    if (turn.task.count > decltype(Engine::few)::MOST) {
       using Run = ChunkRun<T, decltype(engine.many)>;
       run_turn(turn, Run{step, turn.task, following, engine.many});
     } else {

@@ -175,7 +175,7 @@ class FewTiles {
   struct Memory {
     alignas(64) bf16 queries[MOST * MOST_SIZE];  // [queries / 16, width / 32, tile]
     alignas(64) bf16 block[BLOCK * MOST_SIZE];
-    alignas(64) bf16 values[SPLIT * MOST_SIZE];         // [blocks, width / 16, tile]
+    alignas(64) bf16 values[SPLIT * MOST_SIZE];  // [blocks, width / 16, tile]
     alignas(64) bf16 weights[3 * MOST * SPLIT];  // the upper parts of all, then the lower
     alignas(64) float by_key[MOST * SPLIT];      // scores [queries / 16, keys, 16]
     Sums sums;

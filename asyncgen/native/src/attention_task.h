@@ -12,12 +12,11 @@ constexpr std::int64_t BLOCK = 32;    // keys that are read together
 constexpr std::int64_t SPLIT = 256;   // keys of one softmax, a few blocks
 constexpr std::int64_t LINE = 64;     // bytes that come from memory together
 
-// A task has at most so many queries. Up to FEW_QUERIES of a row are one task. Tasks of no more than
-// an engine says, MOST_FEW at most, are computed together, block of keys by block of keys; those of
-// more in tiles (attention_chunk.h).
+// A task has at most so many queries. Up to FEW_QUERIES of a row are one task. Tasks of no more
+// queries than an engine says (`MOST`) are computed block of keys by block of keys, those of more in
+// tiles (attention_chunk.h).
 constexpr std::int64_t MOST_QUERIES = 384;
 constexpr std::int64_t FEW_QUERIES = 32;
-constexpr std::int64_t MOST_FEW = 96;
 constexpr std::int64_t MOST_TILE = 16;
 
 // Where a row has more than few, its tasks have so many or a multiple: whole tiles of any engine.
@@ -219,10 +218,11 @@ struct Reader {
 };
 
 // Memory that will be read soon, asked for line by line while other things are computed: many
-// requests at once would hold up the loads of what is computed now. Where little is computed it
-// comes as far as the second cache: the first one has places for a few requests at a time only, and
-// pieces as long as a page come from memory at half of the speed by way of them (Zen 4: 12 instead
-// of 21 GB/s).
+// requests at once would hold up the loads of what is computed now. What few queries ask for comes
+// as far as the second cache: the first one has places for a few requests at a time only, and pieces
+// as long as a page come from memory at half of the speed by way of them (Zen 4: 12 instead of
+// 21 GB/s). Many queries wait for no memory, and whole blocks are asked for as it was measured with
+// AMX: both into the first cache.
 struct Lines {
   const char *at = nullptr, *end = nullptr;
 

@@ -11,7 +11,8 @@ inline __m512i four_words(const char* from, std::int64_t stride) {
   return _mm512_inserti32x4(words, _mm_loadu_si128((const __m128i*)(from + 12 * stride)), 3);
 }
 
-// Rows of sixteen words to columns, in place: pairs of rows, then of those, then of quarters.
+// Sixteen rows of sixteen words to columns, in place: words of two rows in turn, then pairs of words
+// of four, then fours of all.
 inline void turn_square(__m512i (&rows)[LANES]) {
   __m512i pairs[LANES], fours[LANES];
 #pragma GCC unroll 8
@@ -40,7 +41,7 @@ inline void turn_square(__m512i (&rows)[LANES]) {
 }
 
 // Calls `use(word, column)` for each of `words` (a multiple of 4) words of sixteen rows, which are
-// `stride` bytes apart. Whole lines are read where there are any: each once.
+// `stride` bytes apart. 64 bytes of a row are read at a time where there are as many.
 template <typename Use>
 inline void for_columns(const void* rows, std::int64_t stride, std::int64_t words, Use use) {
   const char* from = static_cast<const char*>(rows);

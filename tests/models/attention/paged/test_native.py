@@ -327,6 +327,17 @@ def test_company_chunks_and_threads_do_not_change_a_bit(
 def test_a_chunk_is_what_its_tokens_are_alone(
     shape: Shape, behind: int, count: int, seed: int
 ) -> None:
+    compare_with_alone(shape, behind, count, seed)
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+@pytest.mark.parametrize("count", [32, 33, 48, 96, 97])
+def test_as_many_queries_as_are_few_and_one_more(kernel: str, count: int) -> None:
+    compare_with_alone(Shape(kernel, group=1, page_size=32), behind=300, count=count, seed=count)
+
+
+def compare_with_alone(shape: Shape, behind: int, count: int, seed: int) -> None:
+    """Compare some tokens behind a text in one step with some of them in steps of their own."""
     shape = replace(shape, kv_heads=1, page_size=max(shape.page_size, 7))
     chooser = random.Random(seed)
     length = behind + count
