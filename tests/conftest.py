@@ -37,6 +37,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave out what a file has imported, and what lives as long, behind its last test."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect(1)
+        gc.freeze()
+
+
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Run every async test on both event loops."""
