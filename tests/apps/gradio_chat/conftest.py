@@ -18,7 +18,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _chat() -> Iterator[Served]:
     with serving() as served:
         yield served
