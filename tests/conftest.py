@@ -41,8 +41,13 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Leave out what a file has imported, and what lives as long, behind its last test."""
     if nextitem is not None and nextitem.path != item.path:
-        gc.collect(1)
+        gc.collect()  # what was left open is told here, and not frozen
         gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Have pytest's last look for what was left open see all of it."""
+    gc.unfreeze()
 
 
 @pytest.fixture(params=["asyncio", "trio"])
