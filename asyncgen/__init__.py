@@ -30,7 +30,11 @@ def _modules() -> dict[str, str]:
         for alias in node.names
     }
     # A class that a family declares, and nobody writes down.
-    made = {node.name: "asyncgen.faces" for node in body if isinstance(node, ast.ClassDef)}
+    made = {
+        node.name: "asyncgen.reference.family_classes"
+        for node in body
+        if isinstance(node, ast.ClassDef)
+    }
     return {**found, **made}
 
 

@@ -4,7 +4,7 @@ A name is imported when it is first used, so that ``import asyncgen`` alone load
 """
 
 # What most programs need.
-from asyncgen.auto import (
+from asyncgen.reference.auto import (
     AutoConfig as AutoConfig,
     AutoModelForCausalLM as AutoModelForCausalLM,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
@@ -23,13 +23,13 @@ from asyncgen.errors import (
     UnsupportedModelError as UnsupportedModelError,
 )
 from asyncgen.generation.config import GenerationConfig as GenerationConfig
-from asyncgen.llm import (
+from asyncgen.llm.llm import (
     LLM as LLM,
     AsyncLLM as AsyncLLM,
     SyncTextStream as SyncTextStream,
     TextStream as TextStream,
 )
-from asyncgen.pretrained import (
+from asyncgen.reference.pretrained import (
     load_model as load_model,
     load_tokenizer as load_tokenizer,
     set_seed as set_seed,
@@ -49,7 +49,7 @@ __all__: list[str]
 __version__: str
 
 # The documented names of text generation, for code that was written for them.
-from asyncgen.batch_encoding import BatchEncoding as BatchEncoding
+from asyncgen.text.batch_encoding import BatchEncoding as BatchEncoding
 from asyncgen.cache.caches import (
     Cache as Cache,
     DynamicCache as DynamicCache,
@@ -64,8 +64,8 @@ from asyncgen.cache.quantized.settings import (
     CacheConfig as CacheConfig,
     QuantizedCacheConfig as QuantizedCacheConfig,
 )
-from asyncgen.quantizing import quantize_checkpoint as quantize_checkpoint
-from asyncgen.packed.bits_and_bytes import BitsAndBytesConfig as BitsAndBytesConfig
+from asyncgen.reference.quantizing import quantize_checkpoint as quantize_checkpoint
+from asyncgen.checkpoints.packed.bits_and_bytes import BitsAndBytesConfig as BitsAndBytesConfig
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache as EncoderDecoderCache
 from asyncgen.cache.sliding import (
     HybridCache as HybridCache,
@@ -77,7 +77,7 @@ from asyncgen.cache.offloaded import (
     OffloadedStaticCache as OffloadedStaticCache,
 )
 from asyncgen.cache.sink import SinkCache as SinkCache
-from asyncgen.embedding import EmbedParams as EmbedParams
+from asyncgen.llm.embedding import EmbedParams as EmbedParams
 from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,
     MetricsSnapshot as MetricsSnapshot,
@@ -87,7 +87,7 @@ from asyncgen.engine.requests.stream_params import (
     StreamParams as StreamParams,
 )
 from asyncgen.engine.scheduling.scheduler import Scheduler as Scheduler
-from asyncgen.engine.scheduling.schedulers import (
+from asyncgen.engine.scheduling.policies import (
     FIFOScheduler as FIFOScheduler,
     PrefillFirstScheduler as PrefillFirstScheduler,
 )
@@ -96,17 +96,19 @@ from asyncgen.engine.scheduling.state import (
     RequestState as RequestState,
     RequestStatus as RequestStatus,
 )
-from asyncgen.engine.sync.batching_config import (
+from asyncgen.reference.continuous_batching.batching_config import (
     ContinuousBatchingConfig as ContinuousBatchingConfig,
 )
-from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
-from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
+from asyncgen.reference.continuous_batching.manager import (
+    ContinuousBatchingManager as ContinuousBatchingManager,
+)
+from asyncgen.reference.continuous_batching.mixin import ContinuousMixin as ContinuousMixin
 from asyncgen.errors import (
     CacheFullError as CacheFullError,
     DefaultLengthWarning as DefaultLengthWarning,
     InvalidScoresError as InvalidScoresError,
 )
-from asyncgen.faces import PreTrainedTokenizerFast as PreTrainedTokenizerFast
+from asyncgen.reference.family_classes import PreTrainedTokenizerFast as PreTrainedTokenizerFast
 from asyncgen.generation.config import CompileConfig as CompileConfig
 from asyncgen.generation.config.modes import GenerationMode as GenerationMode
 from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
@@ -135,7 +137,9 @@ from asyncgen.generation.logits.guidance import (
     ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
 )
-from asyncgen.generation.logits.grammar import GrammarLogitsProcessor as GrammarLogitsProcessor
+from asyncgen.generation.logits.grammar_mask import (
+    GrammarLogitsProcessor as GrammarLogitsProcessor,
+)
 from asyncgen.generation.logits.lengths import (
     ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
     ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
@@ -218,16 +222,16 @@ from asyncgen.generation.watermarking.synthid import (
     SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
     SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
 )
-from asyncgen.models.config import ModelConfig as ModelConfig
+from asyncgen.families.config import ModelConfig as ModelConfig
 from asyncgen.native import cpu_kernels as cpu_kernels
-from asyncgen.pipelines import (
+from asyncgen.reference.pipelines import (
     TextGenerationPipeline as TextGenerationPipeline,
     pipeline as pipeline,
 )
-from asyncgen.pretrained import PreTrainedModel as PreTrainedModel
-from asyncgen.seq2seq import Seq2SeqModel as Seq2SeqModel
+from asyncgen.reference.pretrained import PreTrainedModel as PreTrainedModel
+from asyncgen.reference.seq2seq import Seq2SeqModel as Seq2SeqModel
 from asyncgen.structured.reading import AnswerReader as AnswerReader
-from asyncgen.tokenizer import Tokenizer as Tokenizer
+from asyncgen.text.tokenizer import Tokenizer as Tokenizer
 from asyncgen.types import (
     FinishReason as FinishReason,
     Message as Message,
@@ -242,7 +246,7 @@ from asyncgen.types import (
 )
 from streamers import BaseStreamer as BaseStreamer
 
-# What people know each family by; the families declare these names (`asyncgen.models.arch`).
+# What people know each family by; the families declare these names (`asyncgen.families.arch`).
 class AfmoeForCausalLM(PreTrainedModel): ...
 class ApertusForCausalLM(PreTrainedModel): ...
 class ArceeForCausalLM(PreTrainedModel): ...

@@ -51,8 +51,8 @@ from asyncgen import (
     types,
 )
 from asyncgen.engine.metrics import EngineMetrics
-from asyncgen.models.config.live import LiveConfig
-from asyncgen.models.config.model_config import ModelConfig
+from asyncgen.families.config.editable_config import LiveConfig
+from asyncgen.families.config.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,8 +38,8 @@ GROUPS = {
 
 HOMES = {
     "asyncgen": "streams",
-    "asyncgen.auto": "loading",
-    "asyncgen.batch_encoding": "loading",
+    "asyncgen.reference.auto": "loading",
+    "asyncgen.text.batch_encoding": "loading",
     "asyncgen.cache": "caches",
     "asyncgen.engine": "batching",
     "asyncgen.engine.metrics": "streams",
@@ -50,11 +50,11 @@ HOMES = {
     "asyncgen.generation.stopping": "stopping",
     "asyncgen.generation.strategies": "beams",
     "asyncgen.generation.watermarking": "watermarks",
-    "asyncgen.modeling": "loading",
+    "asyncgen.reference.modeling": "loading",
     "asyncgen.models": "loading",
-    "asyncgen.pretrained": "loading",
-    "asyncgen.seq2seq": "loading",
-    "asyncgen.tokenizer": "loading",
+    "asyncgen.reference.pretrained": "loading",
+    "asyncgen.reference.seq2seq": "loading",
+    "asyncgen.text.tokenizer": "loading",
     "streamers": "streamers",
 }
 """Where a name belongs, by the module that it is defined in; the longest prefix counts."""

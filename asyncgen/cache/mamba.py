@@ -16,7 +16,7 @@ from asyncgen.cache.states import StateLayer
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from asyncgen.models.family.states import StateShape
+    from asyncgen.families.plans.state_plan import StateShape
 
 
 class MambaShape(Protocol):

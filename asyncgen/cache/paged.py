@@ -13,14 +13,14 @@ import torch
 from asyncgen.cache.codes import SCALE_BYTES, decode, encode
 from asyncgen.cache.groups import plan_groups
 from asyncgen.errors import InvalidRequestError
-from asyncgen.transfer import to_device
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
 
 
 _ALONE = 2**15 - 1

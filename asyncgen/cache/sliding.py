@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
 
 
 _SLACK = 64

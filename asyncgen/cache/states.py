@@ -19,8 +19,8 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.states import MixerPlan, StateShape
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.state_plan import MixerPlan, StateShape
 
 
 class StateLayer:

@@ -15,11 +15,11 @@ from asyncgen.engine.metrics import EngineMetrics
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.engine.batch import Batch
+    from asyncgen.engine.batch.batch import Batch
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
     from asyncgen.engine.lane.lane import SideLane
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import ScheduledRow
 
 
@@ -37,7 +37,7 @@ class Engine:
         lane: SideLane,
         batch: Batch | None = None,
         *,
-        pool: PagePool | None = None,
+        pool: BlockPool | None = None,
         admission: Admission | None = None,
         metrics: EngineMetrics | None = None,
     ) -> None:

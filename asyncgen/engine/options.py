@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from asyncgen.generation.config.rules import Range, Rule, require, switch
-from asyncgen.progress import progress_option
+from asyncgen.runtime.progress import progress_option
 
 if TYPE_CHECKING:
     from asyncgen.engine.scheduling.scheduler import Scheduler

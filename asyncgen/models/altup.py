@@ -18,15 +18,15 @@ from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.own_block import OwnLayer, own_rules
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.varied_layer import VariedLayer, varied_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from asyncgen.families.config import ModelConfig
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.own_block import OwnSpace
+    from asyncgen.models.varied_layer import VariedSpace
 
 _LEAST_SQUARE = 1e-5
 """A mean square that is less is taken as so much."""
@@ -75,7 +75,7 @@ def _as_large_as(like: Tensor, rows: Tensor) -> Tensor:
     return rows * (wanted.sqrt() / square.sqrt()).to(rows.dtype)
 
 
-class AltUpLayer(OwnLayer):
+class AltUpLayer(VariedLayer):
     """A block of such a model."""
 
     def __init__(
@@ -99,9 +99,9 @@ class AltUpLayer(OwnLayer):
         x: Tensor,
         placed: Sequence[tuple[Tensor, ...]],
         attention: AttentionContext,
-        space: OwnSpace,
+        space: VariedSpace,
     ) -> None:
-        """Compute the stream ``x`` ``[N, E]`` and the others in place, as `OwnLayer`."""
+        """Compute the stream ``x`` ``[N, E]`` and the others in place, as `VariedLayer`."""
         norms, _, _, product, _ = self._ready()
         assert space.others is not None
         streams = torch.cat((x[None], space.others))  # [S, N, E]
@@ -160,7 +160,7 @@ def altup_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         "laurel_norm": (hidden, None),
     }
     before, target = f"{config.names['layers']}.{index}", f"layers.{index}"
-    rules = own_rules(config, index)
+    rules = varied_rules(config, index)
     for ours, (rows, columns) in sizes.items():
         stored = f"{before}.{config.names[ours]}"
         rules += module_rules(f"{target}.{ours}", [stored], [rows], columns)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.family.states import keeps_states
 from asyncgen.models.mixers.dense import DenseStates
 from asyncgen.models.mixers.hybrid import Hybrid
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
 
 
 def dense_context(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.models.decoder import DecoderLM
-from asyncgen.models.two_stacks import T5
+from asyncgen.models.encoder_decoder import T5
 
 if TYPE_CHECKING:
     import torch
 
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
 
 
 def make_core(config: ModelConfig, *, dtype: torch.dtype | None = None) -> DecoderLM:

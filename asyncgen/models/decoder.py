@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.families.arch.registry import FAMILIES
 from asyncgen.models.altup import AltUpLayer, Streams
-from asyncgen.models.arch.registry import FAMILIES
-from asyncgen.models.block import DecoderLayer, Workspace
+from asyncgen.models.decoder_layer import DecoderLayer, Workspace
+from asyncgen.models.embedding_and_head import EmbeddingAndHead
 from asyncgen.models.kernels.blocks import compile_layers, compiled_ends
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
@@ -24,17 +25,16 @@ from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
 from asyncgen.models.mixers.layer import MixerLayer
-from asyncgen.models.own_block import OwnLayer, OwnSpace
-from asyncgen.models.table_and_head import TableAndHead
+from asyncgen.models.varied_layer import VariedLayer, VariedSpace
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.declaration import Family
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.declaration import Family
-    from asyncgen.weight_map import WeightRule
+    from asyncgen.models.weight_map import WeightRule
 
 
 KEPT_TOKENS: Final = 16
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
         return found if self.finish is None else self.finish(found)
 
 
-class DecoderLM(TableAndHead):
+class DecoderLM(EmbeddingAndHead):
     """A decoder-only language model: ids and positions in, logits out.
 
     It computes no gradients; wrap calls in `torch.no_grad`, or nothing, since no parameter asks
@@ -315,7 +315,7 @@ class DecoderLM(TableAndHead):
         if plan.mixer is not None or not is_whole:
             kind = MixerLayer
         elif plan.own is not None:
-            kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer
+            kind = AltUpLayer if self.config.stream.streams > 1 else VariedLayer
         return kind(self.config, index, rope=rope_of(self.config, index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
@@ -340,7 +340,7 @@ class DecoderLM(TableAndHead):
     def _make_space(self, tokens: int, like: Tensor) -> Any:
         """Memory that the layers share for so many tokens."""
         if self.config.blocks[0].own is not None:
-            return OwnSpace(like)
+            return VariedSpace(like)
         return Workspace(self.config, tokens, like)
 
     def _placing(self) -> Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.experts import ExpertsPlan
 
 
 def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[WeightRule]:

@@ -14,7 +14,7 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_heads import native_heads
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.plan import LatentPlan
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.layer_plan import LatentPlan
 
 
 class MakesHeads(Protocol):

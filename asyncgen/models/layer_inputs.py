@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
 
 
 class LayerInputs(Prepared):

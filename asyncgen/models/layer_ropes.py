@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncgen.models.config import ModelConfig, RopeConfig
+    from asyncgen.families.config import ModelConfig, RopeConfig
 
 
 def ropes_of(config: ModelConfig) -> list[tuple[RopeConfig, int]]:

@@ -15,13 +15,13 @@ from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
 from asyncgen.models.mixers.rules import mixer_rules
-from asyncgen.models.own_block import own_rules
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.varied_layer import varied_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.declaration import Family
-    from asyncgen.models.family.plan import HeadNormPlan, NormPlan
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.declaration import Family
+    from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
 
 
 def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
@@ -48,7 +48,7 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
         if config.stream.streams > 1:
             rules += altup_rules(config, index)
         elif config.blocks[index].own is not None:
-            rules += own_rules(config, index)
+            rules += varied_rules(config, index)
         else:
             rules += _layer_rules(config, family, index)
     if "norm" in names:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen import AsyncLLM, InvalidRequestError
 from asyncgen.engine.metrics import EngineMetrics
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.text.tokenizer import Tokenizer
 from asyncgen_apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector, exposition
 
 if TYPE_CHECKING:

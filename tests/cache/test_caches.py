@@ -13,7 +13,7 @@ import asyncgen
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache, make_cache
 from asyncgen.cache.layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from tests.models.build import all_logits, random_config, random_ids, random_pair
 
 CONFIG = ModelConfig.from_hf(random_config("llama"))

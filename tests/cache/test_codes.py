@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from asyncgen import native
 from asyncgen.cache.codes import decode, encode
 from asyncgen.cache.paged import PagedStorage, page_bytes
-from asyncgen.models.attention.paged.by_torch import TorchAttention
-from asyncgen.models.config import ModelConfig
-from tests.models.attention.paged.test_native import Pool, Row, Shape, plainly, random_heads
+from asyncgen.families.config import ModelConfig
+from asyncgen.models.attention.paged.torch_attention import TorchAttention
+from tests.models.attention.paged.test_native_attention import (
+    Pool,
+    Row,
+    Shape,
+    plainly,
+    random_heads,
+)
 from tests.models.build import random_config
 
 needs_kernels = pytest.mark.skipif(not native.supports_packed_pages(), reason="no kernels here")

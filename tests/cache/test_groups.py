@@ -6,7 +6,7 @@ import pytest
 
 from asyncgen.cache.groups import GroupKind, most_blocks, plan_groups
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from tests.models.build import random_config
 
 FULL, SLIDING = "full_attention", "sliding_attention"

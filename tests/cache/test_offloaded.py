@@ -9,7 +9,7 @@ from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.cache.layers import DynamicLayer, OffloadedLayer, OffloadedStaticLayer, StaticLayer
 from asyncgen.cache.offloaded import OffloadedCache, OffloadedStaticCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from tests.cache.old import expected, steps_of, written
 from tests.models.build import random_config
 

@@ -8,7 +8,7 @@ import torch
 
 from asyncgen.cache.paged import PagedStorage, page_bytes
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from tests.models.build import random_config
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from asyncgen.cache.layers import StaticLayer
 from asyncgen.cache.sliding import HybridCache, SlidingLayer, SlidingWindowCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from tests.cache.old import has_hole, steps_of, written
 from tests.models.build import random_config
 

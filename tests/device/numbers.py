@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.engine import assembly
 from asyncgen.engine.sampling.sampler import BatchSampler
+from asyncgen.engine.setup import assembly
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.modeling import PreTrainedModel
 from asyncgen.models.attention.paged.attention import PagedAttention
-from asyncgen.models.graphs import DecodeGraphs
+from asyncgen.models.cuda_graphs import DecodeGraphs
+from asyncgen.reference.modeling import PreTrainedModel
 from tests.device.context import Finding
 from tests.engine.batches import Bench
 from tests.engine.making import sample_of
@@ -21,8 +21,8 @@ from tests.models.build import random_config, random_model
 from tests.models.packing import alone, make_rows, num_groups, packed, run
 
 if TYPE_CHECKING:
-    from asyncgen.engine.assembly import DeviceKind
-    from asyncgen.engine.sample import Sample
+    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.setup.assembly import DeviceKind
     from asyncgen.models.attention.paged.fused import FusedKernel
     from asyncgen.models.decoder import DecoderLM
     from tests.device.context import Context

@@ -11,8 +11,8 @@ import inspect
 import torch.nn.attention.varlen
 
 from asyncgen import native
-from asyncgen.engine import assembly
-from asyncgen.engine.assembly import DeviceKind
+from asyncgen.engine.setup import assembly
+from asyncgen.engine.setup.assembly import DeviceKind
 from tests.doubles.recorders import TapeRecorder
 from tests.doubles.varlen import before_pages, varlen_attn
 

@@ -10,11 +10,11 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.engine.sampling.draws import HashDraws
+from asyncgen.engine.sampling.random_draws import HashDraws
 from asyncgen.generation.logits.filters import keep_top_p
 from asyncgen.models.attention.paged.fused import FusedRows
-from asyncgen.models.attention.paged.plan import PlacedRow
-from asyncgen.models.attention.paged.trial import find_fused_kernel
+from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
+from asyncgen.models.attention.paged.packed_rows import PlacedRow
 from asyncgen.models.kernels.norm import make_scaler
 from asyncgen.models.kernels.rope import turner
 from asyncgen_apps.bench.random_models import asyncgen_model

@@ -26,7 +26,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in of `tests.device.stand_in`, for a test."""
     monkeypatch.setattr(native, "kernels", None)
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
-    monkeypatch.setattr("asyncgen.engine.assembly.kind_of", lambda device: KIND)
+    monkeypatch.setattr("asyncgen.engine.setup.assembly.kind_of", lambda device: KIND)
 
 
 def test_an_answer_that_failed_is_infinitely_far(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.core import make_core
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.pages import GONE, PagePool
-from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.kv_cache.block_pool import GONE, BlockPool
+from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.doubles.paged import Loop
 
 STEPS = 200
-ORDERS: list[Callable[[PagePool], Scheduler]] = [
+ORDERS: list[Callable[[BlockPool], Scheduler]] = [
     FIFOScheduler,
     lambda pool: FIFOScheduler(pool, safety_margin=0.0),
     PrefillFirstScheduler,

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from asyncgen.engine.lane.assistants import Assistants
-from asyncgen.engine.sampling.draws import gumbel_noise, mix64
+from asyncgen.engine.sampling.random_draws import gumbel_noise, mix64
 from tests.doubles.models import EOS, PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from asyncgen.llm import AsyncLLM
+    from asyncgen.llm.llm import AsyncLLM
     from tests.doubles.models import TableModel
 
 THREAD = "asyncgen-decode"

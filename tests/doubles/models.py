@@ -13,10 +13,10 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from asyncgen.families.config import ModelConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.mixin import GenerationMixin
-from asyncgen.models.config import ModelConfig
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

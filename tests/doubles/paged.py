@@ -18,9 +18,9 @@ from asyncgen.engine.scheduling.state import RequestState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from asyncgen.engine.kv_cache.partial_blocks import PartialBlocks
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import ScheduledRow
-    from asyncgen.engine.scheduling.tails import Tails
 
 VOCAB = 7
 _MASK = (1 << 61) - 1
@@ -153,7 +153,7 @@ class PagedModel:
         assert self.texts[pages[page]][slot] == text[position], "what is read is another text's"
         return self.slots[pages[page]][slot]
 
-    def require_tails(self, tails: Tails) -> None:
+    def require_tails(self, tails: PartialBlocks) -> None:
         """Prove that what is kept of the ends of texts is what was written for these tokens."""
         for page, (_, tokens) in tails._of_page.items():
             written = self.texts[page][: len(tokens)]

@@ -13,12 +13,12 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from asyncgen.families.config import ModelConfig
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES
-from asyncgen.models.config import ModelConfig
 from asyncgen.models.core import make_core
-from asyncgen.pretrained import PreTrainedModel
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.reference.pretrained import PreTrainedModel
+from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, VOCABULARY, byte_tokenizer
 from tests.models.build import our_model
 

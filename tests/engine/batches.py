@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.generation.stopping.cancel import CancelCriteria
-from asyncgen.opening import ModelSource, open_engine
+from asyncgen.llm.opening import ModelSource, open_engine
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink
 
 if TYPE_CHECKING:
-    from asyncgen.engine.batch import Batch
+    from asyncgen.engine.batch.batch import Batch
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.pages import PagePool
 
 PAGE_BYTES = 16
 """Keys and values of one position of a :class:`TableModel`."""
@@ -63,7 +63,7 @@ class Bench:
         return self.engine._batch
 
     @property
-    def pool(self) -> PagePool:
+    def pool(self) -> BlockPool:
         """The pages."""
         assert self.engine._pool is not None
         return self.engine._pool

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.scheduling.scheduler import Scheduler
-from asyncgen.engine.sync.manager import ContinuousBatchingManager
-from asyncgen.engine.sync.mixin import ContinuousMixin
+from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
+from asyncgen.reference.continuous_batching.mixin import ContinuousMixin
 from tests.doubles.models import PATIENCE, TableModel
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.engine.batch.sample import Sample
 from asyncgen.engine.requests.prepare import prepare_request
-from asyncgen.engine.sample import Sample
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink

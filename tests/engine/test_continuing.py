@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from asyncgen.cache.paged import page_bytes
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import PARAMETERS
-from asyncgen.modeling import PreTrainedModel
 from asyncgen.native import supports
+from asyncgen.reference.modeling import PreTrainedModel
 from tests.doubles.models import EOS, TableModel
 from tests.engine.batches import Bench
 from tests.models.build import random_config, random_model

@@ -13,7 +13,7 @@ from asyncgen.cache.paged import page_bytes
 from asyncgen.cache.states import slot_bytes
 from asyncgen.errors import InvalidRequestError
 from tests.engine.batches import Bench, alone, ids_of
-from tests.models.arch.families import make
+from tests.families.arch.families import make
 
 if TYPE_CHECKING:
     from pathlib import Path

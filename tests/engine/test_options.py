@@ -12,12 +12,12 @@ import pytest
 
 from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.engine.requests.stream_params import StreamParams
-from asyncgen.engine.scheduling.schedulers import FIFOScheduler
-from asyncgen.engine.sync.manager import ContinuousBatchingManager
-from asyncgen.engine.sync.mixin import BatchParams, ContinuousMixin
+from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm import AsyncLLM
-from asyncgen.opening import LLMOptions, ModelSource
+from asyncgen.llm.llm import AsyncLLM
+from asyncgen.llm.opening import LLMOptions, ModelSource
+from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
+from asyncgen.reference.continuous_batching.mixin import BatchParams, ContinuousMixin
 from tests.doubles.models import TableModel
 from tests.engine.doors import BatchModel
 

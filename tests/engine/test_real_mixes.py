@@ -16,10 +16,10 @@ import torch
 
 from asyncgen.cache.groups import plan_groups
 from asyncgen.cache.paged import page_bytes
-from asyncgen.engine.sampling.draws import gumbel_noise, mix64
+from asyncgen.engine.sampling.random_draws import gumbel_noise, mix64
 from asyncgen.generation.logits.base import LogitsProcessorList
-from asyncgen.modeling import PreTrainedModel
-from asyncgen.pretrained import load_model
+from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained import load_model
 from tests.engine.batches import Bench, alone, ids_of
 from tests.models.build import random_config, random_model
 

@@ -7,7 +7,7 @@ import threading
 import anyio
 import pytest
 
-from asyncgen.engine.loop import Signal
+from asyncgen.engine.thread import Signal
 from tests.doubles.engine import in_thread
 from tests.doubles.models import PATIENCE
 

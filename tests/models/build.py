@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.checkpoints.weight_loading import in_order
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.config import ModelConfig
 from asyncgen.models.core import make_core
-from asyncgen.weights import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

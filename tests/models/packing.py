@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncgen.cache.groups import plan_groups
 from asyncgen.models.attention.paged.attention import PagedAttention
-from asyncgen.models.attention.paged.by_torch import TorchAttention
+from asyncgen.models.attention.paged.torch_attention import TorchAttention
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
-from tests.models.arch.families import COMMON, FAMILIES
+from tests.families.arch.families import COMMON, FAMILIES
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, Row, block_by_block, make_rows, num_groups, packed, run
 

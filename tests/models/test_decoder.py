@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.config import ModelConfig
 from asyncgen.models.core import make_core
 from tests.models.build import (
     all_logits,

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from asyncgen.engine.sync.manager import ContinuousBatchingManager
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm import AsyncLLM
-from asyncgen.pretrained import PreTrainedModel, load_model
+from asyncgen.llm.llm import AsyncLLM
+from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
+from asyncgen.reference.pretrained import PreTrainedModel, load_model
+from tests.checkpoints.test_saving import FAMILIES, IDS, theirs
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.models import byte_tokenizer
-from tests.test_saving import FAMILIES, IDS, theirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

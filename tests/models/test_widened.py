@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from asyncgen import native
 from asyncgen.errors import ModelLoadError
-from asyncgen.fingerprint import fingerprint_of
+from asyncgen.llm.fingerprint import fingerprint_of
 from asyncgen.models.kernels import native_linear
-from asyncgen.pretrained import PreTrainedModel, load_model
+from asyncgen.reference.pretrained import PreTrainedModel, load_model
 from tests.doubles.checkpoints import save_checkpoint
 
 if TYPE_CHECKING:
@@ -160,9 +160,11 @@ def test_half_the_memory(
 def test_what_fits_in_16_bits_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = save_checkpoint(tmp_path, stored=torch.bfloat16)
     need = sum(tensor.nbytes * (2 if tensor.dim() == 1 else 1) for tensor in tensors.values())
-    monkeypatch.setattr("asyncgen.weights.memory_to_load", lambda device: need)
+    monkeypatch.setattr("asyncgen.checkpoints.weight_loading.memory_to_load", lambda device: need)
     load(tmp_path)
-    monkeypatch.setattr("asyncgen.weights.memory_to_load", lambda device: need - 1)
+    monkeypatch.setattr(
+        "asyncgen.checkpoints.weight_loading.memory_to_load", lambda device: need - 1
+    )
     with pytest.raises(ModelLoadError, match=r"in float32, .* on cpu: use another `device`"):
         load(tmp_path)
 

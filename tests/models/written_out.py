@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from hypothesis import strategies as st
 
-from asyncgen.models.attention.options import AttentionOptions, alibi_slopes
+from asyncgen.families.plans.attention_options import AttentionOptions, alibi_slopes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
-    from asyncgen.models.attention.paged.plan import PlacedRow
+    from asyncgen.models.attention.paged.packed_rows import PlacedRow
 
 
 def some_options(

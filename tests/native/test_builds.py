@@ -34,14 +34,14 @@ CLANG = next(
 )
 
 NATIVE_TESTS = (
-    "tests/models/attention/paged/test_native.py",
+    "tests/models/attention/paged/test_native_attention.py",
     "tests/models/kernels/test_native_linear.py",
     "tests/models/kernels/test_norm.py",
     "tests/models/kernels/test_rope.py",
     "tests/models/test_company.py",
     "tests/models/kernels/test_blocks.py",
     "tests/models/kernels/test_experts.py",
-    "tests/models/arch/test_latent.py",
+    "tests/families/arch/test_latent.py",
     "tests/models/mixers/test_native.py",
 )
 

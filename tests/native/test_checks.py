@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.models.family.plan import LatentPlan
+from asyncgen.families.plans.layer_plan import LatentPlan
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.formats.gguf import tensors
-from asyncgen.formats.gguf.blocks import parts_of
-from asyncgen.formats.gguf.kinds import KINDS, Kind
-from asyncgen.formats.gguf.reader import open_gguf
+from asyncgen.checkpoints.gguf import tensors
+from asyncgen.checkpoints.gguf.blocks import parts_of
+from asyncgen.checkpoints.gguf.kinds import KINDS, Kind
+from asyncgen.checkpoints.gguf.reader import open_gguf
 from asyncgen.models.kernels.native_packed import PackedLinearKernel, PackedStack, supports_packed
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out
-from asyncgen.packed.weight import UNSIGNED, PackedWeight, join
-from tests.formats.gguf.making import write_gguf
-from tests.formats.gguf.test_blocks import random_blocks
+from asyncgen.models.kernels.packed_weight import UNSIGNED, PackedWeight, join
+from tests.checkpoints.gguf.making import write_gguf
+from tests.checkpoints.gguf.test_blocks import random_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

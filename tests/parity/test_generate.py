@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.pretrained import load_model
+from asyncgen.reference.pretrained import load_model
 from tests.generation.alike import same_layers
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.stopping.cancel import CancelCriteria
-from asyncgen.llm import AsyncLLM
+from asyncgen.llm.llm import AsyncLLM
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import EOS, byte_tokenizer
 from tests.doubles.strategies import CASES, Case, check_complete, options_of, tiny_model
 
 if TYPE_CHECKING:
-    from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.reference.pretrained import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import asyncgen
-from asyncgen.engine.scheduling.pages import PagePool
+from asyncgen.engine.kv_cache.block_pool import BlockPool
 from asyncgen.engine.scheduling.state import RequestState
 
 transformers = pytest.importorskip("transformers")
@@ -39,7 +39,7 @@ def test_requests_wait_and_are_cancelled_alike(name: str) -> None:
     state = importlib.import_module(f"{folder}.requests").RequestState
     pool = SimpleNamespace(num_blocks=8, block_size=4, free_blocks=lambda request_id: None)
     theirs: Any = kind(pool, 0.0, 8)
-    ours: Any = getattr(asyncgen, name)(PagePool(8, 4))
+    ours: Any = getattr(asyncgen, name)(BlockPool(8, 4))
 
     def told(scheduler: Any) -> tuple[list[str], bool]:
         return list(scheduler.waiting_requests), scheduler.has_pending_requests()

@@ -11,8 +11,8 @@ import torch
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.llm import AsyncLLM
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.llm.llm import AsyncLLM
+from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import CASES, Case, options_of, tiny_model
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.reference.pretrained import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

@@ -11,7 +11,7 @@ import torch
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm import LLM
+from asyncgen.llm.llm import LLM
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:

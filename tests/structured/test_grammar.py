@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import asyncgen
-from asyncgen.generation.logits.grammar import GrammarLogitsProcessor, banned_of, within
-from asyncgen.generation.stopping.grammar import GrammarCriteria
+from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor, banned_of, within
+from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.structured.compiling import compile_shape
 from asyncgen.structured.shape import read_shape
 from tests.doubles.models import byte_tokenizer
 
 if TYPE_CHECKING:
     from asyncgen.structured.grammar import Grammar, Matcher
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
 
 EOS = 256
 SCHEMA = {

@@ -13,8 +13,8 @@ import pytest
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm import AsyncLLM
-from asyncgen.modeling import PreTrainedModel
+from asyncgen.llm.llm import AsyncLLM
+from asyncgen.reference.modeling import PreTrainedModel
 from tests.models.build import random_config, random_model
 from tests.structured.schemas import HARD, random_schema
 

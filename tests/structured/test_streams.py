@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm import LLM, AsyncLLM
+from asyncgen.llm.llm import LLM, AsyncLLM
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.batches import Bench, alone, ids_of
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from asyncgen_apps.bench.checkpoints import MADE
 from asyncgen_apps.bench.figures import median, percentile
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.neighbours import CpuBackoff
 from asyncgen_apps.bench.workers import Worker
 
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ class _Runs:
 
     def _measure(self, worker: Worker, side: str, streams: int, number: int) -> None:
         """Make one run."""
-        neighbours = Neighbours(worker.pid)
+        neighbours = CpuBackoff(worker.pid)
         got = self._run(worker, streams, self._bench.new_tokens, seed=1000 * (number + 1) + streams)
         first, gaps = tuple(got.get("first", ())), tuple(got.get("gaps", ()))
         run = RoundTimes(got["total"], first, gaps, neighbours.cores())

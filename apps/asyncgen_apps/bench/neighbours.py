@@ -14,7 +14,7 @@ from time import perf_counter
 PROC = Path("/proc")
 
 
-class Neighbours:
+class CpuBackoff:
     """Watches from its creation on.
 
     Args:

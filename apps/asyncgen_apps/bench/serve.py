@@ -18,7 +18,7 @@ from rich.table import Table
 
 from asyncgen_apps.bench.figures import median, percentile
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.neighbours import CpuBackoff
 from asyncgen_apps.bench.serve_client import ask_all
 from asyncgen_apps.bench.serve_sides import ServerProcess, Wanted, cores, pin
 from asyncgen_apps.bench.workers import BenchError, Worker
@@ -304,7 +304,7 @@ class _Sides:
         texts, prompts = _prompts(self._found, self._bench.prompt_tokens, count, seed)
         if side == IN_PROCESS:
             assert self._worker is not None
-            neighbours = Neighbours(self._worker.pid)
+            neighbours = CpuBackoff(self._worker.pid)
             got = self._worker.call("run", prompts=prompts, new_tokens=new_tokens)
             return Round(got["total"], tuple(got["first"]), neighbours.cores())
         server = self._servers[side]

@@ -15,7 +15,7 @@ from rich.table import Table
 from asyncgen_apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY, Case
 from asyncgen_apps.bench.figures import median
 from asyncgen_apps.bench.models import drafted_checkpoint
-from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.neighbours import CpuBackoff
 from asyncgen_apps.bench.workers import BenchError, Worker
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def _run(
     one.runs = {side: [] for side in sides}
     for number in range(bench.runs):
         for side in sides:
-            neighbours = Neighbours(workers[side].pid)
+            neighbours = CpuBackoff(workers[side].pid)
             got = _call(
                 workers[side], found, case, bench.new_tokens, bench.prompt_tokens, seed=number + 1
             )

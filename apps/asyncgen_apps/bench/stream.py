@@ -13,7 +13,7 @@ from rich.table import Table
 
 from asyncgen_apps.bench.figures import median, overhead
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.neighbours import CpuBackoff
 from asyncgen_apps.bench.workers import Worker
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _compare(
         for number in range(bench.runs):
             progress(f"{dtype}: run {number + 1} of {bench.runs}")
             for side, worker in workers.items():
-                neighbours = Neighbours(worker.pid)
+                neighbours = CpuBackoff(worker.pid)
                 got = _run(worker, found, bench.prompt_tokens, bench.new_tokens, seed=number + 1)
                 runs[side].append(AnswerTimes(got["first"], got["total"], neighbours.cores()))
                 texts[side].append(got["text"])

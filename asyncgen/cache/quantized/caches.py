@@ -14,7 +14,7 @@ from asyncgen.cache.quantized.settings import QuantizedCacheConfig, read_setting
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
 
 
 class QuantizedCache(DynamicCache):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from asyncgen.engine.requests.params import RequestParams
-    from asyncgen.generation.generate.plan import GenerativeModel
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.text.tokenizer import Tokenizer
 
 
 class Assistants:

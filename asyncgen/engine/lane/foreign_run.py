@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.events import EventWriter
+from asyncgen.engine.output.events import EventWriter
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.penalties import (
     FrequencyPenaltyLogitsProcessor,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
     from asyncgen.generation.logits.base import LogitsProcessor
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
 
 
 class ForeignRun:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from asyncgen.engine.requests.prepare import num_rows
 from asyncgen.engine.requests.request import fail
-from asyncgen.guard import request_failure
+from asyncgen.runtime.guard import request_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen.engine.kv_cache.block_pool import BlockPool, Reservation
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.pages import PagePool, Reservation
 
 
 T = TypeVar("T")
@@ -243,7 +243,7 @@ class SideLane:
         start: Callable[[Request], LaneRun],
         *,
         max_running: int,
-        pool: PagePool | None = None,
+        pool: BlockPool | None = None,
         may_reserve: Callable[[str], bool] | None = None,
         metrics: EngineMetrics | None = None,
     ) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.events import EventWriter
+from asyncgen.engine.output.events import EventWriter
 from asyncgen.engine.requests.prepare import num_rows
-from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.logprobs import token_logprob
+from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
-from asyncgen.generation.generate.plan import make_plan, pad_id, rows_of_prompt
+from asyncgen.generation.generate.resolved_call import make_plan, pad_id, rows_of_prompt
 from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
-    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.generate.resolved_call import GenerativeModel
     from asyncgen.generation.strategies.step import Step
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
 
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.chat_content import only_texts
-from asyncgen.chat_formats.calls import Calls
-from asyncgen.chat_formats.find import TOOL_NAMES, ChatFormats
-from asyncgen.chat_template import check_messages, select_template, template_variables
-from asyncgen.engine.requests.call_shape import call_shape
+from asyncgen.engine.requests.tool_call_output import call_shape
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from asyncgen.text.chat_content import only_texts
+from asyncgen.text.chat_template import check_messages, select_template, template_variables
+from asyncgen.text.tool_calls.calls import Calls
+from asyncgen.text.tool_calls.find import TOOL_NAMES, ChatFormats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.chat_formats.reader import AnswerReader
     from asyncgen.structured.shape import Shape
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
+    from asyncgen.text.tool_calls.reader import AnswerReader
     from asyncgen.types import Message
 
 OF_MESSAGES = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.embedding_settings import EmbeddingSettings
-from asyncgen.engine.pooling import HiddenPool
+from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
+from asyncgen.engine.batch.pooling import HiddenPool
 from asyncgen.engine.requests.params import RequestParams
 from asyncgen.engine.requests.prepare import token_ids
 from asyncgen.engine.requests.request import Request, clock
@@ -24,11 +24,11 @@ from asyncgen.types import size_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
-    from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.generation.stopping.cancel import CancelCriteria
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import Pooling, Prompt
 
 

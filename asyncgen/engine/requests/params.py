@@ -27,10 +27,10 @@ from asyncgen.generation.config.checks import (
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
 from asyncgen.generation.config.plain import plain_values
+from asyncgen.generation.custom_methods import one_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
-from asyncgen.recipes import one_method
 from asyncgen.structured.shape import SHAPES, read_shape
 
 if TYPE_CHECKING:

@@ -14,52 +14,52 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from asyncgen.chat_formats.find import NO_FORMATS
-from asyncgen.engine.requests.call_shape import shape_beside_calls, told_shape
-from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
+from asyncgen.engine.requests.resume import check_continues, take_up
 from asyncgen.engine.requests.scoring import scores_for
-from asyncgen.engine.requests.shaping import compile_for
+from asyncgen.engine.requests.structured_output import compile_for
+from asyncgen.engine.requests.tool_call_output import shape_beside_calls, told_shape
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.custom_methods import load_recipe
 from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
-from asyncgen.generation.generate.plan import (
+from asyncgen.generation.generate.prompts import decoder_start
+from asyncgen.generation.generate.resolved_call import (
     check_cache,
     make_criteria,
     make_guidance,
     make_processors,
 )
-from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.stopping.ends import Ends
-from asyncgen.generation.stopping.grammar import GrammarCriteria
+from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
-from asyncgen.recipes import load_recipe
-from asyncgen.token_bounds import least_tokens
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.text.token_bounds import least_tokens
+from asyncgen.text.tokenizer import Tokenizer
+from asyncgen.text.tool_calls.find import NO_FORMATS
 from asyncgen.types import is_messages, size_of
 from streamers import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from asyncgen.chat_formats.find import ChatFormats
+    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
-    from asyncgen.engine.scheduling.groups import CacheRoom
-    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.generate.resolved_call import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.structured.grammar import Grammar
     from asyncgen.structured.shape import Shape
+    from asyncgen.text.tool_calls.find import ChatFormats
     from asyncgen.types import Message, Prompt
 
 

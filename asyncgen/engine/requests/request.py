@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from asyncgen.engine.batch.pooling import HiddenPool, HiddenReader
+    from asyncgen.engine.batch.prompt_logprobs import PromptLogprobs
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.pooling import HiddenPool, HiddenReader
-    from asyncgen.engine.prompt_scores import PromptScores
+    from asyncgen.engine.output.sample_text import GivenTokens
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
-    from asyncgen.engine.sample_text import GivenTokens
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
@@ -94,7 +94,7 @@ class Request:
     fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
-    scores: PromptScores | None = None
+    scores: PromptLogprobs | None = None
     reading: AnswerReading | None = None
     grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.prompt_scores import PromptScores
+from asyncgen.engine.batch.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
 
 
 def end_with_prompt(
@@ -48,7 +48,7 @@ def scores_for(
     alone: str | None,
     *,
     generates: bool,
-) -> PromptScores:
+) -> PromptLogprobs:
     """What takes the log-probabilities of a prompt.
 
     Args:
@@ -66,4 +66,4 @@ def scores_for(
         allowed = f"needs the shared batch, which cannot serve this request: {alone}"
         raise InvalidRequestError("prompt_logprobs", top, allowed)
     project, size = model.core.project, model.config.vocab_size
-    return PromptScores(prompt_ids, top, project, size, tokenizer, generates=generates)
+    return PromptLogprobs(prompt_ids, top, project, size, tokenizer, generates=generates)

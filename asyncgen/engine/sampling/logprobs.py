@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

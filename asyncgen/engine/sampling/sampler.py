@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.sampling.draws import HashDraws, argmax
-from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
+from asyncgen.engine.sampling.random_draws import HashDraws, argmax
+from asyncgen.engine.sampling.score_batch import BatchLayout, BatchScores
 from asyncgen.generation.logits.checked import raise_named
-from asyncgen.guard import request_failure
-from asyncgen.transfer import Readback
+from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.transfer import Readback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
-    from asyncgen.engine.sample import Sample
+    from asyncgen.engine.batch.sample import Sample
 
 
 @dataclass(slots=True)

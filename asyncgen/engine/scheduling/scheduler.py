@@ -24,25 +24,25 @@ from abc import ABC, abstractmethod
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.books import Books
-from asyncgen.engine.scheduling.groups import (
-    begin_tables,
-    extend_tables,
-    find_tail,
+from asyncgen.engine.kv_cache.block_hashes import extend_block_hashes
+from asyncgen.engine.kv_cache.block_pool import GONE, held, most_pages
+from asyncgen.engine.kv_cache.cache_groups import (
+    begin_block_tables,
+    extend_block_tables,
+    find_partial_block,
     give_back,
     num_missing,
     num_to_start,
     publish,
 )
-from asyncgen.engine.scheduling.keys import extend_keys
-from asyncgen.engine.scheduling.pages import GONE, held, most_pages
-from asyncgen.engine.scheduling.snapshots import (
+from asyncgen.engine.kv_cache.state_snapshots import (
     advance,
     ask_for_snapshot,
     begin_states,
     find_start,
     keep_state,
 )
+from asyncgen.engine.scheduling.request_table import RequestTable
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
 from asyncgen.engine.scheduling.step_plan import StepPlan
 
@@ -59,7 +59,7 @@ _SPLIT_PENDING_REMAINDER = RequestStatus.SPLIT_PENDING_REMAINDER
 _DECODING = RequestStatus.DECODING
 
 
-class Scheduler(Books, ABC):
+class Scheduler(RequestTable, ABC):
     """Waiting and running requests, their pages and their order.
 
     A subclass overrides ``schedule_batch``, and ``may_admit`` if it likes.
@@ -234,7 +234,7 @@ class Scheduler(Books, ABC):
             if state.waits_for_prefix:
                 # Each request computes at least its last token, because it needs the logits.
                 usable = (len(state.tokens) - 1) // pool.page_size
-                keys = state.page_keys[num_known // pool.page_size : usable]
+                keys = state.block_hashes[num_known // pool.page_size : usable]
                 awaited = self._leaders.awaited_key(keys)
                 if awaited is not None:
                     if slots is not None:
@@ -255,7 +255,9 @@ class Scheduler(Books, ABC):
             pool.withdraw(table[-1] for table in tables)
         if state.request_id in self._retained.states:
             self._retained.evict(state.request_id)
-        self._start(state, begin_tables(pool, tables, num_known, len(state.tokens)), num_known)
+        self._start(
+            state, begin_block_tables(pool, tables, num_known, len(state.tokens)), num_known
+        )
         return True
 
     def _start(self, state: RequestState, tables: list[list[int]], num_known: int) -> None:
@@ -274,7 +276,9 @@ class Scheduler(Books, ABC):
         state.waits_for_prefix = True
         if self.cache.sharing:
             full = len(state.tokens) // self.cache.page_size
-            extend_keys(state.page_keys, state.tokens, self.cache.page_size, state.salt, full)
+            extend_block_hashes(
+                state.block_hashes, state.tokens, self.cache.page_size, state.salt, full
+            )
             self._leaders.lead(state)
         if self.active_requests and state.rank < self._junior_rank:
             self._is_sorted = False
@@ -289,11 +293,14 @@ class Scheduler(Books, ABC):
         num_known = 0
         if pool.sharing:
             usable = (len(state.tokens) - 1) // page_size
-            extend_keys(state.page_keys, state.tokens, page_size, state.salt, usable)
-            tables, blocks, longest = find_start(pool, state.page_keys[:usable])
+            extend_block_hashes(state.block_hashes, state.tokens, page_size, state.salt, usable)
+            tables, blocks, longest = find_start(pool, state.block_hashes[:usable])
             if longest > blocks:
                 ask_for_snapshot(state, longest)
-            tables, num_known = find_tail(pool, state, blocks) or (tables, blocks * page_size)
+            tables, num_known = find_partial_block(pool, state, blocks) or (
+                tables,
+                blocks * page_size,
+            )
         if state.request_id in self._retained.states:
             retained, num_retained = self._retained.known(state)
             if num_retained > num_known:
@@ -330,7 +337,7 @@ class Scheduler(Books, ABC):
                 self._release(state)
                 self.failed.append(state)
             return False
-        extend_tables(pool, state, blocks)
+        extend_block_tables(pool, state, blocks)
         if state.room < end:
             row.count, row.is_last = state.room - row.start, False
         return row.count > 0

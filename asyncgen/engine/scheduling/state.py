@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.pages import held, most_pages
-from asyncgen.engine.scheduling.slots import NO_SLOT
+from asyncgen.engine.kv_cache.block_pool import held, most_pages
+from asyncgen.engine.kv_cache.state_slots import NO_SLOT
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
 
 _log = logging.getLogger("asyncgen.engine")
 _clock = time.perf_counter
@@ -118,7 +118,7 @@ class RequestState:
         arrival: Its number in the order of arrival.
         rank: Its place among waiting and running ones, lowest first: (step of arrival less
             what its priority is worth, ``arrival``). Set once, when it is queued.
-        page_keys: Keys of its first pages, as far as they were needed.
+        block_hashes: Keys of its first pages, as far as they were needed.
         num_published: How many of its pages were offered to others.
         last_chunk: Step in which a chunk of its prompt was last scheduled.
         admitted_in: Step in which it was last admitted.
@@ -160,7 +160,7 @@ class RequestState:
     num_preemptions: int = 0
     arrival: int = -1
     rank: tuple[int, int] = (0, -1)
-    page_keys: list[bytes] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
     num_published: int = 0
     last_chunk: int = -1
     admitted_in: int = -1
@@ -347,7 +347,7 @@ class ScheduledRow:
     target: int = NO_SLOT
 
 
-def check_new(state: RequestState, pool: PagePool) -> None:
+def check_new(state: RequestState, pool: BlockPool) -> None:
     """Refuse a request that was queued before, or could not run even if it had the whole pool.
 
     Raises:

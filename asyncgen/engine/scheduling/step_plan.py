@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.snapshots import slot_to_write, stop_at_snapshot
+from asyncgen.engine.kv_cache.state_snapshots import slot_to_write, stop_at_snapshot
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
 
 if TYPE_CHECKING:
-    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
     from asyncgen.engine.scheduling.state import RequestState
 
 _DECODING = RequestStatus.DECODING
@@ -30,7 +30,7 @@ class StepPlan:
         passed: Prompts whose clients got none of the tokens; they come again behind all others.
     """
 
-    pool: PagePool
+    pool: BlockPool
     tokens: int
     entries: int
     passes_decoding: bool

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from asyncgen.checkpoints.hub import read_json, resolve
 from asyncgen.errors import ModelLoadError
-from asyncgen.hub import read_json, resolve
 
 
 def _is_dtype(value: object) -> bool:

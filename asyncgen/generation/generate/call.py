@@ -11,6 +11,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.custom_methods import own_parameters
 from asyncgen.generation.generate.collect import Kept, Result, assemble, make_record
 from asyncgen.generation.generate.custom import CustomMethod, custom_strategy, helper_arguments
 from asyncgen.generation.generate.defaults import (
@@ -25,14 +26,14 @@ from asyncgen.generation.generate.defaults import (
 from asyncgen.generation.generate.feed import Feed
 from asyncgen.generation.generate.hook import hook_parameters, is_overridden, model_call
 from asyncgen.generation.generate.inputs import read_past
-from asyncgen.generation.generate.plan import (
+from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
+from asyncgen.generation.generate.resolved_call import (
     check_cache,
     make_criteria,
     make_guidance,
     make_plan,
     make_processors,
 )
-from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
 from asyncgen.generation.generate.rows import Rows, lay_rows
 from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.stopping.ends import Ends
@@ -41,7 +42,6 @@ from asyncgen.generation.strategies.drafters.drafting import Assistance, make_dr
 from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
-from asyncgen.recipes import own_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.generate.resolved_call import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.strategies.step import Outcome, Plan, Strategy

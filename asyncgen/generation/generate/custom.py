@@ -16,11 +16,11 @@ import torch
 
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.custom_methods import acceptable, load_recipe, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import embedded
 from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
-from asyncgen.recipes import acceptable, load_recipe, parameter_names
 
 if TYPE_CHECKING:
     import os
@@ -136,8 +136,8 @@ def run_recipe(
         wants to be driven step by step.
 
     Raises:
-        AsyncgenError: As :func:`~asyncgen.recipes.load_recipe` does; or an argument was given
-            that the method does not take.
+        AsyncgenError: As :func:`~asyncgen.generation.custom_methods.load_recipe` does; or an
+            argument was given that the method does not take.
     """
     function = load_recipe(source, trust_remote_code=trust_remote_code)
     if inspect.isgeneratorfunction(function):

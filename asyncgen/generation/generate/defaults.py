@@ -11,14 +11,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
+from asyncgen.families.config import LiveConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_beams, check_no_text, check_supported
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
-from asyncgen.generation.generate.plan import eos_ids
+from asyncgen.generation.generate.resolved_call import eos_ids
 from asyncgen.generation.stopping.criteria import MaxLengthCriteria, StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
-from asyncgen.models.config import LiveConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

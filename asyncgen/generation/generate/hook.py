@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.custom_methods import parameter_names
 from asyncgen.generation.strategies.called import ModelCaller
-from asyncgen.recipes import parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.generation.custom_methods import one_method
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
 from asyncgen.generation.generate.hook import model_inputs
 from asyncgen.models.kernels.threads import claimed_thread
-from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable

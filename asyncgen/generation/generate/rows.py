@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.generate.plan import rows_of_prompt
+from asyncgen.generation.generate.resolved_call import rows_of_prompt
 from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.step import repeat_rows
 

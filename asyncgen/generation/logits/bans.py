@@ -18,7 +18,7 @@ from asyncgen.generation.logits.base import (
     Stage,
 )
 from asyncgen.generation.logits.batched import Ban, Columns, RowProcessor, Scores
-from asyncgen.transfer import to_device
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

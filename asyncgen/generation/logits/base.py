@@ -150,7 +150,7 @@ class Definition:
         batched: Lays out processors of this kind, one or none a row, to run over all rows at once
             (see `batched`); None where they run one by one.
         fits: Whether ``batched`` can do what a processor does to so many scores.
-        listed: The column of the shortlist (`asyncgen.engine.sampling.placing`) that a
+        listed: The column of the shortlist (`asyncgen.engine.sampling.shortlist`) that a
             processor fills, and with what; None where the largest scores do not decide.
         for_sample: Returns the object for one sample of a request: the processor itself, or a
             copy where it keeps something of the sequence.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from asyncgen.guard import request_failure
-from asyncgen.transfer import to_device
+from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -29,7 +29,7 @@ from asyncgen.generation.logits.base import (
     keeping,
 )
 from asyncgen.generation.logits.batched import Columns, column
-from asyncgen.transfer import to_device
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable

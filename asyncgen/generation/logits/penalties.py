@@ -21,8 +21,8 @@ from asyncgen.generation.logits.base import (
     rounded,
 )
 from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
-from asyncgen.guard import request_failure
-from asyncgen.transfer import to_device
+from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

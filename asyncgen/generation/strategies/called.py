@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.states import mark_states, way_back
+from asyncgen.generation.custom_methods import acceptable, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import Forward, embedded
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import repeat_rows
-from asyncgen.recipes import acceptable, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncgen.cache.caches import Cache
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.cross import Encoded
-    from asyncgen.models.two_stacks import T5
+    from asyncgen.models.encoder_decoder import T5
 
 
 class ModelCaller:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.decoder import DecoderLM
-    from asyncgen.models.two_stacks import T5
+    from asyncgen.models.encoder_decoder import T5
 
 
 class Forward:

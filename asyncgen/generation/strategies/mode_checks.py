@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.families.arch.registry import FAMILIES
+from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.generate.plan import check_cache
+from asyncgen.generation.generate.resolved_call import check_cache
 from asyncgen.generation.strategies.contrastive import check_contrastive
 from asyncgen.generation.strategies.dola import early_layers
 from asyncgen.generation.strategies.drafters.drafting import Assistance, check_assistance
-from asyncgen.models.arch.registry import FAMILIES
-from asyncgen.models.family.states import keeps_states
 
 if TYPE_CHECKING:
     from asyncgen.cache.caches import Cache
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.generate.resolved_call import GenerativeModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
+    from asyncgen.families.config import ModelConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.record import Record
     from asyncgen.models.attention.cross import Encoded
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.config import ModelConfig
 
 
 class Decoder(Protocol):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from asyncgen.checkpoints.hub import read_json, resolve
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.outputs import ModelOutput
-from asyncgen.hub import read_json, resolve
 
 if TYPE_CHECKING:
     import os

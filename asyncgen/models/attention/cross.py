@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.encoder_decoder import EncoderDecoderCache
-    from asyncgen.models.attention.options import AttentionOptions
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.attention_options import AttentionOptions
     from asyncgen.models.attention.relative import RelativeBias
-    from asyncgen.models.config import ModelConfig
 
 
 @dataclass(slots=True)

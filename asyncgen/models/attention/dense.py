@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from asyncgen.models.attention.openly import attend_openly, hide_unseen
-from asyncgen.models.attention.options import numbered
+from asyncgen.families.plans.attention_options import numbered
+from asyncgen.models.attention.eager import attend_eager, hide_unseen
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
-    from asyncgen.models.attention.options import AttentionOptions
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.attention_options import AttentionOptions
 
 
 class AttentionContext(Protocol):
@@ -165,7 +165,7 @@ class DenseAttention:
             scale = options.scale
             attended = attend(queries, keys, values, mask, scale, collect, is_causal=causal)
         else:
-            attended = attend_openly(
+            attended = attend_eager(
                 queries,
                 keys,
                 values,

@@ -26,7 +26,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from asyncgen.native.memory import passing
+from asyncgen.native.weight_memory import passing
 
 MOST_SHIFT: Final = 64
 """The largest power of two that a weight is moved by: beyond it has no numbers worth a product."""

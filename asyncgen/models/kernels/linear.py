@@ -21,8 +21,8 @@ from asyncgen.models.kernels.products import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from asyncgen.models.kernels.packed_weight import PackedWeight
     from asyncgen.models.kernels.products import Kernel
-    from asyncgen.packed.weight import PackedWeight
 
 
 class Linear(nn.Module):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.models.family.plan import LatentPlan
+    from asyncgen.families.plans.layer_plan import LatentPlan
 
 
 class NativeHeads:

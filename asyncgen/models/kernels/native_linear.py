@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from asyncgen import native
 from asyncgen.native import PANEL, TILE_INPUTS
-from asyncgen.native.memory import empty
+from asyncgen.native.weight_memory import empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,16 +16,16 @@ import torch
 from asyncgen import native
 from asyncgen.models.kernels.native_linear import HALF, halves, whole
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out, take_apart
+from asyncgen.models.kernels.packed_weight import alike, join
 from asyncgen.native import PANEL
-from asyncgen.native.memory import empty
-from asyncgen.packed.weight import alike, join
+from asyncgen.native.weight_memory import empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from asyncgen.packed.weight import PackedWeight
+    from asyncgen.models.kernels.packed_weight import PackedWeight
 
 
 def supports_packed(dtype: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen import native
-from asyncgen.models.family.plan import NormPlan
+from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.prepared import Prepared
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 
 from asyncgen import native
 from asyncgen.models.kernels.native_linear import HALF, halves, whole
-from asyncgen.packed.weight import SUPER, PackedWeight
+from asyncgen.models.kernels.packed_weight import SUPER, PackedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

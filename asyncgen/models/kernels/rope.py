@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig, QueryScaling, RopeConfig
+    from asyncgen.families.config import ModelConfig, QueryScaling, RopeConfig
 
 
 _FIRST_TABLE = 512

@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.models.family.experts import Routing
+    from asyncgen.families.plans.experts import Routing
 
 
 def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from asyncgen.models.family.convolution import ConvolutionPlan
+    from asyncgen.families.plans.convolution import ConvolutionPlan
     from asyncgen.models.mixers.rows import StateContext
 
 

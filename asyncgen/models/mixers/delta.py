@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.family.plan import NormPlan
+from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
@@ -19,7 +19,7 @@ from asyncgen.models.mixers.scan import convolve, silu, softplus
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.models.family.delta import DeltaPlan
+    from asyncgen.families.plans.delta import DeltaPlan
     from asyncgen.models.mixers.rows import StateContext
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.families.config import ModelConfig
     from asyncgen.models.mixers.rows import Rows
 
 

@@ -13,12 +13,12 @@ from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.native import compile_mixer
 from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import convolve
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.models.family.griffin import GriffinPlan
+    from asyncgen.families.plans.griffin import GriffinPlan
     from asyncgen.models.mixers.rows import StateContext
 
 _SHARPNESS: Final = 8.0

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.block import DecoderLayer
-from asyncgen.models.family.convolution import ConvolutionPlan
-from asyncgen.models.family.delta import DeltaPlan
-from asyncgen.models.family.griffin import GriffinPlan
-from asyncgen.models.family.lightning import LightningPlan
-from asyncgen.models.family.states import StatePlan
+from asyncgen.families.plans.convolution import ConvolutionPlan
+from asyncgen.families.plans.delta import DeltaPlan
+from asyncgen.families.plans.griffin import GriffinPlan
+from asyncgen.families.plans.lightning import LightningPlan
+from asyncgen.families.plans.state_plan import StatePlan
+from asyncgen.models.decoder_layer import DecoderLayer
 from asyncgen.models.kernels.norm import NativeScaler, make_scaler
 from asyncgen.models.mixers.convolution import ConvolutionMixer
 from asyncgen.models.mixers.delta import DeltaMixer
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.models.block import Workspace
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.states import MixerPlan
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.state_plan import MixerPlan
+    from asyncgen.models.decoder_layer import Workspace
     from asyncgen.models.kernels.blocks import Block, Mixer
 
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.family.plan import NormPlan
+from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.native import compile_mixer
 from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import scan, silu
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.models.family.lightning import LightningPlan
+    from asyncgen.families.plans.lightning import LightningPlan
     from asyncgen.models.mixers.rows import StateContext
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from asyncgen.models.family.plan import NormPlan
+from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
@@ -17,7 +17,7 @@ from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
 
 if TYPE_CHECKING:
-    from asyncgen.models.family.states import StatePlan
+    from asyncgen.families.plans.state_plan import StatePlan
     from asyncgen.models.mixers.rows import StateContext
 
 

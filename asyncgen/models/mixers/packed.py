@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.models.mixers.native import native_states
 from asyncgen.models.mixers.rows import sort_rows
-from asyncgen.transfer import to_device
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from asyncgen.models.family.convolution import ConvolutionPlan
-from asyncgen.models.family.delta import DeltaPlan
-from asyncgen.models.family.griffin import GriffinPlan
-from asyncgen.models.family.lightning import LightningPlan
+from asyncgen.families.plans.convolution import ConvolutionPlan
+from asyncgen.families.plans.delta import DeltaPlan
+from asyncgen.families.plans.griffin import GriffinPlan
+from asyncgen.families.plans.lightning import LightningPlan
 from asyncgen.models.mixers.griffin import griffin_rules
 from asyncgen.models.mixers.lightning import lightning_rules
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.states import MixerPlan, StatePlan
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.state_plan import MixerPlan, StatePlan
 
 
 def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[WeightRule]:

@@ -1,7 +1,7 @@
 // Takes blocks of GGUF files apart: codes, scales and minimums of packed weights.
 //
 // The blocks are those of ggml-common.h in https://github.com/ggml-org/ggml; what becomes of each is
-// said in asyncgen/formats/gguf/blocks.py, whose numbers these are, bit for bit.
+// said in asyncgen/checkpoints/gguf/blocks.py, whose numbers these are, bit for bit.
 
 #include <cstdint>
 #include <cstring>

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.neighbours import CpuBackoff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,14 @@ def test_only_what_others_used_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     clock = iter([10.0, 12.0])
     monkeypatch.setattr("asyncgen_apps.bench.neighbours.perf_counter", lambda: next(clock))
     write(tmp_path, busy=1000, own=100)
-    watch = Neighbours(7, tmp_path)
+    watch = CpuBackoff(7, tmp_path)
     ticks = os.sysconf("SC_CLK_TCK")
     write(tmp_path, busy=1000 + 5 * ticks, own=100 + 2 * ticks)
     assert watch.cores() == pytest.approx(1.5)
 
 
 def test_nothing_is_known_without_the_figures(tmp_path: Path) -> None:
-    assert Neighbours(7, tmp_path).cores() is None
+    assert CpuBackoff(7, tmp_path).cores() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -40,7 +40,7 @@ def test_a_busy_neighbour_is_seen() -> None:
     code = "while True: pass"
     with subprocess.Popen([sys.executable, "-c", code]) as neighbour:
         for _ in range(20):  # more than once only where the machine stood still meanwhile
-            watch = Neighbours(os.getpid())
+            watch = CpuBackoff(os.getpid())
             time.sleep(0.5)
             cores = watch.cores()
             if cores is None or cores > 0.2:

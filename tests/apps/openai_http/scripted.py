@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen import AsyncLLM
-from tests.chat_formats.templates import QWEN
 from tests.doubles.models import EOS, ScriptedCore, TableModel, byte_tokenizer
+from tests.text.tool_calls.templates import QWEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

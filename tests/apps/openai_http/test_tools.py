@@ -11,7 +11,7 @@ import pytest
 from asyncgen_apps.websocket.client.client import connect
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.scripted import call, talking
-from tests.chat_formats.templates import THINKING
+from tests.text.tool_calls.templates import THINKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

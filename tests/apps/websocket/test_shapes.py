@@ -13,8 +13,8 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.websocket import connect, serve_websocket
 from tests.apps.openai_http.scripted import call, talking
 from tests.apps.websocket.cutting import CuttingProxy
-from tests.chat_formats.templates import THINKING
 from tests.doubles.models import TableModel, byte_tokenizer
+from tests.text.tool_calls.templates import THINKING
 
 if TYPE_CHECKING:
     from asyncgen import Completion

@@ -12,7 +12,7 @@ from asyncgen_apps.websocket.client.request import Request
 from tests.apps.openai_http.scripted import call, talking
 from tests.apps.websocket.test_shapes import TOOL
 from tests.apps.websocket.test_takeover import Servers, read
-from tests.chat_formats.templates import THINKING
+from tests.text.tool_calls.templates import THINKING
 
 if TYPE_CHECKING:
     from asyncgen import AsyncLLM, Completion, TokenEvent

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.core import make_core
-from asyncgen.pretrained import PreTrainedModel
+from asyncgen.reference.pretrained import PreTrainedModel
 from tests.models.build import our_model
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "quantized.json"

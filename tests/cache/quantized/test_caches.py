@@ -15,7 +15,7 @@ from asyncgen.cache.quantized.caches import (
 )
 from asyncgen.cache.quantized.settings import QuantizedCacheConfig
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from tests.cache.quantized.made import model_of, states
 from tests.models.build import random_config
 

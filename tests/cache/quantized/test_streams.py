@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm import AsyncLLM
+from asyncgen.llm.llm import AsyncLLM
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import tiny_model
 
 if TYPE_CHECKING:
-    from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.reference.pretrained import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

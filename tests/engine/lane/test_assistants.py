@@ -12,9 +12,9 @@ from asyncgen.engine.lane.assistants import Assistants
 from asyncgen.engine.requests.params import resolve_params
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.llm import AsyncLLM
-from asyncgen.pretrained import load_model
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.llm.llm import AsyncLLM
+from asyncgen.reference.pretrained import load_model
+from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
@@ -76,7 +76,7 @@ async def test_every_way_to_draft_gives_greedy_tokens() -> None:
 async def test_a_folder_is_loaded_on_the_decode_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import asyncgen.pretrained as pretrained
+    import asyncgen.reference.pretrained as pretrained
 
     save_checkpoint(tmp_path / "target", vocab_size=260)
     save_checkpoint(tmp_path / "draft", vocab_size=260, num_hidden_layers=1)

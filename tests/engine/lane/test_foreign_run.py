@@ -13,7 +13,7 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.llm import AsyncLLM
+from asyncgen.llm.llm import AsyncLLM
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import EOS, PAD, PATIENCE, VOCABULARY, byte_tokenizer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncgen.engine.sample_text import SampleText
+from asyncgen.engine.output.sample_text import SampleText
 from asyncgen.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.making import request_for

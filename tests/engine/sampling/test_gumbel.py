@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.draws import HashDraw, gumbel_noise, mix64
+from asyncgen.engine.sampling.random_draws import HashDraw, gumbel_noise, mix64
 
 # The 99.9 % points of chi-square, by degrees of freedom.
 CHI_SQUARE = {1: 10.83, 2: 13.82, 4: 18.47, 9: 27.88}

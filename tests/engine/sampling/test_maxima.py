@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.draws import argmax, block_maxima, largest, members
+from asyncgen.engine.sampling.random_draws import argmax, block_maxima, largest, members
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(70, 5000))
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64])

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling import sampler as batch_sampler
-from asyncgen.engine.sampling.draws import HashDraw
-from asyncgen.engine.sampling.layout import BatchLayout
+from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
+from asyncgen.engine.sampling.score_batch import BatchLayout
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.logits.checked import raise_named
@@ -28,9 +28,9 @@ from tests.engine.making import request_for, sample_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from asyncgen.engine.batch.sample import Sample
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.sample import Sample
-    from asyncgen.engine.sampling.layout import BatchScores
+    from asyncgen.engine.sampling.score_batch import BatchScores
 
 SIZES = (260, 1100, 5003)
 MODELS = {size: TableModel(script=[1], vocab_size=size) for size in SIZES}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.engine.sampling.layout import BatchScores
+from asyncgen.engine.sampling.score_batch import BatchScores
 
 ROWS: Any = [None, None]
 

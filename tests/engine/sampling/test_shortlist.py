@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.draws import HashDraws
-from asyncgen.engine.sampling.placing import Shortlist, is_listable
+from asyncgen.engine.sampling.random_draws import HashDraws
+from asyncgen.engine.sampling.shortlist import Shortlist, is_listable
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,

@@ -10,9 +10,9 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.pages import PagePool
-from asyncgen.engine.scheduling.schedulers import FIFOScheduler
-from asyncgen.engine.scheduling.slots import SlotPool
+from asyncgen.engine.kv_cache.block_pool import BlockPool
+from asyncgen.engine.kv_cache.state_slots import SlotPool
+from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def serve(
     draws = random.Random(3)
     slots = None if snapshots is None else SlotPool(ROWS, snapshots)
     scheduler = FIFOScheduler(
-        PagePool(1 << 18, PAGE, slots=slots, snapshot_pages=distance), safety_margin=0.0
+        BlockPool(1 << 18, PAGE, slots=slots, snapshot_pages=distance), safety_margin=0.0
     )
     scheduler.max_running = ROWS
     given = computed = chunks = requests = 0

@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from asyncgen.engine.scheduling.pages import PagePool
+from asyncgen.engine.kv_cache.block_pool import BlockPool
 from tests.doubles.clients import ORDERS, STEPS, Clients, Manner
 from tests.doubles.paged import Loop
 
@@ -43,7 +43,7 @@ def mix(
     return manners
 
 
-def require_even_pages(seed: int, pool: PagePool) -> None:
+def require_even_pages(seed: int, pool: BlockPool) -> None:
     """Run a random mix in a pool that is too small for all of them."""
     rng = random.Random(seed)
     manners = mix(rng, [(8, 16), (20, 40), (40, 60), (4, 8)], [(20, 40), (60, 80), (8, 20)])
@@ -57,24 +57,24 @@ def require_even_pages(seed: int, pool: PagePool) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6, 100))
 def test_pages_are_shared(seed: int) -> None:
-    require_even_pages(seed, PagePool(160, 4))
+    require_even_pages(seed, BlockPool(160, 4))
 
 
 @pytest.mark.parametrize("seed", seeds(1, 40))
 def test_many_pages_are_shared(seed: int) -> None:
     """Of short requests dozens end at each step here, and as many begin."""
-    require_even_pages(seed, PagePool(640, 4))
+    require_even_pages(seed, BlockPool(640, 4))
 
 
 @pytest.mark.parametrize("seed", seeds(6, 100))
 def test_pages_of_several_groups_are_shared(seed: int) -> None:
     """Of one memory: a page behind a window is given back, one before it counts like any other."""
-    require_even_pages(seed, PagePool(240, 4, windows=(None, 8)))
+    require_even_pages(seed, BlockPool(240, 4, windows=(None, 8)))
 
 
 def require_even_prompt_tokens(seed: int, manners: dict[str, Manner], budget: int) -> None:
     """Run a mix with so many tokens in a step, and memory for everybody."""
-    scheduler = ORDERS[seed % 3](PagePool(10_000, 32))
+    scheduler = ORDERS[seed % 3](BlockPool(10_000, 32))
     scheduler.max_running = budget
     clients = Clients(Loop(scheduler, token_budget=budget), manners, seed)
     for _ in range(STEPS):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation, most_pages
+from asyncgen.engine.kv_cache.block_pool import UNREAD, BlockPool, Reservation, most_pages
+from asyncgen.engine.kv_cache.state_slots import SlotPool
+from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.scheduler import Scheduler
-from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
-from asyncgen.engine.scheduling.slots import SlotPool
 from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow
 from asyncgen.errors import InvalidRequestError
 from tests.doubles.paged import Loop, alone
@@ -30,7 +30,7 @@ class YoungestFirst(Scheduler):
         return self.schedule(candidates, token_budget, cache_budget)
 
 
-ORDERS: list[Callable[[PagePool], Scheduler]] = [
+ORDERS: list[Callable[[BlockPool], Scheduler]] = [
     FIFOScheduler,
     lambda pool: FIFOScheduler(pool, safety_margin=0.0),
     PrefillFirstScheduler,
@@ -42,7 +42,7 @@ def fifo(
     num_pages: int = 64, page_size: int = 4, *, sharing: bool = True, retain: bool = False
 ) -> FIFOScheduler:
     """A scheduler without safety margin."""
-    return FIFOScheduler(PagePool(num_pages, page_size, sharing=sharing), retain, 0.0)
+    return FIFOScheduler(BlockPool(num_pages, page_size, sharing=sharing), retain, 0.0)
 
 
 class Mix(RuleBasedStateMachine):
@@ -68,7 +68,7 @@ class Mix(RuleBasedStateMachine):
     )
     def open(
         self,
-        order: Callable[[PagePool], Scheduler],
+        order: Callable[[BlockPool], Scheduler],
         num_pages: int,
         page_size: int,
         sharing: bool,
@@ -80,7 +80,7 @@ class Mix(RuleBasedStateMachine):
         snapshot_pages: int,
     ) -> None:
         num_pages *= len(windows)
-        pool = PagePool(
+        pool = BlockPool(
             num_pages,
             page_size,
             sharing=sharing,
@@ -203,12 +203,12 @@ TestMix = Mix.TestCase
     st.sampled_from([2, 5, 40]),
 )
 def test_the_tokens_are_the_same_in_any_mix(
-    order: Callable[[PagePool], Scheduler],
+    order: Callable[[BlockPool], Scheduler],
     requests: list[tuple[int, int, int, str]],
     num_pages: int,
     token_budget: int,
 ) -> None:
-    loop = Loop(order(PagePool(num_pages, 4)), token_budget=token_budget)
+    loop = Loop(order(BlockPool(num_pages, 4)), token_budget=token_budget)
     states = []
     for length, count, gap, client in requests:
         prompt = [1] * (length // 2) + [2] * (length - length // 2)
@@ -303,7 +303,7 @@ def test_nobody_waits_for_ever_for_a_leader_that_stands_still() -> None:
                 return self.schedule([*others, *self.waiting()], token_budget, cache_budget)
             return super().schedule_batch(token_budget, cache_budget)
 
-    loop = Loop(Stuck(PagePool(64, 4)), token_budget=8)
+    loop = Loop(Stuck(BlockPool(64, 4)), token_budget=8)
     loop.add(range(40))
     follower = loop.add(range(40))
     for _ in range(30):
@@ -360,7 +360,7 @@ def test_a_row_goes_with_its_pages_and_nobody_comes_in_its_place() -> None:
             candidates = [*reversed(self.running()), *self.waiting()]
             return self.schedule(candidates, token_budget, cache_budget)
 
-    loop = Loop(NewestLast(PagePool(4, 2, sharing=False)), token_budget=100)
+    loop = Loop(NewestLast(BlockPool(4, 2, sharing=False)), token_budget=100)
     old, young = loop.add([1, 2], 6), loop.add([3, 4, 5], 4)
     loop.step()
     reservation = loop.scheduler.cache.reserve(1)
@@ -407,9 +407,9 @@ def test_a_preempted_one_goes_before_later_ones() -> None:
     st.integers(8, 12),
 )
 def test_the_oldest_running_one_always_gets_on(
-    order: Callable[[PagePool], Scheduler], requests: list[tuple[int, int]], num_pages: int
+    order: Callable[[BlockPool], Scheduler], requests: list[tuple[int, int]], num_pages: int
 ) -> None:
-    loop = Loop(order(PagePool(num_pages, 4)), token_budget=1000)
+    loop = Loop(order(BlockPool(num_pages, 4)), token_budget=1000)
     for number, (length, count) in enumerate(requests):
         loop.add([number] * length, count)
     while loop.scheduler.has_pending_requests():
@@ -524,9 +524,9 @@ def test_priority_goes_first_but_waiting_counts() -> None:
 @pytest.mark.parametrize("order", ORDERS[:3])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_nobody_starves(order: Callable[[PagePool], Scheduler], data: st.DataObject) -> None:
+def test_nobody_starves(order: Callable[[BlockPool], Scheduler], data: st.DataObject) -> None:
     # Whatever keeps coming, of whatever priority, the one that waits is served in bounded time.
-    loop = Loop(order(PagePool(12, 4)), token_budget=12)
+    loop = Loop(order(BlockPool(12, 4)), token_budget=12)
     loop.scheduler.max_running = 4
     loop.scheduler.ageing = 5
     state = loop.add([5] * data.draw(st.integers(1, 40)), 4, priority=-1)
@@ -703,7 +703,7 @@ def test_the_work_of_a_step_does_not_grow_with_those_who_wait() -> None:
 
 
 def test_the_next_step_may_be_planned_before_this_one_is_computed() -> None:
-    scheduler = FIFOScheduler(PagePool(30, 2))
+    scheduler = FIFOScheduler(BlockPool(30, 2))
     state = RequestState("one", [1, 2, 3])
     scheduler.add_waiting_request(state)
     rows = scheduler.schedule_batch(10, 100)
@@ -713,7 +713,7 @@ def test_the_next_step_may_be_planned_before_this_one_is_computed() -> None:
     assert (following.start, following.count, following.is_last) == (3, 1, True)
     # Nobody finds the page before it is known to be good.
     other = RequestState("other", [1, 2, 9])
-    assert scheduler.cache.lookup(state.page_keys) == []
+    assert scheduler.cache.lookup(state.block_hashes) == []
     state.tokens[-1] = 7
     scheduler.computed(rows)
     assert state.num_computed == 3 and state.status is RequestStatus.DECODING

@@ -14,7 +14,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_config, check_values
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, PARAMETERS
 from asyncgen.generation.config.rules import MOST_ROWS, MOST_STOP_CHARACTERS, Documented, Range
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.text.tokenizer import Tokenizer
 
 
 def _range_of(rule: Any) -> Range | None:

@@ -13,13 +13,13 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.step import Step
-from asyncgen.llm import AsyncLLM
-from asyncgen.pretrained import load_model
+from asyncgen.llm.llm import AsyncLLM
+from asyncgen.reference.pretrained import load_model
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.hub import Repository, StandInHub
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
-from tests.test_recipes import write
+from tests.generation.test_custom_methods import write
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.layout import BatchScores
+from asyncgen.engine.sampling.score_batch import BatchScores
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
 from asyncgen.generation.logits.base import definition_of, kinds

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.generation.logits.grammar import ban, banned_of
+from asyncgen.generation.logits.grammar_mask import ban, banned_of
 
 
 @pytest.fixture(params=["own", "torch"], autouse=True)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.core import make_core
-from asyncgen.pretrained import PreTrainedModel
+from asyncgen.reference.pretrained import PreTrainedModel
 from tests.models.build import our_model
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "contrastive_dola.json"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.auto import AutoModelForSeq2SeqLM
-from asyncgen.pretrained import load_model
+from asyncgen.reference.auto import AutoModelForSeq2SeqLM
+from asyncgen.reference.pretrained import load_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

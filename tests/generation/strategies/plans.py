@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.generate.plan import make_plan
+from asyncgen.generation.generate.resolved_call import make_plan
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import (
     EosTokenCriteria,

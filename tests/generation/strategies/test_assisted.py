@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.engine.sampling.draws import HashDraw
+from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter

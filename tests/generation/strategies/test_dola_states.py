@@ -10,9 +10,9 @@ import torch
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.arch.registry import FAMILIES
-from tests.models.arch.families import make
-from tests.models.arch.test_families import ROWS, one_thread, tokenizer
+from asyncgen.families.arch.registry import FAMILIES
+from tests.families.arch.families import make
+from tests.families.arch.test_families import ROWS, one_thread, tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

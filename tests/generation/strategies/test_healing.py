@@ -11,7 +11,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.healing import healed, plan_healing
 from asyncgen.generation.strategies.token_by_token import greedy
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, raw_logits
 from tests.doubles.models import VOCABULARY, TableModel, byte_tokenizer
 from tests.doubles.tokenizers import save_tokenizer

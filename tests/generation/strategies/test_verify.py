@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.sampling.draws import HashDraw
+from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.strategies.step import Proposal
 from asyncgen.generation.strategies.token_by_token import TorchDraw

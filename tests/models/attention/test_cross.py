@@ -10,9 +10,9 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.cross import Encoded, EncoderAttention, EncoderDecoderAttention
 from asyncgen.models.attention.relative import RelativeBias
-from asyncgen.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
 from asyncgen.cache.sliding import SlidingWindowCache
+from asyncgen.families.config import ModelConfig
+from asyncgen.families.plans.attention_options import AttentionOptions
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.attention.options import AttentionOptions
-from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
 from tests.models.written_out import sinks_of, some_options, weigh_plainly
 

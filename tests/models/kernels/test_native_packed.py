@@ -14,7 +14,7 @@ from asyncgen.models.kernels.native_packed import (
     PackedStack,
     supports_packed,
 )
-from asyncgen.packed.weight import SIGNED, UNSIGNED, PackedWeight
+from asyncgen.models.kernels.packed_weight import SIGNED, UNSIGNED, PackedWeight
 
 pytestmark = pytest.mark.skipif(
     not supports_packed(torch.float32), reason="needs our kernels, for AVX-512 and VNNI"

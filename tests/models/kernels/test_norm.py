@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.models.family.plan import NormPlan
+from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.norm import Norm, Scaler, make_centring
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig, QueryScaling, RopeConfig
+from asyncgen.families.config import ModelConfig, QueryScaling, RopeConfig
 from asyncgen.models.kernels.rope import (
     Rotary,
     attention_factor,

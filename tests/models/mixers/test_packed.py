@@ -9,7 +9,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.states import StateStorage, slot_bytes
-from asyncgen.models.config import ModelConfig
+from asyncgen.families.config import ModelConfig
 from asyncgen.models.contexts import dense_context
 from asyncgen.models.mixers.packed import PackedStates
 from tests.models.build import random_model

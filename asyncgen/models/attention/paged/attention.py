@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.models.attention.paged.by_torch import TorchAttention
-from asyncgen.models.attention.paged.native import NativeAttention
+from asyncgen.models.attention.paged.native_attention import NativeAttention
+from asyncgen.models.attention.paged.torch_attention import TorchAttention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
+    from asyncgen.families.config import ModelConfig
     from asyncgen.models.attention.paged.fused import FusedKernel
-    from asyncgen.models.attention.paged.plan import PackedRow
-    from asyncgen.models.config import ModelConfig
+    from asyncgen.models.attention.paged.packed_rows import PackedRow
 
 
 class PagedAttention:

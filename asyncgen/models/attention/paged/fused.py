@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.attention.options import AttentionOptions
-from asyncgen.models.attention.paged.plan import padded, visible_pages
-from asyncgen.transfer import to_device
+from asyncgen.families.plans.attention_options import AttentionOptions
+from asyncgen.models.attention.paged.packed_rows import padded, visible_pages
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
-    from asyncgen.models.attention.paged.plan import PackedRow, PlacedRow
+    from asyncgen.models.attention.paged.packed_rows import PackedRow, PlacedRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
 from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens, _join
 from asyncgen.generation.strategies.step import Proposal
-from asyncgen.tokenizer import Tokenizer
+from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
 from tests.doubles.tokenizers import save_tokenizer
 from tests.generation.strategies.pairs import pair

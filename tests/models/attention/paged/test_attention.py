@@ -17,7 +17,7 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.attention.paged.attention import PagedAttention
-from asyncgen.models.attention.paged.native import NativeAttention
+from asyncgen.models.attention.paged.native_attention import NativeAttention
 from tests.models.build import random_config, random_ids, random_model
 from tests.models.packing import VARIANTS, Row, alone, make_rows, model, num_groups, packed, run
 

@@ -22,7 +22,7 @@ def test_fused_rows_equal_each_text_alone(
 ) -> None:
     kernel = FusedKernel(varlen_attn, reads_pages, options={"enable_gqa": True})
     monkeypatch.setattr(
-        "asyncgen.models.attention.paged.by_torch.find_fused_kernel", lambda *_: kernel
+        "asyncgen.models.attention.paged.torch_attention.find_fused_kernel", lambda *_: kernel
     )
     core = model(variant)
     groups = num_groups(core)
@@ -44,7 +44,7 @@ def test_a_cuda_device_gives_what_a_cpu_gives(
 ) -> None:
     if not fused:
         monkeypatch.setattr(
-            "asyncgen.models.attention.paged.by_torch.find_fused_kernel", lambda *_: None
+            "asyncgen.models.attention.paged.torch_attention.find_fused_kernel", lambda *_: None
         )
     lengths = [30, 1, 17, 300]
     core = model(variant, max_position_embeddings=512)

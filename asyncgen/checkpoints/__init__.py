@@ -1,0 +1,1 @@
+"""Read and write checkpoints: hub, safetensors, packed weights, GGUF."""

@@ -1,0 +1,239 @@
+"""Where the tensors of a checkpoint lie, known from the headers of its safetensors files.
+
+No tensor is read here, and pickle files are never opened.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from asyncgen.checkpoints.hub import is_pointer, read_json
+from asyncgen.errors import ModelLoadError, shorten
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from asyncgen.models.kernels.packed_weight import PackedWeight
+
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""What the names of dtypes in a file mean."""
+
+_SHOWN = 4
+"""How many names of a kind an error lists."""
+
+_LONGEST = 200
+"""Characters of a name that an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a packed tensor becomes where a kernel multiplies by it as it is.
+
+    Attributes:
+        num_bytes: What it takes.
+        layout: The same for tensors whose rows could be those of one matrix.
+    """
+
+    num_bytes: int
+    layout: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies.
+
+    Attributes:
+        file: The safetensors file.
+        kind: Its dtype as the file spells it, such as ``"BF16"``; of one in MXFP4 that of its
+            numbers, of a packed one what it becomes where nothing multiplies it as it is.
+        shape: Its shape, ``[out, in]`` of a packed one.
+        offset: Its first byte, from the start of the file.
+        num_bytes: Its length in bytes.
+        scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.checkpoints.mxfp4`).
+        made: Makes it, in a floating dtype, of what lies there in another form
+            (`asyncgen.checkpoints.gguf`); raises `ModelLoadError`.
+        packed: Reads it, if it is in 4 or 8 bits (`asyncgen.checkpoints.packed`); raises
+            `ModelLoadError`.
+        unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
+        kept: What it becomes if it stays packed; ``None``: it takes what it takes in the file.
+    """
+
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+    scales: StoredTensor | None = None
+    made: Callable[[torch.dtype], torch.Tensor] | None = None
+    packed: Callable[[], PackedWeight] | None = None
+    unpacked: Callable[[], torch.Tensor] | None = None
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The tensors of a folder, known from their headers alone.
+
+    Attributes:
+        folder: The folder.
+        tensors: Where each tensor lies, by name.
+    """
+
+    folder: Path
+    tensors: Mapping[str, StoredTensor]
+
+    def below(self, prefix: str) -> Checkpoint:
+        """The same tensors under the names that they have inside a whole model.
+
+        Some checkpoints were saved from the stack of layers alone, without the head, and their
+        names lack the first part.
+
+        Args:
+            prefix: That part with its dot, such as ``"transformer."``.
+        """
+        if not prefix or any(name.startswith(prefix) for name in self.tensors):
+            return self
+        return Checkpoint(
+            self.folder, {prefix + name: tensor for name, tensor in self.tensors.items()}
+        )
+
+
+def open_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
+    """Read the headers of a checkpoint, single file or sharded.
+
+    Args:
+        folder: Folder with ``model.safetensors`` or ``model.safetensors.index.json``.
+
+    Raises:
+        ModelLoadError: There are no safetensors weights (pickle files are refused), a file is
+            missing, truncated or corrupt, or the index points outside the folder.
+    """
+    path = Path(folder)
+    if (path / SINGLE).is_file():
+        return Checkpoint(path, _read_header(path / SINGLE))
+    if (path / INDEX).is_file():
+        return Checkpoint(path, _read_shards(path))
+    raise ModelLoadError(_no_weights(path))
+
+
+def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+    index = folder / INDEX
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(name, str) for name in weight_map.values()
+    ):
+        raise ModelLoadError(f"{index} has no `weight_map` of names to files; download it again")
+    headers = {name: _read_header(_shard(index, name)) for name in sorted(set(weight_map.values()))}
+    absent = [name for name, file in weight_map.items() if name not in headers[file]]
+    if absent:
+        listed = list_few(f"{len(absent)} of its tensors are not in the files it names", absent)
+        raise ModelLoadError(f"{index} does not match its files: {listed}; download it again")
+    tensors = {name: found for header in headers.values() for name, found in header.items()}
+    return tensors | {name: headers[file][name] for name, file in weight_map.items()}
+
+
+def _shard(index: Path, name: str) -> Path:
+    """The file that an index names."""
+    shown = shorten(name)
+    plain = PurePosixPath(name.replace("\\", "/"))
+    if not plain.parts or "\0" in name:
+        raise ModelLoadError(
+            f"{index}: `weight_map` names {shown}, which is no file name; download it again"
+        )
+    if plain.is_absolute() or ".." in plain.parts or ":" in plain.parts[0]:
+        raise ModelLoadError(
+            f"{index} points outside its folder, to {shown}; do not use this checkpoint"
+        )
+    file = index.parent / plain
+    try:
+        is_there = file.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or not allowed here
+        raise ModelLoadError(
+            f"{index}: `weight_map` names {shown}, which is no file name "
+            f"({type(error).__name__}); download it again"
+        ) from error
+    if not is_there:
+        raise ModelLoadError(f"{index} names {shown[1:-1]}, which is missing; download it again")
+    return file
+
+
+def _read_header(file: Path) -> dict[str, StoredTensor]:
+    """Read where the tensors of a file lie, after the safetensors library found it sound."""
+    try:
+        if is_pointer(file):
+            raise ModelLoadError(
+                f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its "
+                "folder"
+            )
+        with safe_open(file, framework="pt"):
+            pass
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length))
+        header.pop("__metadata__", None)
+        tensors = {}
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            begin, end = entry["data_offsets"]
+            tensors[name] = StoredTensor(
+                file, entry["dtype"], tuple(entry["shape"]), 8 + length + begin, end - begin
+            )
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ModelLoadError(
+            f"{file} is truncated or corrupt ({_cut(str(error))}); download it again"
+        ) from error
+    return tensors
+
+
+def _no_weights(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"there is no folder {str(folder)!r}; check the path"
+    pickles = sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.suffix in {".bin", ".pt", ".pth", ".ckpt"} and file.is_file()
+    )
+    if pickles:
+        return (
+            f"{folder} has pickle weights only ({list_few('', pickles).strip(': ')}); they can "
+            "run code when opened, so they are refused: convert them to safetensors, for example "
+            "with `transformers`: from_pretrained(folder), then save_pretrained(folder)"
+        )
+    return f"{folder} has neither {SINGLE} nor {INDEX}; check the path, or download it again"
+
+
+def is_floating(kind: str) -> bool:
+    """Whether a dtype, as a file spells it, is a floating one that can be read."""
+    return kind in DTYPES and DTYPES[kind].is_floating_point
+
+
+def list_few(title: str, names: Sequence[str]) -> str:
+    """The first few of many names, behind what they have in common."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    shown = map(_cut, names[:_SHOWN])
+    return f"{title}: {', '.join(shown)}{more}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

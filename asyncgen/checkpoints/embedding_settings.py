@@ -1,0 +1,161 @@
+"""How a model was trained to embed texts: what the files of sentence-transformers beside it say.
+
+``modules.json`` lists what a text goes through, ``1_Pooling/config.json`` says how hidden states
+become a vector, folders of dense layers what that goes through, and
+``config_sentence_transformers.json`` which words stand before a text. A model without
+these files is pooled at its last token, and its vectors are normalised.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.checkpoints.embedding_layers import read_dense
+from asyncgen.checkpoints.hub import read_json, read_text
+from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from asyncgen.checkpoints.embedding_layers import DenseLayer
+    from asyncgen.types import Pooling
+
+_POOLINGS: Mapping[str, Pooling] = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "lasttoken": "last",
+    "mean": "mean",
+}
+"""What our poolings are called in the files, old ones and new."""
+
+_FOLDER = re.compile(r"[A-Za-z0-9_-][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """Defaults of a model's embeddings.
+
+    Attributes:
+        pooling: Which hidden states make the vector.
+        normalize: Whether the vector is divided by its length.
+        prompts: Words that stand before a text, by name.
+        default_prompt_name: Which of them, where none is named; ``None`` for none.
+        pools_prompts: Whether these words count in the mean.
+        sizes: Components that a vector may be cut to; ``None``: any number of them. Empty where
+            the model was not trained for it.
+        layers: What the vector goes through, before it is cut or divided.
+        unsupported: What the files ask for and is not there; ``None`` for nothing.
+    """
+
+    pooling: Pooling = "last"
+    normalize: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    pools_prompts: bool = True
+    sizes: tuple[int, ...] | None = ()
+    layers: tuple[DenseLayer, ...] = ()
+    unsupported: str | None = None
+
+    def check_dimensions(self, dimensions: int | None, width: int) -> None:
+        """Refuse a number of components that the model was not trained to be cut to.
+
+        Args:
+            dimensions: What was asked for; ``None`` for nothing.
+            width: Components of a whole vector.
+
+        Raises:
+            InvalidRequestError: Says what is allowed.
+        """
+        if dimensions is None or dimensions == width:
+            return
+        if self.sizes == ():
+            allowed = (
+                f"the model was not trained to have its vectors cut (`is_matryoshka` in its "
+                f"config.json would say so); they have {width} components"
+            )
+            raise InvalidRequestError("dimensions", dimensions, allowed)
+        if self.sizes is not None and dimensions not in self.sizes:
+            listed = ", ".join(map(str, self.sizes))
+            raise InvalidRequestError("dimensions", dimensions, f"one of {listed}, or {width}")
+        if not 1 <= dimensions <= width:
+            raise InvalidRequestError("dimensions", dimensions, f"from 1 to {width}")
+
+
+def read_embedding_settings(
+    folder: Path, config: Mapping[str, Any], width: int | None = None
+) -> EmbeddingSettings:
+    """Read what a checkpoint says of its embeddings; all files may be absent.
+
+    Args:
+        folder: Of the checkpoint.
+        config: The content of its ``config.json``.
+        width: Of its hidden states; ``None``: it is not known.
+
+    Raises:
+        ModelLoadError: A file is not what its name says.
+    """
+    found: dict[str, Any] = {"sizes": _sizes(config)}
+    file = folder / "config_sentence_transformers.json"
+    if file.is_file():
+        found |= _prompts(file)
+    file = folder / "modules.json"
+    if file.is_file():
+        found |= _modules(file, width)
+    return EmbeddingSettings(**found)
+
+
+def _sizes(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """What vectors may be cut to, under the names by which vLLM knows it."""
+    listed = config.get("matryoshka_dimensions")
+    if isinstance(listed, list) and all(type(each) is int for each in listed):
+        return tuple(listed)
+    return None if config.get("is_matryoshka") is True else ()
+
+
+def _prompts(file: Path) -> dict[str, Any]:
+    said = read_json(file)
+    prompts, name = said.get("prompts") or {}, said.get("default_prompt_name")
+    is_table = isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())
+    if not is_table or not (name is None or name in prompts):
+        raise ModelLoadError(f"{file}: `prompts` are texts by name, and the default is one of them")
+    return {"prompts": prompts, "default_prompt_name": name}
+
+
+def _modules(file: Path, width: int | None) -> dict[str, Any]:
+    """What the modules behind the transformer ask for."""
+    try:
+        modules = json.loads(read_text(file))
+        kinds = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in modules]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ModelLoadError(f"{file} is no list of modules ({error!r})") from error
+    found: dict[str, Any] = {"normalize": False}
+    layers: tuple[DenseLayer, ...] = ()
+    for kind, path in kinds:
+        if kind == "Pooling" and _FOLDER.fullmatch(path):
+            found |= _pooling(file.parent / path / "config.json")
+        elif kind == "Dense" and "pooling" in found and not found["normalize"]:
+            if not _FOLDER.fullmatch(path):
+                raise ModelLoadError(f"{file}: {shorten(path)} is no folder beside it")
+            layers += (read_dense(file.parent / path, layers[-1].width if layers else width),)
+        elif kind == "Normalize":
+            found["normalize"] = True
+        elif kind != "Transformer":
+            found["unsupported"] = f"modules.json asks for a module {kind!r}"
+    return {**found, "layers": layers}
+
+
+def _pooling(file: Path) -> dict[str, Any]:
+    """The one mode that a file of a pooling module switches on."""
+    said = read_json(file)
+    named = said.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else [name for name in said if said[name] is True]
+    modes = [mode for mode in modes if mode != "include_prompt"]
+    pools_prompts = said.get("include_prompt", True) is not False
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        asked = " and ".join(modes) or "no pooling"
+        return {"unsupported": f"{file.parent.name}/config.json asks for {asked}"}
+    return {"pooling": _POOLINGS[modes[0]], "pools_prompts": pools_prompts}

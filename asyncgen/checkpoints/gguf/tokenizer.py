@@ -1,0 +1,356 @@
+"""The tokenizer that the metadata of a GGUF file describe.
+
+llama.cpp knows five kinds by ``tokenizer.ggml.model``: ``gpt2`` is byte-level BPE, whose text is
+cut as ``tokenizer.ggml.pre`` says (`splits`); ``llama`` is SentencePiece's BPE with a score a
+token; ``gemma4`` is the same with a list of merges; ``t5`` its unigram model; ``bert`` is
+WordPiece. What the files beside ``tokenizer.json``
+say elsewhere stands among the metadata as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE, Unigram, WordPiece
+
+from asyncgen.checkpoints.gguf.reader import open_gguf
+from asyncgen.checkpoints.gguf.splits import BEGINS, WHOLE_FIRST, known_ways, splits_of, way_of
+from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from asyncgen.checkpoints.gguf.reader import Metadata
+
+_log = logging.getLogger("asyncgen.models")
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
+"""The types of tokens."""
+
+_SPACE: Final = "\u2581"
+"""What stands for a space in SentencePiece's tokens."""
+
+_ROLES: Final = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",  # as the format spells it
+    "pad_token": "padding",
+    "cls_token": "cls",
+    "mask_token": "mask",
+}
+_DEFAULT_UNKNOWN: Final = {"llama": 0, "gemma4": 3, "t5": 2, "bert": 100}
+_MOST_LETTERS: Final = 128
+"""Letters of a token that is put together by merges: longer ones are walked over in vain."""
+_PANIC: Final = "PanicException"
+
+
+class _Vocabulary:
+    """The tokens of a file, checked."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        kind = metadata.text("tokenizer.ggml.model")
+        if kind is None:
+            raise ModelLoadError(f"{metadata.file} has no tokenizer (`tokenizer.ggml.model`)")
+        self.kind = kind
+        texts = metadata.texts("tokenizer.ggml.tokens")
+        if not texts:
+            raise metadata.bad("tokenizer.ggml.tokens", "must list the tokens")
+        self.texts = _distinct(texts)
+        kinds = metadata.numbers("tokenizer.ggml.token_type") or [_NORMAL] * len(texts)
+        scores = metadata.numbers("tokenizer.ggml.scores")
+        for key, found in (("token_type", kinds), ("scores", scores)):
+            if found is not None and len(found) != len(texts):
+                allowed = f"must list one for each of {len(texts)} tokens"
+                raise metadata.bad(f"tokenizer.ggml.{key}", allowed)
+        self.kinds: Sequence[int] = [int(each) for each in kinds]
+        self.scores = scores
+
+    def token(self, theirs: str) -> int | None:
+        """A token with a role; ``None``: there is none."""
+        key = f"tokenizer.ggml.{theirs}_token_id"
+        found = self.metadata.whole(key)
+        if found is not None and found >= len(self.texts):
+            raise self.metadata.bad(key, f"there are {len(self.texts)} tokens")
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        found = self.metadata.flag(f"tokenizer.ggml.{name}")
+        return default if found is None else found
+
+    def added(self) -> list[AddedToken]:
+        """Tokens that are found in texts as they are, in the order of their ids."""
+        return [
+            AddedToken(text, special=kind != _USER, normalized=False)
+            for text, kind in zip(self.texts, self.kinds, strict=True)
+            if text and kind in (_CONTROL, _UNKNOWN, _USER)
+        ]
+
+
+def read_gguf_tokenizer(file: Path) -> tuple[Backend, dict[str, Any]]:
+    """Read the tokenizer of a file.
+
+    Args:
+        file: The file, or the first of several.
+
+    Returns:
+        The tokenizer, and what the files beside a ``tokenizer.json`` would say: ``special_tokens``
+        by role, ``chat_template``, ``model_max_length``.
+
+    Raises:
+        ModelLoadError: There is none, or it is not whole.
+        UnsupportedModelError: It is of a kind that is not read, or cuts texts in an unknown way.
+    """
+    metadata = open_gguf(file).metadata
+    vocabulary = _Vocabulary(metadata)
+    make = _KINDS.get(vocabulary.kind)
+    if make is None:
+        raise UnsupportedModelError(
+            f"{file}: `tokenizer.ggml.model` is {shorten(vocabulary.kind)}: read are "
+            + ", ".join(_KINDS)
+        )
+    try:
+        backend = make(vocabulary)
+        _frame(backend, vocabulary)
+    except (ModelLoadError, UnsupportedModelError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise  # somebody wants to leave
+        raise ModelLoadError(
+            f"{file}: its tokenizer is not whole ({str(error)[:300]}); download it again"
+        ) from error
+    return backend, {"special_tokens": _roles(vocabulary), **_beside(metadata)}
+
+
+def _roles(vocabulary: _Vocabulary) -> dict[str, str]:
+    found = {role: vocabulary.token(theirs) for role, theirs in _ROLES.items()}
+    if found["unk_token"] is None and vocabulary.kind in _DEFAULT_UNKNOWN:
+        unknown = _DEFAULT_UNKNOWN[vocabulary.kind]
+        found["unk_token"] = unknown if unknown < len(vocabulary.texts) else None
+    return {role: vocabulary.texts[token] for role, token in found.items() if token is not None}
+
+
+def _beside(metadata: Metadata) -> dict[str, Any]:
+    """Templates and the context, of those that are there."""
+    found: dict[str, Any] = {}
+    templates = {"default": metadata.text("tokenizer.chat_template")}
+    for name in (metadata.texts("tokenizer.chat_templates") or [])[:100]:
+        templates[name] = metadata.text(f"tokenizer.chat_template.{name}")
+    there = {name: text for name, text in templates.items() if text}
+    if there:
+        found["chat_template"] = there["default"] if set(there) == {"default"} else there
+    context = metadata.whole(f"{metadata.text('general.architecture')}.context_length")
+    if context:
+        found["model_max_length"] = context
+    return found
+
+
+def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
+    """Add the tokens that are found as they are, and those that frame a text."""
+    backend.add_tokens(vocabulary.added())
+    way = way_of(vocabulary.metadata.text("tokenizer.ggml.pre") or "default")
+    begins = vocabulary.kind in ("llama", "gemma4", "bert") or (
+        vocabulary.kind == "gpt2" and way in BEGINS
+    )
+    ends = vocabulary.kind in ("t5", "bert")
+    first = vocabulary.token("cls") if vocabulary.kind == "bert" else vocabulary.token("bos")
+    last = vocabulary.token("seperator") if vocabulary.kind == "bert" else vocabulary.token("eos")
+    first = first if vocabulary.flag("add_bos_token", begins) else None
+    last = last if vocabulary.flag("add_eos_token", ends) else None
+    around = [(f"{vocabulary.texts[each]}", each) for each in (first, last) if each is not None]
+    if not around:
+        return
+    parts: list[dict[str, Any]] = []
+    for place in (first, "A", last):
+        if place == "A":
+            parts.append({"Sequence": {"id": "A", "type_id": 0}})
+        elif place is not None:
+            text = vocabulary.texts[place]  # type: ignore[index]
+            parts.append({"SpecialToken": {"id": text, "type_id": 0}})
+    state = {
+        "type": "TemplateProcessing",
+        "single": parts,
+        "pair": [*parts, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {
+            text: {"id": text, "ids": [each], "tokens": [text]} for text, each in around
+        },
+    }
+    whole = json.loads(Backend(BPE()).to_str())
+    template = Backend.from_str(json.dumps({**whole, "post_processor": state})).post_processor
+    by_bytes = [processors.ByteLevel(trim_offsets=False)] if vocabulary.kind == "gpt2" else []
+    backend.post_processor = processors.Sequence([*by_bytes, template])
+
+
+def _byte_level(vocabulary: _Vocabulary) -> Backend:
+    metadata = vocabulary.metadata
+    pre = metadata.text("tokenizer.ggml.pre")
+    if pre in (None, "default"):
+        _log.warning("%s does not say how texts are cut: they are as GPT-2's are", metadata.file)
+    way = way_of(pre or "default")
+    if way is None:
+        raise UnsupportedModelError(
+            f"{metadata.file}: `tokenizer.ggml.pre` is {shorten(pre)}: texts are cut as "
+            f"{', '.join(known_ways())} say"
+        )
+    backend = Backend(
+        BPE(
+            vocab={text: token for token, text in enumerate(vocabulary.texts)},
+            merges=_pairs(metadata),
+            ignore_merges=way in WHOLE_FIRST,
+            fuse_unk=False,
+        )
+    )
+    backend.pre_tokenizer = splits_of(way)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _pairs(metadata: Metadata) -> list[tuple[str, str]]:
+    """What is put together, in the order of a file."""
+    merges = metadata.texts("tokenizer.ggml.merges")
+    if merges is None:
+        raise metadata.bad("tokenizer.ggml.merges", "must list what is put together")
+    return [_pair(metadata, merge) for merge in merges]
+
+
+def _pair(metadata: Metadata, merge: str) -> tuple[str, str]:
+    # The space between both is not their first letter, which may be one.
+    place = merge.find(" ", 1)
+    if place < 1:
+        raise metadata.bad("tokenizer.ggml.merges", f"{shorten(merge)} is no pair")
+    return merge[:place], merge[place + 1 :]
+
+
+def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
+    """SentencePiece's BPE: what scores best is put together first."""
+    scores = vocabulary.scores
+    if scores is None:
+        raise vocabulary.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
+    ids = {text: token for token, text in enumerate(vocabulary.texts)}
+    has_prefix = vocabulary.flag("add_space_prefix", True)
+    return _pieces(vocabulary, ids, _merges(vocabulary, ids, scores), has_prefix)
+
+
+def _gemma(vocabulary: _Vocabulary) -> Backend:
+    """Gemma 4's: SentencePiece's tokens, put together in the order of a list."""
+    ids = {text: token for token, text in enumerate(vocabulary.texts)}
+    has_prefix = vocabulary.flag("add_space_prefix", False)
+    return _pieces(vocabulary, ids, _pairs(vocabulary.metadata), has_prefix)
+
+
+def _pieces(
+    vocabulary: _Vocabulary, ids: dict[str, int], merges: list[tuple[str, str]], has_prefix: bool
+) -> Backend:
+    """BPE of letters, and of bytes where there is no token for a letter."""
+    unknown = vocabulary.token("unknown")
+    unknown = _DEFAULT_UNKNOWN[vocabulary.kind] if unknown is None else unknown
+    backend = Backend(
+        BPE(
+            vocab=ids,
+            merges=merges,
+            unk_token=vocabulary.texts[unknown],
+            fuse_unk=True,
+            byte_fallback=_BYTE in vocabulary.kinds,
+        )
+    )
+    steps: list[Any] = [normalizers.Prepend(_SPACE)] if has_prefix else []
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
+    back: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if has_prefix else back)
+    return backend
+
+
+def _merges(
+    vocabulary: _Vocabulary, ids: dict[str, int], scores: Sequence[float]
+) -> list[tuple[str, str]]:
+    """All pairs of tokens that make a token, the best scored first, then by the ids of both."""
+    found: list[tuple[float, int, int, int]] = []
+    for token, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.kinds, strict=True)):
+        if kind not in (_NORMAL, _USER, _UNUSED) or not 1 < len(text) <= _MOST_LETTERS:
+            continue
+        for place in range(1, len(text)):
+            left = ids.get(text[:place])
+            if left is None:
+                continue
+            right = ids.get(text[place:])
+            if right is not None:
+                found.append((-scores[token], token, left, right))
+    found.sort()
+    texts = vocabulary.texts
+    return [(texts[left], texts[right]) for _, _, left, right in found]
+
+
+def _unigram(vocabulary: _Vocabulary) -> Backend:
+    scores = vocabulary.scores
+    if scores is None:
+        raise vocabulary.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
+    unknown = vocabulary.token("unknown")
+    backend = Backend(
+        Unigram(
+            list(zip(vocabulary.texts, map(float, scores), strict=True)),
+            unk_id=_DEFAULT_UNKNOWN["t5"] if unknown is None else unknown,
+            byte_fallback=_BYTE in vocabulary.kinds,
+        )
+    )
+    charsmap = vocabulary.metadata.numbers("tokenizer.ggml.precompiled_charsmap")
+    steps: list[Any] = []
+    if charsmap:
+        steps.append(normalizers.Precompiled(bytes(int(each) & 255 for each in charsmap)))
+    if vocabulary.flag("remove_extra_whitespaces", False):
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if steps:
+        backend.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if vocabulary.flag("add_space_prefix", True) else "never"
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    backend.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return backend
+
+
+def _word_pieces(vocabulary: _Vocabulary) -> Backend:
+    """WordPiece, whose tokens llama.cpp marks where words begin, and not where they go on."""
+    texts = [
+        text[1:]
+        if text.startswith(_SPACE)
+        else (text if kind != _NORMAL or text.startswith("[") else f"##{text}")
+        for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
+    ]
+    vocabulary.texts = _distinct(texts)
+    unknown = vocabulary.token("unknown")
+    unknown = _DEFAULT_UNKNOWN["bert"] if unknown is None else unknown
+    backend = Backend(
+        WordPiece(
+            {text: token for token, text in enumerate(vocabulary.texts)},
+            unk_token=vocabulary.texts[unknown],
+        )
+    )
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return backend
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    """The texts, where one that is there before gets a name that no text holds."""
+    seen: set[str] = set()
+    made: list[str] = []
+    for token, text in enumerate(texts):
+        own = f"[token {token}]" if text in seen else text
+        seen.add(own)
+        made.append(own)
+    return made
+
+
+_KINDS: Final[dict[str, Callable[[_Vocabulary], Backend]]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_pieces,
+    "gemma4": _gemma,
+    "t5": _unigram,
+    "bert": _word_pieces,
+}

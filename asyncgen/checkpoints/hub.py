@@ -1,0 +1,332 @@
+"""Finds the folder of a checkpoint, or its one file: bundled, local, or downloaded from the hub.
+
+Only folders, names and small files are known here; nothing of what a checkpoint means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from asyncgen.checkpoints.gguf.file_choice import is_single, only_model, patterns_of
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.runtime.progress import is_terminal, tell
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from asyncgen.runtime.progress import ProgressOption
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_PART = re.compile(r"[\w][\w./+-]*")
+"""What may stand behind a repository and a colon."""
+
+_IN_VAIN = [
+    "[!0-9]*/*.json",  # what is numbered says how texts are embedded
+    "*/*.safetensors",
+    "consolidated*.safetensors",
+    "adapter_model.safetensors",
+]
+
+_POINTER = "version https://git-lfs"
+
+
+def is_pointer(file: Path) -> bool:
+    """Whether a file is a git-lfs pointer, as a clone without git-lfs leaves behind."""
+    with file.open("rb") as stream:
+        return stream.read(len(_POINTER)) == _POINTER.encode()
+
+
+def read_text(file: Path) -> str:
+    """Read a UTF-8 file of a checkpoint.
+
+    Raises:
+        ModelLoadError: It cannot be read, or is a git-lfs pointer instead of the file itself.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{file} cannot be read ({error})") from error
+    if text.startswith(_POINTER):
+        raise ModelLoadError(
+            f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder"
+        )
+    return text
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a file of a checkpoint.
+
+    Raises:
+        ModelLoadError: It cannot be read, or does not hold a JSON object.
+    """
+    text = read_text(file)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{file} is not valid JSON ({error}); download it again") from error
+    if not isinstance(data, dict):
+        raise ModelLoadError(f"{file} holds a {type(data).__name__} instead of a JSON object")
+    return data
+
+
+def checked_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder to save to, made where it does not exist.
+
+    Args:
+        folder: Its path.
+
+    Raises:
+        InvalidRequestError: It is a file, or no path.
+    """
+    if not isinstance(folder, str | os.PathLike):
+        raise InvalidRequestError("save_directory", folder, "the path of a folder")
+    path = Path(folder).expanduser()
+    if path.is_file():
+        raise InvalidRequestError("save_directory", str(folder), "a file; pass a folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file of a checkpoint; it is complete, or what it was before.
+
+    Args:
+        file: Where to.
+        text: Its content.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class HubOptions(TypedDict, total=False):
+    """How a repository on the hub is reached.
+
+    Attributes:
+        revision: Branch, tag or commit of a repository.
+        token: Access token for a private or gated repository; the one that the hub library has
+            stored is used if left out.
+        cache_dir: Where downloads are kept; the hub library's cache if left out.
+        local_files_only: Never download; take what an earlier download left.
+        endpoint: Address of the hub; ``HF_ENDPOINT`` or the public hub if left out.
+    """
+
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | os.PathLike[str] | None
+    local_files_only: bool
+    endpoint: str | None
+
+
+def resolve(
+    source: str | os.PathLike[str],
+    *,
+    weights: bool = True,
+    subfolder: str = "",
+    progress: ProgressOption = None,
+    **options: Unpack[HubOptions],
+) -> Path:
+    """Find the folder of a checkpoint, downloading it where it is not here yet.
+
+    Args:
+        source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
+            such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
+            Also a GGUF file, a folder with one, or ``"owner/name:part"``, where the part is such a
+            file of the repository or what its name ends with, such as ``Q4_K_M``.
+        weights: Whether the weights are needed, or only the small files beside them.
+        subfolder: Folder of the checkpoint inside of the source; empty for the source itself.
+        progress: How far a download is: bars, nothing, or what is called.
+        **options: See `HubOptions`.
+
+    Returns:
+        An existing folder; or a file, where the whole model is one.
+
+    Raises:
+        InvalidRequestError: A revision was given for something that is no repository.
+        ModelLoadError: There is no such folder or repository, access is denied, or the hub cannot
+            be reached; or it has several models in one file each.
+    """
+    folder = _local_folder(source)
+    repository, colon, part = str(source).partition(":")
+    is_part = colon and "/" in repository and _PART.fullmatch(part)
+    if folder is None and is_part and _REPOSITORY.fullmatch(repository):
+        return _download_single(repository, part, subfolder, options, progress)
+    if folder is not None:
+        _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
+    else:
+        # Other formats and adapters of the same model would be downloaded in vain.
+        allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
+        inside = f"{subfolder.strip('/')}/" if subfolder else ""
+        allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
+        folder = _download(source, allowed, in_vain, options, progress)
+    if is_single(folder) and folder.is_file() and not subfolder:
+        return folder
+    if not (folder / subfolder).is_dir():
+        allowed_here = "there is no such folder in it; leave it out, or check its name"
+        raise InvalidRequestError("subfolder", subfolder, allowed_here)
+    folder /= subfolder
+    return folder if (folder / "config.json").is_file() else only_model(folder) or folder
+
+
+def resolve_code(
+    source: str | os.PathLike[str], *, patterns: list[str], **options: Unpack[HubOptions]
+) -> Path:
+    """Find the folder of a decoding method.
+
+    Args:
+        source: A folder, or the id of a repository on the hub.
+        patterns: Files to download.
+        **options: See `HubOptions`.
+
+    Raises:
+        InvalidRequestError: A revision was given for something that is no repository.
+        ModelLoadError: There is no such folder or repository, or it cannot be reached.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        _refuse_revision(options, "a folder has no revisions")
+        return path
+    return _download(source, patterns, [], options)
+
+
+def _refuse_revision(options: HubOptions, reason: str) -> None:
+    revision = options.get("revision")
+    if revision is not None:
+        raise InvalidRequestError("revision", revision, reason)
+
+
+def _local_folder(source: str | os.PathLike[str]) -> Path | None:
+    """Return the folder that ``source`` names, or ``None`` where there is none."""
+    if source == "demo":
+        return Path(__file__).parents[1] / "demo"
+    path = Path(source).expanduser()
+    if path.is_file():
+        if is_single(path):
+            return path
+        raise ModelLoadError(f"{str(source)!r} is a file; give the folder that it lies in")
+    return path if path.is_dir() else None
+
+
+def _download_single(
+    repository: str, part: str, subfolder: str, options: HubOptions, progress: ProgressOption
+) -> Path:
+    """The file of a repository that holds a whole model, or the first of such files."""
+    inside = f"{subfolder.strip('/')}/" if subfolder else ""
+    patterns = patterns_of(part)
+    allowed = [inside + pattern for pattern in patterns]
+    folder = _download(repository, allowed, [], options, progress) / subfolder
+    found = only_model(folder, patterns) if folder.is_dir() else None
+    if found is None:
+        raise ModelLoadError(
+            f"the repository {repository!r} has no GGUF file of the name or ending {part!r}; "
+            "see its page on the hub for those that there are"
+        )
+    return found
+
+
+def _download(
+    source: str | os.PathLike[str],
+    allowed: list[str],
+    ignored: list[str],
+    options: HubOptions,
+    progress: ProgressOption = None,
+) -> Path:
+    repository = str(source)
+    if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
+        raise ModelLoadError(f"there is no folder {repository!r}; check the path")
+    # Imported here: it takes longer to import than everything else that loading needs but torch.
+    from huggingface_hub import snapshot_download
+
+    where: dict[str, Any] = {**options}
+    where["endpoint"] = where.get("endpoint") or os.environ.get("HF_ENDPOINT")
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                allow_patterns=allowed,
+                ignore_patterns=ignored,
+                tqdm_class=_bars(progress),
+                **where,
+            )
+        )
+    except Exception as error:
+        raise ModelLoadError(_explain(repository, options, error)) from error
+
+
+def _bars(progress: ProgressOption) -> type[Any] | None:
+    """What the hub library shows its downloads with; ``None`` for bars of its own."""
+    if progress is None and is_terminal(sys.stderr):
+        return None
+    from huggingface_hub.utils import tqdm
+
+    lock = threading.Lock()
+
+    class Silent(tqdm):  # type: ignore[misc]  # its package has no types
+        """Paints nothing; a call is told of the bytes that were written."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            name = options.get("name") or ""
+            self._tells = options.get("unit") == "B" and not name.endswith(".transfer")
+            super().__init__(*args, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            if not callable(progress) or not self._tells:
+                return
+            with lock:  # files are fetched on several threads
+                self.n += n or 0
+                tell(progress, "downloading", int(self.n), int(self.total or self.n))
+
+    return Silent
+
+
+def _explain(repository: str, options: HubOptions, error: Exception) -> str:
+    """Say what went wrong with a download, and what to do."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"the repository {repository!r} is gated; accept its terms on its page on the hub, "
+            "then pass `token=` of an account that did"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        revision = options.get("revision")
+        return f"the repository {repository!r} has no revision {revision!r}; check `revision`"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"there is no folder {repository!r}, and the hub shows no repository of that name; "
+            "check the spelling, or pass `token=` if it is private"
+        )
+    if options.get("local_files_only"):
+        return (
+            f"{repository!r} is not complete in the local cache; "
+            "leave `local_files_only` out to download it"
+        )
+    answer = error if isinstance(error, errors.HfHubHTTPError) else error.__cause__
+    if isinstance(answer, errors.HfHubHTTPError):
+        status = answer.response.status_code
+        remedy = "pass a valid `token=`" if status in (401, 403) else "try again later"
+        return f"the hub answered {status} for {repository!r}; {remedy}"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            f"there is no folder {repository!r}, and the hub cannot be reached to download it "
+            f"({_first_line(error)}); check the connection, or give the path of a folder"
+        )
+    return (
+        f"downloading {repository!r} failed ({type(error).__name__}: {_first_line(error)}); "
+        "see to the cause and try again, or give the path of a folder"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return next(iter(str(cause).splitlines()), type(cause).__name__)

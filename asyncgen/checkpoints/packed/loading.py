@@ -1,0 +1,163 @@
+"""Which parameters become packed weights while a model is loaded, and how they are made.
+
+This module knows no architecture: a module that may take packed weights has ``is_packable``, and
+its ``packs`` says whether a kernel multiplies by them here. Where none does, numbers are those of
+the packed weights all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from asyncgen.checkpoints.checkpoint import Kept
+from asyncgen.checkpoints.packed.quantise import quantise
+from asyncgen.models.kernels.packed_weight import PackedWeight, join
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from asyncgen.checkpoints.checkpoint import StoredTensor
+    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.models.weight_map import WeightRule
+
+_log = logging.getLogger("asyncgen.models")
+
+WIDE: Final = ("embed_tokens.weight", "lm_head.weight")
+"""Parameters that take 8 bits where others take 4."""
+
+_BITS: Final = {"int8": 8.5, "int4": 4.75}
+"""Bits of a number, with its share of scales and zero points."""
+
+
+def packing_of(module: nn.Module, rule: WeightRule, wanted: Packing | None) -> Packing | None:
+    """What a parameter is packed to on the fly; ``None``: it stays as it is.
+
+    Args:
+        module: That it belongs to.
+        rule: How it is made.
+        wanted: What was asked for.
+    """
+    if wanted is None or not _takes(module, rule):
+        return None
+    if rule.target in WIDE:
+        return "int8"
+    is_table = not hasattr(module, "in_features")
+    return None if is_table else wanted
+
+
+def is_packed(sources: Sequence[StoredTensor]) -> bool:
+    """Whether a parameter's sources are all packed in their file, and can stay so."""
+    return all(source.packed is not None for source in sources)
+
+
+def is_made(source: StoredTensor) -> bool:
+    """Whether a tensor is made of others in its file, by a scheme."""
+    return source.packed is not None or source.unpacked is not None
+
+
+def stays_packed(module: nn.Module, rule: WeightRule, sources: Sequence[StoredTensor]) -> bool:
+    """Whether what is packed in a file is multiplied as it is."""
+    return is_packed(sources) and _takes(module, rule) and takes_packed(module)
+
+
+def takes_packed(module: Any) -> bool:
+    """Whether a kernel multiplies by a module's weight as it is packed."""
+    return bool(module.packs)
+
+
+def pack(tensor: Tensor, packing: Packing, name: str) -> PackedWeight:
+    """Pack a matrix ``[out, in]``.
+
+    Raises:
+        ValueError: It holds what cannot be packed; names it.
+    """
+    try:
+        return quantise(tensor, packing)
+    except ValueError as error:
+        raise ValueError(f"`{name}`: {error}") from error
+
+
+def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[PackedWeight]:
+    """Parts one below the other, their rows in the order of a `WeightRule`."""
+    if order is None:
+        return list(parts)
+    joined = join(parts)
+    index = torch.tensor(order)
+    if len(joined) == 1:
+        return [joined[0].rows(index)]
+    starts = [0]
+    for part in joined:
+        starts.append(starts[-1] + part.outputs)
+    found = torch.bucketize(index, torch.tensor(starts[1:]), right=True)
+    pieces: list[PackedWeight] = []
+    begin = 0
+    for end in range(1, len(index) + 1):  # runs of rows of one part
+        if end < len(index) and found[end] == found[begin]:
+            continue
+        number = int(found[begin])
+        pieces.append(joined[number].rows(index[begin:end] - starts[number]))
+        begin = end
+    return join(pieces)
+
+
+def is_stored_packed(
+    rules: Sequence[WeightRule], target: str, stored: Mapping[str, StoredTensor]
+) -> bool:
+    """Whether a parameter is packed in the files."""
+    rule = next(rule for rule in rules if rule.target == target)
+    return is_packed([stored[source] for source in rule.sources])
+
+
+def packed_size(
+    module: Any,
+    rule: WeightRule,
+    packings: Mapping[str, Packing | None],
+    stored: Mapping[str, StoredTensor],
+) -> int | None:
+    """Bytes of a parameter that is kept packed; ``None``: it is not.
+
+    Args:
+        module: That it belongs to.
+        rule: How it is made.
+        packings: What parameters are packed to on the fly.
+        stored: The stored tensors.
+    """
+    packing, sources = packings[rule.target], [stored[source] for source in rule.sources]
+    if stays_packed(module, rule, sources):
+        kept = [source.kept or Kept(source.num_bytes) for source in sources]
+        if module.needs_alike and any(each.layout != kept[0].layout for each in kept):
+            return None  # they are unpacked
+        return sum(each.num_bytes for each in kept)
+    if packing is not None and takes_packed(module):
+        return int(sum(map(math.prod, rule.shapes)) * _BITS[packing] / 8)
+    return None
+
+
+def log_unpacked(
+    packings: Mapping[str, Packing | None],
+    stored: Mapping[str, StoredTensor],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> None:
+    """Say, where there are packed weights, that they become floats of a dtype."""
+    if any(packings.values()) or any(tensor.packed is not None for tensor in stored.values()):
+        name = str(dtype).removeprefix("torch.")
+        _log.warning(
+            "no kernel here multiplies packed weights by rows in %s on %s: they are unpacked, and "
+            "take the memory of %s",
+            name,
+            device,
+            name,
+        )
+
+
+def _takes(module: nn.Module, rule: WeightRule) -> bool:
+    is_matrix = rule.target.endswith(".weight") and all(len(shape) == 2 for shape in rule.shapes)
+    is_packable = getattr(module, "is_packable", False)
+    return is_matrix and rule.matrices == 1 and bool(is_packable)

@@ -1,0 +1,55 @@
+"""Reads tensors of a checkpoint as they are stored, of any dtype, and takes bits apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from asyncgen.checkpoints.checkpoint import DTYPES
+from asyncgen.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.checkpoints.checkpoint import StoredTensor
+
+KINDS: Final = {**DTYPES, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+"""What the names of dtypes in a file mean, those of 8 bits too."""
+
+
+def read_raw(source: StoredTensor) -> Tensor:
+    """A tensor as it is stored.
+
+    Raises:
+        ModelLoadError: Its dtype is not known, or the file became shorter.
+    """
+    if source.kind not in KINDS:
+        raise ModelLoadError(f"{source.file}: a tensor is {source.kind}, which is not known")
+    kind = KINDS[source.kind]
+    with source.file.open("rb") as file:
+        file.seek(source.offset)
+        data = bytearray(file.read(source.num_bytes))
+    if len(data) != source.num_bytes:
+        raise ModelLoadError(f"{source.file} became shorter while it was read")
+    if not data:
+        return torch.empty(source.shape, dtype=kind)
+    return torch.frombuffer(data, dtype=torch.uint8).view(kind).view(source.shape)
+
+
+def fields(words: Tensor, bits: int) -> Tensor:
+    """The numbers of ``bits`` each in words of 32, the lowest first, ``[…, n * 32 / bits]`` uint8.
+
+    Args:
+        words: ``[…, n]`` int32.
+        bits: 4 or 8.
+    """
+    found = words.contiguous().view(torch.uint8)
+    if bits == 8:
+        return found
+    return torch.stack((found & 15, found >> 4), dim=-1).flatten(-2)
+
+
+def nibbles(codes: Tensor) -> Tensor:
+    """Two codes a byte, the first in the lower half: ``[…, n]`` uint8 as ``[…, n / 2]``."""
+    return codes[..., 0::2] | codes[..., 1::2] << 4

@@ -1,0 +1,191 @@
+"""How files with packed weights store one matrix, scheme by scheme.
+
+Each function has the parts of a matrix by their names in the file, and what the file's settings
+say, and gives the packed weight. Formulas are those of the formats' documents:
+
+| Scheme | value | exact |
+|---|---|---|
+| compressed-tensors, integers | ``scale (q - zero)``, q with a sign | yes |
+| GPTQ | ``scale (q - (zero + 1))``, without the 1 in its second version; any order | yes |
+| AWQ | ``scale (q - zero)``, eight columns a word, out of order | yes |
+| bitsandbytes, 8 bits | ``q scale / 127`` by row | up to the rounding of scale / 127 |
+| bitsandbytes, NF4, FP4 | ``table[code] absmax`` | FP4 up to rounding, NF4 to absmax / 4,094 |
+| float8 | ``q scale``, by tensor, row or block | unpacked: rounded to what is computed in |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from asyncgen.checkpoints.packed.grouping import packed_weight
+from asyncgen.checkpoints.packed.raw import fields
+from asyncgen.models.kernels.packed_weight import LARGEST, PackedWeight
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    Parts = Mapping[str, Tensor]
+
+_AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which column each half byte of a word is of."""
+
+_FP4_UNIT: Final = 192
+"""All numbers of FP4 are multiples of one part in so many."""
+
+NF4_GROUP: Final = 32
+"""Inputs of a scale, of 4 bytes, that a block of bitsandbytes becomes."""
+
+
+def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PackedWeight:
+    """compressed-tensors: ``weight`` int8, or ``weight_packed`` in words of 32 bits.
+
+    Args:
+        parts: And ``weight_scale``, ``weight_zero_point``, ``weight_shape``, ``weight_g_idx``.
+        bits: Of a number.
+        size: Inputs of a group; ``None``: of the whole row.
+    """
+    middle = 1 << bits - 1
+    zeros = parts.get("weight_zero_point")
+    if "weight_packed" in parts:
+        outputs, inputs = (int(one) for one in parts["weight_shape"])
+        numbers = fields(parts["weight_packed"], bits)[:, :inputs]
+        if zeros is not None and zeros.dtype == torch.int32:
+            zeros = fields(zeros.mT, bits).mT[:outputs].to(torch.int32) - middle
+    else:
+        numbers = (parts["weight"].view(torch.uint8) ^ 0x80) - (128 - middle)
+        outputs, inputs = numbers.shape
+    scales = parts["weight_scale"]
+    scales = scales if scales.dim() == 2 else scales.reshape(-1, 1)
+    scales = scales.expand(outputs, -1).contiguous()
+    if zeros is not None:
+        zeros = zeros.reshape(-1, scales.shape[1]).expand(outputs, -1).int() + middle
+    order = _order(parts.get("weight_g_idx"))
+    size = size or inputs
+    if order is not None:
+        numbers = numbers[:, order.long()]
+    return packed_weight(numbers, scales, size, bits=bits, zeros=zeros, order=order)
+
+
+def gptq(parts: Parts, *, bits: int, size: int | None, is_second: bool) -> PackedWeight:
+    """GPTQ: ``qweight`` and ``qzeros`` in words, ``scales``, and ``g_idx``.
+
+    Args:
+        parts: By these names.
+        bits: Of a number, 4 or 8.
+        size: Inputs of a group; ``None``: of the whole row.
+        is_second: Whether zero points are stored as they are, and not less 1.
+    """
+    numbers = fields(parts["qweight"].mT, bits)  # [out, in]
+    # One less than a zero point of 0 is the largest number.
+    zeros = fields(parts["qzeros"], bits).mT.int() + (0 if is_second else 1) & (1 << bits) - 1
+    scales = parts["scales"].mT.contiguous()
+    order = _order(parts.get("g_idx"))
+    if order is not None:
+        numbers = numbers[:, order.long()]
+    size = size or numbers.shape[1]
+    return packed_weight(numbers, scales, size, bits=bits, zeros=zeros[: len(scales)], order=order)
+
+
+def awq(parts: Parts, *, size: int | None) -> PackedWeight:
+    """AWQ, as multiplied by matrices: ``qweight`` ``[in, out / 8]``, ``qzeros`` and ``scales``.
+
+    Args:
+        parts: By these names.
+        size: Inputs of a group; ``None``: of the whole row.
+    """
+    numbers, zeros = (_awq_columns(parts[name]) for name in ("qweight", "qzeros"))
+    scales = parts["scales"].mT.contiguous()
+    size = size or numbers.shape[1]
+    return packed_weight(numbers, scales, size, bits=4, zeros=zeros)
+
+
+def bitsandbytes_eight(parts: Parts) -> PackedWeight:
+    """bitsandbytes in 8 bits: ``weight`` int8 and ``SCB``, the largest of each row.
+
+    Args:
+        parts: By these names.
+    """
+    numbers = parts["weight"].view(torch.uint8) ^ 0x80
+    scales = (parts["SCB"].float() / 127).view(-1, 1)
+    return packed_weight(numbers, scales, numbers.shape[1], bits=8)
+
+
+def bitsandbytes_four(parts: Parts) -> PackedWeight:
+    """bitsandbytes in 4 bits: ``weight``, two codes a byte, the first in the upper half.
+
+    Args:
+        parts: And ``absmax`` of each block of the flat matrix, ``quant_map``, and ``quant_state``,
+            which is JSON; of scales that are packed themselves ``nested_absmax`` and
+            ``nested_quant_map``.
+
+    Raises:
+        ValueError: A row is no whole number of blocks.
+    """
+    state = json.loads(bytes(parts["quant_state"].tolist()))
+    outputs, inputs = state["shape"]
+    block = int(state["blocksize"])
+    if inputs % block:
+        raise ValueError(f"blocks of {block} numbers, of which a row of {inputs} is no multiple")
+    absmax = parts["absmax"]
+    if "nested_absmax" in parts:
+        levels = parts["nested_quant_map"].float()[absmax.int().flatten()]
+        whole = parts["nested_absmax"].float().repeat_interleave(int(state["nested_blocksize"]))
+        absmax = levels * whole[: len(levels)] + float(state["nested_offset"])
+    absmax = absmax.float().view(outputs, -1)
+    group = NF4_GROUP
+    unit = _FP4_UNIT if state["quant_type"] == "fp4" else LARGEST // group - 1
+    numbers = (parts["quant_map"].double() * unit).round().int().tolist()
+    codes = parts["weight"].flatten().view(outputs, -1)
+    return PackedWeight(
+        codes=codes << 4 | codes >> 4,
+        inputs=inputs,
+        group=group,
+        scales=(absmax / unit).repeat_interleave(block // group, dim=1),
+        table=tuple(numbers),
+    )
+
+
+def float8(parts: Parts, scale: str) -> Tensor:
+    """Float8 with one scale for the tensor, each row, or each block; in float32.
+
+    Args:
+        parts: ``weight`` ``[out, in]``, and its scales.
+        scale: Their name.
+    """
+    weight = parts["weight"].float()
+    scales = parts[scale].float()
+    if scales.dim() < 2:
+        return weight * (scales.view(-1, 1) if scales.numel() > 1 else scales.view(1, 1))
+    for dim in (0, 1):
+        count, size = scales.shape[dim], weight.shape[dim]
+        if count not in (1, size):
+            block = 128 if -(-size // 128) == count else -(-size // count)
+            scales = scales.repeat_interleave(block, dim=dim).narrow(dim, 0, size)
+    return weight * scales
+
+
+def _awq_columns(words: Tensor) -> Tensor:
+    """``[rows, columns / 8]`` words as ``[columns, rows]`` uint8."""
+    numbers = fields(words, 4).view(len(words), -1, 8)
+    placed = torch.empty_like(numbers)
+    placed[:, :, list(_AWQ_ORDER)] = numbers
+    return placed.flatten(1).mT.contiguous()
+
+
+def _order(groups: Tensor | None) -> Tensor | None:
+    """The columns sorted by their group; ``None``: they are already.
+
+    Raises:
+        ValueError: Groups are of several sizes.
+    """
+    if groups is None or bool((groups < 0).any()) or bool((groups[1:] >= groups[:-1]).all()):
+        return None
+    counts = torch.bincount(groups.long())
+    if bool((counts[:-1] != counts[0]).any()):
+        raise ValueError("groups of several sizes")
+    return torch.argsort(groups.long(), stable=True).int()

@@ -1,0 +1,229 @@
+"""Writes the weights of a model as a checkpoint: the opposite of ``weights``.
+
+Tensors are written one at a time, each in the shape and under the name of its family's files, so
+that nothing large exists twice. What is tied is written once. A file is complete before it takes
+its name. This module knows no architecture; the model's ``weight_map`` does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import torch
+
+from asyncgen.checkpoints.checkpoint import DTYPES, INDEX, SINGLE
+from asyncgen.checkpoints.hub import write_text
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from asyncgen.models.weight_map import WeightRule
+
+
+_KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B")
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+
+
+class Savable(Protocol):
+    """A model that says what it is made of."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+
+    def weight_map(self) -> Sequence[WeightRule]:
+        """How each parameter is made."""
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return the module of a dotted name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A tensor of the checkpoint."""
+
+    name: str
+    shape: tuple[int, ...]
+    rule: WeightRule
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def save_weights(model: Savable, folder: Path, max_shard_size: int | str) -> None:
+    """Write every weight, in one file or in several with an index.
+
+    Weights that were saved in the folder before are replaced.
+
+    Args:
+        model: The model.
+        folder: Where to; it exists.
+        max_shard_size: Most bytes of a file: a number, or a text such as ``"5GB"`` or ``"200MiB"``.
+            A larger tensor has a file of its own.
+
+    Raises:
+        InvalidRequestError: ``max_shard_size`` is neither.
+        OSError: The folder cannot be written to.
+    """
+    pieces = [
+        _Piece(name, shape, rule, _dtype(model, rule.target))
+        for rule in model.weight_map()
+        for name, shape in zip(rule.sources, rule.shapes, strict=True)
+    ]
+    shards = _shards(pieces, shard_bytes(max_shard_size))
+    names = [SINGLE]
+    if len(shards) > 1:
+        names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    written: list[tuple[Path, Path]] = []
+    try:
+        for name, shard in zip(names, shards, strict=True):
+            part = folder / f".{name}.part"
+            written.append((part, folder / name))
+            _write_shard(part, model, shard)
+        for part, file in written:
+            os.replace(part, file)
+    finally:
+        for part, _ in written:
+            part.unlink(missing_ok=True)
+    if len(shards) > 1:
+        _write_index(folder / INDEX, names, shards)
+    _drop_others(folder, {*names, *([INDEX] if len(shards) > 1 else ())})
+
+
+def shard_bytes(size: int | str) -> int:
+    """A size in bytes.
+
+    Args:
+        size: A number of bytes, or a text such as ``"5GB"`` (powers of 1,000) or ``"200MiB"``
+            (powers of 1,024).
+
+    Raises:
+        InvalidRequestError: It is neither, or nothing.
+    """
+    count: Any = size
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if found is not None:
+        number, power, binary = found.groups()
+        count = int(float(number) * (1024 if binary else 1000) ** _POWERS[power])
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        allowed = 'a number of bytes, or a text such as "5GB" or "200MiB"'
+        raise InvalidRequestError("max_shard_size", size, allowed)
+    return count
+
+
+def _shards(pieces: Sequence[_Piece], most: int) -> list[list[_Piece]]:
+    """Pieces in their order, as many in a file as fit."""
+    shards: list[list[_Piece]] = [[]]
+    room = most
+    for piece in pieces:
+        if piece.num_bytes > room and shards[-1]:
+            shards.append([])
+            room = most
+        shards[-1].append(piece)
+        room -= piece.num_bytes
+    return shards
+
+
+def _write_shard(file: Path, model: Savable, shard: Sequence[_Piece]) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for piece in shard:
+        begin, end = end, end + piece.num_bytes
+        header[piece.name] = {
+            "dtype": _KINDS[piece.dtype],
+            "shape": list(piece.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors begin at a multiple of 8
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for tensor in _tensors(model, shard):
+            _write(stream, tensor)
+
+
+def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
+    """Each piece of a file, as it is stored; pieces of one parameter lie together."""
+    rule: WeightRule | None = None
+    parts: dict[str, Tensor] = {}
+    for piece in shard:
+        if piece.rule is not rule:
+            rule, parts = piece.rule, {}
+            whole = _parameter(model, rule.target)
+            if rule.order is not None:
+                back = torch.argsort(torch.tensor(rule.order, device=whole.device))
+                whole = whole.reshape(len(back), -1)[back].view_as(whole)
+            first, across = rule.shapes[0], rule.transposed
+            if len(rule.sources) == 1:  # such a tensor may hold several matrices
+                if rule.matrices > 1:
+                    first = (rule.matrices, first[0] // rule.matrices, first[1])
+                whole = (
+                    whole.reshape(*first[:-2], first[-1], first[-2])
+                    if across
+                    else whole.reshape(first)
+                )
+            pieces: Sequence[Tensor] = (whole,)
+            if len(rule.sources) > 1:
+                rows = [shape[-1] if across else shape[0] for shape in rule.shapes]
+                pieces = torch.split(whole, rows)
+            parts = dict(zip(rule.sources, pieces, strict=True))
+            del pieces
+            del whole
+        part = parts.pop(piece.name)
+        part = (part.mT if piece.rule.transposed else part).to("cpu", piece.dtype)
+        yield part.contiguous().view(piece.shape)
+
+
+def _dtype(model: Savable, target: str) -> torch.dtype:
+    """What a parameter is saved in: the model's dtype, unless its module says another."""
+    module = model.get_submodule(target.rpartition(".")[0])
+    kind: torch.dtype = getattr(module, "saved_dtype", model.dtype)
+    return kind
+
+
+def _parameter(model: Savable, target: str) -> Tensor:
+    """A parameter in the ordinary layout."""
+    owner, _, name = target.rpartition(".")
+    module: Any = model.get_submodule(owner)
+    found = getattr(module, name)
+    is_elsewhere = found is None or found.numel() == 0  # laid out, or packed
+    tensor: Tensor = module.dense_weight() if is_elsewhere else found
+    return tensor.detach()
+
+
+def _write(stream: BinaryIO, tensor: Tensor) -> None:
+    # Not `Tensor.numpy`: it lacks bfloat16, and numpy is not a dependency.
+    size = tensor.numel() * tensor.element_size()
+    stream.write(memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"))
+
+
+def _write_index(file: Path, names: Sequence[str], shards: Sequence[Sequence[_Piece]]) -> None:
+    places = {
+        piece.name: name for name, shard in zip(names, shards, strict=True) for piece in shard
+    }
+    total = sum(piece.num_bytes for shard in shards for piece in shard)
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    write_text(file, json.dumps(index, indent=2) + "\n")
+
+
+def _drop_others(folder: Path, written: set[str]) -> None:
+    """Take away the weights that were saved here before, which would be loaded in their place."""
+    for file in folder.iterdir():
+        ours = file.name in (SINGLE, INDEX) or _SHARD.fullmatch(file.name)
+        if ours and file.name not in written:
+            file.unlink()

@@ -1,0 +1,377 @@
+"""Reads safetensors checkpoints straight into a model that was built on the meta device.
+
+Everything that can be wrong is found from the headers before the first tensor is read. Tensors are
+then read one target at a time (`tensor_reader`), and one fused matrix is the most that exists
+twice. This module knows no architecture; the model's ``weight_map`` does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from asyncgen.checkpoints.checkpoint import DTYPES, is_floating, list_few
+from asyncgen.checkpoints.packed.loading import (
+    is_made,
+    is_stored_packed,
+    log_unpacked,
+    pack,
+    packed_size,
+    packing_of,
+    stays_packed,
+    takes_packed,
+)
+from asyncgen.checkpoints.tensor_reader import TensorReader, is_finite, tell_broken
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.runtime.device_memory import memory_to_load
+from asyncgen.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from asyncgen.checkpoints.checkpoint import Checkpoint, StoredTensor
+    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.models.kernels.packed_weight import PackedWeight
+    from asyncgen.models.weight_map import WeightRule
+    from asyncgen.runtime.progress import ProgressOption
+
+
+_MODEL_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+}
+
+
+class Fillable(Protocol):
+    """A model that was built on the meta device and says what it is made of."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+
+    def weight_map(self) -> Sequence[WeightRule]:
+        """How each parameter is made."""
+
+    def ignored_weights(self) -> Sequence[str]:
+        """Regular expressions of stored names that the model does without."""
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return the module of a dotted name."""
+
+    def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
+        """Parameter that is to be kept in its stored dtype (of all), by `use_stored`, or none."""
+
+    def use_stored(self, stored: torch.Tensor) -> None:
+        """Take what the file has in the place of the parameter just prepared."""
+
+    def prepare(self) -> None:
+        """Get ready to compute, after every weight has arrived."""
+
+
+def resolve_dtype(
+    dtype: torch.dtype | str | None, config: Mapping[str, object], checkpoint: Checkpoint
+) -> torch.dtype:
+    """Decide the dtype that the weights are loaded in.
+
+    Args:
+        dtype: A dtype, its name, or ``"auto"`` (the same as ``None``): what ``config.json`` says,
+            else the dtype of the first floating tensor stored.
+        config: Content of ``config.json``.
+        checkpoint: The checkpoint.
+
+    Raises:
+        InvalidRequestError: ``dtype`` is not one that a model can run in.
+        ModelLoadError: ``"auto"``, and the checkpoint does not say either.
+    """
+    if dtype is not None and dtype != "auto":
+        return check_dtype(dtype)
+    stated = config.get("dtype") or config.get("torch_dtype")
+    if stated is not None:
+        try:
+            return check_dtype(stated)
+        except InvalidRequestError as error:
+            raise ModelLoadError(
+                f"config.json of {checkpoint.folder} asks for dtype {stated!r}; "
+                "pass `dtype=` to choose another"
+            ) from error
+    for tensor in checkpoint.tensors.values():
+        if is_floating(tensor.kind):
+            return DTYPES[tensor.kind]
+    raise ModelLoadError(
+        f"neither config.json nor the weights of {checkpoint.folder} tell a dtype; pass `dtype=`"
+    )
+
+
+def load_weights(
+    core: Fillable,
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str = "cpu",
+    ignored: Sequence[str] = (),
+    rules: Sequence[WeightRule] | None = None,
+    progress: ProgressOption = None,
+    quantize: Packing | None = None,
+) -> None:
+    """Fill a model that was built on the meta device.
+
+    Names and shapes are all checked first. Then every parameter is read, converted (unless its
+    module keeps it as it is stored), moved and assigned, and its module prepared, one module at a
+    time, the largest first: what a module needs for a moment is then small beside what is not
+    loaded yet.
+
+    Args:
+        core: The model; its ``weight_map`` says what is made of what.
+        checkpoint: The stored tensors.
+        device: Where the parameters go.
+        ignored: More regular expressions of stored names that may be left alone.
+        rules: What is made of what, where the files are not those that ``weight_map`` is of.
+        progress: How far it is: a bar, nothing, or what is called.
+        quantize: What matrices are packed to on the way, their tables of embeddings and heads to 8
+            bits; ``None``: they stay as they are.
+
+    Raises:
+        ModelLoadError: Weights are missing, unexpected or of another shape, of a dtype that is not
+            read, too large for the memory that is free, or a file changed under the reader's hands.
+    """
+    rules = core.weight_map() if rules is None else rules
+    is_here = torch.device(device).type == "cpu"
+    modules = {rule.target: core.get_submodule(rule.target.rpartition(".")[0]) for rule in rules}
+    check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
+    stored = checkpoint.tensors
+    found = {rule.target: DTYPES.get(stored[rule.sources[0]].kind) for rule in rules}
+    as_stored = core.stays_as_stored(found) if is_here else None
+    kinds = {
+        rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
+    }
+    packings = {rule.target: packing_of(modules[rule.target], rule, quantize) for rule in rules}
+    if as_stored is not None and (
+        packings.get(as_stored) or is_stored_packed(rules, as_stored, stored)
+    ):
+        as_stored = None
+    twice = {rule.target: stored[rule.sources[0]] for rule in rules if rule.target == as_stored}
+    beside = sum(table.num_bytes for table in twice.values())
+    sizes = {
+        rule.target: size
+        for rule in rules
+        if is_here and (size := packed_size(modules[rule.target], rule, packings, stored))
+    }
+    check_memory(
+        rules, kinds, beside, checkpoint, dtype=core.dtype, device=torch.device(device), sizes=sizes
+    )
+    if not sizes:
+        log_unpacked(packings, stored, core.dtype, device)
+    total = sum(stored[source].num_bytes for rule in rules for source in rule.sources)
+    total += sum(
+        table.num_bytes for target, table in twice.items() if DTYPES[table.kind] != kinds[target]
+    )
+    with Progress(total, "loading weights", progress=progress) as bar, TensorReader(bar) as reader:
+        for module_name, group in _by_module(rules):
+            module: Any = core.get_submodule(module_name)
+            parts: list[PackedWeight] | None = None
+            for rule in group:
+                sources = [stored[source] for source in rule.sources]
+                kind = kinds[rule.target]
+                packing = packings[rule.target]
+                if is_here and stays_packed(module, rule, sources):
+                    parts = reader.read_packed(sources, rule, checkpoint)
+                    continue
+                matrices = rule.matrices if rule.transposed else None
+                tensor = reader.join(sources, kind, transposed=matrices)
+                tensor = in_order(tensor, rule.order)
+                tensor = tensor if packing is not None else tensor.to(device)
+                if _MAKES_SCORES.search(rule.target) and not is_finite(tensor):
+                    broken = next(each for each in rule.sources if reader.is_broken(stored[each]))
+                    raise ModelLoadError(tell_broken(checkpoint, broken))
+                if packing is not None:
+                    packed = _pack(tensor, packing, rule.target, checkpoint)
+                    if is_here and takes_packed(module):
+                        parts = [packed]
+                        del tensor, packed
+                        continue
+                    tensor = packed.dequantise().to(device, kind)
+                    del packed
+                name = rule.target.rpartition(".")[2]
+                setattr(module, name, nn.Parameter(tensor, requires_grad=False))
+                # Else this name would keep the original alive while `prepare` makes its copy.
+                del tensor
+            prepare = getattr(module, "prepare", None)
+            if parts is not None:
+                module.pack(parts)
+                del parts
+            elif prepare is not None:
+                prepare()
+            table = twice.get(group[0].target)
+            if table is not None:
+                kind, own = DTYPES[table.kind], module.get_parameter("weight").detach()
+                core.use_stored(own if kind == own.dtype else reader.join([table], kind))
+                del own
+    core.prepare()
+
+
+def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: Checkpoint) -> None:
+    """Compare the names and shapes that a model needs with those that are stored.
+
+    Args:
+        rules: The model's weight map.
+        ignored: Regular expressions of stored names that the model does without.
+        checkpoint: The stored tensors.
+
+    Raises:
+        ModelLoadError: They differ; names the first few missing, unexpected and misshapen ones.
+    """
+    stored = checkpoint.tensors
+    odd = [rule for rule in rules if len(rule.sources) != len(rule.shapes)]
+    parts = {source for rule in odd for source in rule.sources}
+    needed = {
+        source: tuple(shape)
+        for rule in rules
+        if len(rule.sources) == len(rule.shapes)
+        for source, shape in zip(rule.sources, _cut_as_stored(rule, stored), strict=True)
+    }
+    patterns = [re.compile(pattern) for pattern in ignored]
+    there = [name for name in needed if name in stored]
+    found = {
+        "missing": [name for name in needed if name not in stored],
+        "unexpected": [
+            name
+            for name in stored
+            if name not in needed
+            and name not in parts
+            and not any(pattern.search(name) for pattern in patterns)
+        ],
+        "of another shape": [
+            f"{name} is {list(stored[name].shape)}, expected {list(needed[name])}"
+            for name in there
+            if stored[name].shape != needed[name]
+        ],
+        "made of another number of tensors": [
+            f"{rule.target} needs {len(rule.shapes)}, and not {', '.join(rule.sources)}"
+            for rule in odd
+        ],
+        "quantised or of a dtype that is not supported": [
+            f"{name} is {stored[name].kind}" for name in there if not is_floating(stored[name].kind)
+        ],
+    }
+    faults = [list_few(f"{len(names)} {fault}", names) for fault, names in found.items() if names]
+    if faults:
+        raise ModelLoadError(
+            f"the weights in {checkpoint.folder} do not fit its config.json: {'; '.join(faults)}; "
+            "check that both come from the same model, and download it again"
+        )
+
+
+def _cut_as_stored(
+    rule: WeightRule, stored: Mapping[str, StoredTensor]
+) -> Sequence[tuple[int, ...]]:
+    """The shapes of a rule's sources, cut at other rows where a file has them so and may."""
+    if not rule.is_cut_anyhow or not all(name in stored for name in rule.sources):
+        return rule.shapes
+    found = [tuple(stored[name].shape) for name in rule.sources]
+    columns = {shape[1:] for shape in (*found, *rule.shapes)}
+    rows = [sum(shape[0] for shape in shapes if shape) for shapes in (found, rule.shapes)]
+    return found if len(columns) == 1 and rows[0] == rows[1] else rule.shapes
+
+
+_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.")
+"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden, and
+experts whose rank is NaN are chosen or not by chance."""
+
+
+def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dtype:
+    """The dtype that a parameter is read in: the stored one where its module keeps that."""
+    module_name, _, name = rule.target.rpartition(".")
+    keeps = getattr(core.get_submodule(module_name), "keeps", None)
+    if any(is_made(checkpoint.tensors[source]) for source in rule.sources):
+        return core.dtype
+    kind, *others = {DTYPES[checkpoint.tensors[source].kind] for source in rule.sources}
+    is_kept = keeps is not None and name == "weight" and not others and keeps(kind)
+    return kind if is_kept else core.dtype
+
+
+def check_memory(
+    rules: Sequence[WeightRule],
+    kinds: Mapping[str, torch.dtype],
+    beside: int,
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    sizes: Mapping[str, int],
+) -> None:
+    """Refuse what cannot fit, by arithmetic.
+
+    Args:
+        rules: The model's weight map.
+        kinds: Dtype of each parameter, by its name in the map.
+        beside: Bytes of stored tensors that are kept beside what is made of them.
+        checkpoint: The stored tensors.
+        dtype: What the model computes in.
+        device: Where the parameters go.
+        sizes: Bytes of those that are kept packed, by their names in the map.
+
+    Raises:
+        ModelLoadError: Less memory is free than the weights take.
+    """
+    free = memory_to_load(device)
+    counts = {rule.target: sum(map(math.prod, rule.shapes)) for rule in rules}
+    need = beside + sum(
+        sizes.get(target, count * kinds[target].itemsize) for target, count in counts.items()
+    )
+    if free is None or need <= free:
+        return
+    half = sum(counts.values()) * 2 + beside
+    is_wide = half < 0.9 * need  # else most weights have 16 bits already
+    smaller = f'`dtype="bfloat16"` ({_gigabytes(half)} GB), ' if is_wide else ""
+    name = str(dtype).removeprefix("torch.")
+    raise ModelLoadError(
+        f"{checkpoint.folder} needs {_gigabytes(need)} GB of memory in {name}, "
+        f"{_gigabytes(free)} are free on {device}: use {smaller}another `device`, a smaller model, "
+        "or end what else takes memory"
+    )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f}" if count >= 1e8 else f"{count / 1e9:.2g}"
+
+
+def _pack(
+    tensor: torch.Tensor, packing: Packing, target: str, checkpoint: Checkpoint
+) -> PackedWeight:
+    try:
+        return pack(tensor, packing, target)
+    except ValueError as error:
+        raise ModelLoadError(f"{checkpoint.folder}: {error}; load it without `quantize`") from error
+
+
+def in_order(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    """The rows, or elements, of a tensor in another order; see `WeightRule`."""
+    if order is None:
+        return tensor
+    return tensor.reshape(len(order), -1)[torch.tensor(order)].view_as(tensor)
+
+
+def _by_module(rules: Sequence[WeightRule]) -> list[tuple[str, list[WeightRule]]]:
+    """Group rules by the module that they fill, the largest module first."""
+    groups: dict[str, list[WeightRule]] = {}
+    for rule in rules:
+        groups.setdefault(rule.target.rpartition(".")[0], []).append(rule)
+    return sorted(
+        groups.items(),
+        key=lambda item: -sum(math.prod(shape) for rule in item[1] for shape in rule.shapes),
+    )
+
+
+def check_dtype(dtype: object) -> torch.dtype:
+    """A dtype that models run in, of a dtype or its name.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in _MODEL_DTYPES:
+        raise InvalidRequestError("dtype", dtype, f'use "auto" or one of {list(_MODEL_DTYPES)}')
+    return _MODEL_DTYPES[name]

@@ -1,0 +1,157 @@
+"""One forward pass over all rows of a step: scheduled tokens in, logits of the finished rows out.
+
+Where hidden states are wanted, of texts that become vectors or of prompts whose log-probabilities
+are told, they go to what reads them. It knows tokens and pages; not whose they are, nor what is
+done with the logits.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from asyncgen.engine.setup.cpu_backoff import CpuBackoff
+from asyncgen.engine.setup.threads import lower_threads
+from asyncgen.models.kernels.threads import claim_thread
+from asyncgen.runtime.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.engine.batch.async_step import UnreadTokens
+    from asyncgen.engine.batch.pooling import HiddenReader
+    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.models.attention.dense import AttentionContext
+    from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.cuda_graphs import DecodeGraphs
+
+
+class PackedDecoder(Protocol):
+    """What the shared batch needs of a model module."""
+
+    config: ModelConfig
+
+    def decode_packed(
+        self, input_ids: Tensor, positions: Tensor, last: Tensor, attention: AttentionContext
+    ) -> Tensor:
+        """Logits ``[R, V]`` of the places ``last`` ``[R]`` among packed ids ``[N]``."""
+
+    def hidden_packed(
+        self, input_ids: Tensor, positions: Tensor, wanted: Tensor, attention: AttentionContext
+    ) -> Tensor:
+        """Normalised hidden states ``[R, E]`` of the places ``wanted`` ``[R]``."""
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits ``[R, V]`` of normalised hidden states ``[R, E]``."""
+
+
+class BatchRunner:
+    """A model over pages."""
+
+    def __init__(
+        self, core: PackedDecoder, attention: PagedAttention, graphs: DecodeGraphs | None = None
+    ) -> None:
+        """Join a model and its attention over pages.
+
+        Args:
+            core: The model.
+            attention: Over pages that were made for its configuration.
+            graphs: Recordings of steps that only decode, over the same; ``None``: all steps are
+                computed as they come.
+        """
+        self._core = core
+        self._device = attention.storage.device
+        self._attention = attention
+        self._graphs = graphs
+        self._neighbours: CpuBackoff | None = None
+
+    def warm(self) -> None:
+        """Do what would make the first steps slow, and take the thread that computes."""
+        is_claimed = claim_thread(self._core)
+        if not is_claimed and self._device.type == "cpu" and torch.get_num_threads() > 1:
+            self._neighbours = CpuBackoff(torch.get_num_threads())
+        if self._graphs is not None:
+            self._graphs.warm()
+
+    @torch.no_grad()
+    def logits(
+        self,
+        rows: Sequence[ScheduledRow],
+        unread: UnreadTokens | None = None,
+        readers: Mapping[RequestState, HiddenReader] | None = None,
+    ) -> Tensor:
+        """Compute the tokens of all rows and store their keys and values.
+
+        Args:
+            rows: At least one; each says which of its tokens to run, and where its pages are.
+            unread: The tokens that stand as ``UNREAD`` in the rows' texts.
+            readers: Of the rows whose hidden states are wanted: what takes them in.
+
+        Returns:
+            Raw logits ``[R, V]`` after the last token of each row that came to its end, in order;
+            not of those whose readers ask for no token.
+
+        Raises:
+            Exception: Whatever the model raised; the pages may have been written to, and running
+                the same rows again writes the same.
+        """
+        ids: list[int] = []
+        positions: list[int] = []
+        last: list[int] = []  # and, between them, what readers want: places in ascending order
+        fed: list[tuple[HiddenReader, slice, int]] = []
+        sampled: list[int] = []
+        for row in rows:
+            start, count, tokens = row.start, row.count, row.state.tokens
+            if count == 1:
+                ids.append(tokens[start])
+                positions.append(start)
+            else:
+                ids += tokens[start : start + count]
+                positions += range(start, start + count)
+            reader = readers.get(row.state) if readers else None
+            if reader is not None:
+                taken = reader.wanted(start, start + count, is_last=row.is_last)
+                first = len(ids) - count - start  # where the text would begin
+                if taken:
+                    fed.append((reader, slice(len(last), len(last) + len(taken)), taken.start))
+                    last += [first + position for position in taken]
+            if row.is_last and (reader is None or reader.generates):
+                if not last or last[-1] != len(ids) - 1:  # else its reader wants it too
+                    last.append(len(ids) - 1)
+                sampled.append(len(last) - 1)
+        insert = None if unread is None else unread.inserter(rows, ids)
+        if insert is not None:
+            ids = [max(token, 0) for token in ids]
+        graphs = None if fed or len(sampled) < len(rows) else self._graphs
+        if graphs is not None and all(row.count == 1 for row in rows):
+            recorded = graphs.logits(rows, ids, insert)
+            if recorded is not None:
+                return recorded
+        self._attention.lay_out(rows)
+        # One tensor, and so one copy to the device.
+        numbers = array("q", ids + positions + last + (sampled if fed else []))
+        packed = torch.frombuffer(numbers, dtype=torch.int64)
+        if self._device.type != "cpu":
+            packed = to_device(packed, self._device)
+        end, behind = 2 * len(ids), 2 * len(ids) + len(last)
+        if insert is not None:
+            insert(packed[: len(ids)])
+        neighbours = self._neighbours
+        if neighbours is not None:
+            lower_threads(neighbours.count())
+        step = packed[: len(ids)], packed[len(ids) : end], packed[end:behind], self._attention
+        if fed:
+            hidden = self._core.hidden_packed(*step)
+            logits = self._core.project(hidden.index_select(0, packed[behind:]))
+            for reader, part, first in fed:
+                reader.add(hidden[part], first)
+        else:
+            logits = self._core.decode_packed(*step)
+        if neighbours is not None:
+            neighbours.note(len(ids))
+        return logits

@@ -1,0 +1,1 @@
+"""Hand out blocks of the KV cache and share equal prefixes: plain Python over integers."""

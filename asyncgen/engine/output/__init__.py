@@ -1,0 +1,1 @@
+"""Turn sampled tokens into events: exact text, finish reasons, usage and timing."""

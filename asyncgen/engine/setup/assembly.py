@@ -1,0 +1,459 @@
+"""Puts an engine together around a model that is loaded: memory, scheduler, batch, side lane.
+
+Knows no thread and loads nothing; `DeviceKind` is all that it does differently on an accelerator.
+Torch is imported only when an engine is made.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.engine.core import Engine
+from asyncgen.engine.lane.lane import SideLane
+from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.requests.request import clock
+from asyncgen.engine.setup.model_in_use import attach
+from asyncgen.errors import InvalidRequestError
+from asyncgen.families.plans.state_plan import keeps_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from asyncgen.engine.batch.batch import Batch
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
+    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.lane.assistants import Assistants
+    from asyncgen.engine.lane.lane import LaneRun
+    from asyncgen.engine.options import EngineOptions
+    from asyncgen.engine.requests.admission import Admission
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+    from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.cuda_graphs import DecodeGraphs, Recorder
+    from asyncgen.runtime.progress import ProgressOption
+    from asyncgen.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKind:
+    """How an engine uses a kind of device.
+
+    Attributes:
+        page_size: Tokens of a page, if nothing else is asked for.
+        prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
+        prefill_beside: The same where running streams wait for that step alone.
+        most_chunks: So many of these between two tokens of running streams, while many wait.
+        snapshot_tokens: Tokens of a prompt from one state that is kept to the next, likewise.
+        heads_first: Layout of a page; see `PagedStorage`.
+        runs_ahead: Whether a step begins before the tokens of the last one are read.
+        recorder: Makes what records decode steps; ``None``: they are not recorded.
+    """
+
+    page_size: int
+    prefill_chunk: int
+    prefill_beside: int
+    most_chunks: int
+    snapshot_tokens: int
+    heads_first: bool
+    runs_ahead: bool
+    recorder: Callable[[torch.device], Recorder] | None
+
+
+def kind_of(device: torch.device) -> DeviceKind:
+    """The kind of a device."""
+    if device.type == "cuda":
+        # ``varlen_attn`` asks for 256 tokens of a page of a table, or a multiple.
+        return DeviceKind(
+            page_size=256,
+            prefill_chunk=2048,
+            prefill_beside=2048,
+            most_chunks=1,
+            snapshot_tokens=2048,
+            heads_first=False,
+            runs_ahead=True,
+            recorder=_record_on_cuda,
+        )
+    is_cpu = device.type == "cpu"
+    return DeviceKind(
+        page_size=32,
+        prefill_chunk=256,
+        prefill_beside=192,
+        most_chunks=4,
+        snapshot_tokens=1024,
+        heads_first=is_cpu,
+        runs_ahead=False,
+        recorder=None,
+    )
+
+
+def _record_on_cuda(device: torch.device) -> Recorder:
+    from asyncgen.models.cuda_graphs import CudaRecorder
+
+    return CudaRecorder(device)
+
+
+_log = logging.getLogger("asyncgen.engine")
+
+_PAGES_OF_NOTHING = 1 << 18
+"""Pages of a model without keys and values: they cost integers alone, some 400 bytes a page that
+is or was in use."""
+
+_GATHERED_SHARE = 64
+"""One part in so many of a device's memory may hold keys that recorded steps copy together."""
+
+
+def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
+    """The pages that the memory budget pays for, beside a loaded model of ours.
+
+    Raises:
+        InvalidRequestError: The budget pays for no page, or is more than the device has; graphs
+            were asked for and the device has none.
+    """
+    from asyncgen.cache.groups import plan_groups
+    from asyncgen.cache.paged import page_bytes
+    from asyncgen.engine.kv_cache.block_pool import most_pages
+    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.setup.cache_memory import plan_pages
+
+    size = options.page_size or kind_of(model.device).page_size
+    config = model.core.config
+    if options.packs_pages:
+        _refuse_unpackable(model)
+    if not config.attending:
+        return _room_for_states(model, options, size)
+    rows, snapshots, memory = _slots(model, options)
+    positions = getattr(config, "max_position_embeddings", None)
+    spare = int(_records(model, options))  # no hybrid's
+    windows = plan_groups(config).windows
+    wanted = None
+    if positions:
+        a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
+        wanted = options.max_running * a_row + spare
+    each = page_bytes(config, size, model.dtype, is_packed=options.packs_pages)
+    num_pages = plan_pages(
+        memory,
+        page_bytes=each,
+        wanted=wanted,
+        device=model.device,
+        least=len(windows),
+    )
+    if rows is not None and wanted is not None and options.kv_cache_memory is None:
+        num_pages = min(num_pages, wanted)
+    # One that a text cannot do without is needed more urgently.
+    spare = min(spare, num_pages - len(windows))
+    outside = Fraction(page_bytes(config, size, model.dtype), each)
+    return CacheRoom(num_pages - spare, size, spare, windows, rows, snapshots, outside)
+
+
+def _refuse_unpackable(model: Any) -> None:
+    """Refuse to pack the pages of a model that has none that are read again."""
+    config, reason = model.core.config, None
+    if config.is_encoder_decoder:
+        reason = "requests to an encoder-decoder model keep caches of their own"
+    elif not config.attending:
+        reason = "the layers of this model keep states, and no keys and values"
+    elif any(options.is_bidirectional for options in config.attention):
+        reason = "this model reads a text in both directions, in one piece"
+    if reason is not None:
+        raise InvalidRequestError("kv_cache_dtype", "int8", f"{reason}; use 'auto'")
+
+
+def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int, int | float | None]:
+    """Rows and snapshots of a model of which some layers attend, and what is left for pages.
+
+    Half of the memory is for states at most: a row needs pages as well.
+    """
+    from asyncgen.cache.states import slot_bytes
+    from asyncgen.engine.setup.cache_memory import budget_bytes, share_slots
+
+    memory = options.kv_cache_memory
+    if not keeps_states(model.core.config):
+        return None, 0, memory
+    each = slot_bytes(model.core.config, model.dtype)
+    room = budget_bytes(memory, model.device)
+    num_slots = min(_wanted_slots(options), max(room // 2 // each, 2))
+    left = room - num_slots * each
+    if left <= 0:
+        shown = f"unset, which is {room} bytes here" if memory is None else memory
+        allowed = f"two states of one text take {2 * each} bytes, beside which there must be pages"
+        raise InvalidRequestError("kv_cache_memory", shown, allowed)
+    rows, snapshots = share_slots(num_slots, options.max_running, options.state_snapshots)
+    return rows, snapshots, left
+
+
+def _wanted_slots(options: EngineOptions) -> int:
+    """Slots with which no row waits for one, and as many for snapshots as were asked for."""
+    beside = options.state_snapshots
+    return 2 * options.max_running + (options.max_running if beside is None else beside)
+
+
+def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
+    """The slots that the memory budget pays for; pages hold nothing, so there are enough."""
+    from asyncgen.cache.states import slot_bytes
+    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.setup.cache_memory import plan_pages, share_slots
+
+    _records(model, options)
+    num_slots = plan_pages(
+        options.kv_cache_memory,
+        page_bytes=slot_bytes(model.core.config, model.dtype),
+        wanted=_wanted_slots(options),
+        device=model.device,
+        least=2,
+        unit="what a text has of states, two of them,",
+    )
+    rows, snapshots = share_slots(num_slots, options.max_running, options.state_snapshots)
+    return CacheRoom(_PAGES_OF_NOTHING, page_size, num_slots=rows, num_snapshots=snapshots)
+
+
+def _records(model: Any, options: EngineOptions) -> bool:
+    """Whether decode steps are to be recorded, as far as device and model go."""
+    if options.use_cuda_graph and keeps_states(model.core.config):
+        raise InvalidRequestError(
+            "use_cuda_graph", True, "steps of a model whose layers keep states are not recorded"
+        )
+    if options.use_cuda_graph and options.packs_pages:
+        raise InvalidRequestError(
+            "use_cuda_graph", True, "steps over pages in 8 bits (`kv_cache_dtype`) are not recorded"
+        )
+    is_able = kind_of(model.device).recorder is not None and not keeps_states(model.core.config)
+    is_able = is_able and not options.packs_pages
+    if options.use_cuda_graph and not is_able:
+        raise InvalidRequestError(
+            "use_cuda_graph", True, f"the model computes on {model.device}, which has no such thing"
+        )
+    return is_able and options.use_cuda_graph is not False
+
+
+def assemble(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    options: EngineOptions,
+    room: CacheRoom | None,
+    *,
+    assistants: Assistants | None = None,
+    is_closing: Callable[[], bool] = bool,
+    admission: Admission | None = None,
+    progress: ProgressOption = None,
+) -> Engine:
+    """Make an engine; allocates the memory of its pages.
+
+    Args:
+        model: The loaded model.
+        tokenizer: Its tokenizer; ``None`` where only ids are wanted.
+        options: How requests share steps and memory.
+        room: Memory for keys and values; ``None`` where a foreign model sees to its own.
+        assistants: Where draft models come from; ``None`` for a foreign model.
+        is_closing: Whether the decode thread was asked to leave, for a foreign model.
+        admission: Counts who waits.
+        progress: If it can be called, it is told of long prompts.
+
+    Raises:
+        InvalidRequestError: The scheduler is none.
+    """
+    metrics, pool, batch = EngineMetrics(), None, None
+    if room is not None:
+        pool = _make_pool(model, options, room)
+        metrics.pages_total, metrics.page_size = pool.num_pages, room.page_size
+        metrics.cache_dtype = options.kv_cache_dtype
+        if callable(getattr(model.core, "decode_packed", None)):
+            batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
+    start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
+    lane = SideLane(
+        start_alone,
+        max_running=options.max_running,
+        pool=pool,
+        may_reserve=None if batch is None else batch.may_reserve,
+        metrics=metrics,
+    )
+    engine = Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
+    if room is not None:  # a foreign model sees to its own weights
+        attach(model, engine)
+    return engine
+
+
+def _make_pool(model: Any, options: EngineOptions, room: CacheRoom) -> BlockPool:
+    """The pages, and the slots of a model that keeps states."""
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
+    from asyncgen.engine.kv_cache.state_slots import SlotPool
+
+    has_slots = room.num_slots is not None
+    distance = max(kind_of(model.device).snapshot_tokens // room.page_size, 1)
+    return BlockPool(
+        room.num_pages,
+        room.page_size,
+        # Without snapshots no text could go on where another one ends.
+        sharing=options.page_sharing and not (has_slots and options.state_snapshots == 0),
+        windows=room.windows,
+        slots=None if room.num_slots is None else SlotPool(room.num_slots, room.num_snapshots),
+        snapshot_pages=options.snapshot_pages or distance,
+    )
+
+
+def _runs(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    options: EngineOptions,
+    assistants: Assistants | None,
+    is_closing: Callable[[], bool],
+    metrics: EngineMetrics,
+) -> Callable[[Request], LaneRun]:
+    """How a request beside the batch is run: by our own strategies, or a foreign ``generate``."""
+    from asyncgen.engine.lane.foreign_run import ForeignRun
+    from asyncgen.engine.lane.strategy_run import StepRun
+
+    common: dict[str, Any] = {
+        "model": model,
+        "tokenizer": tokenizer,
+        "clock": clock,
+        "metrics": metrics,
+    }
+    if assistants is None:
+        return partial(ForeignRun, **common, is_closing=is_closing)
+    return partial(
+        StepRun, **common, prefill_chunk=_prefill_chunk(model, options), assistants=assistants
+    )
+
+
+def _prefill_chunk(model: Any, options: EngineOptions) -> int:
+    return options.prefill_chunk_size or kind_of(model.device).prefill_chunk
+
+
+def _prefill_beside(model: Any, options: EngineOptions) -> int:
+    return options.prefill_chunk_size or kind_of(model.device).prefill_beside
+
+
+def _most_chunks(model: Any, options: EngineOptions) -> int:
+    # Who says how large a chunk is says how long it may hold running streams up.
+    return 1 if options.prefill_chunk_size else kind_of(model.device).most_chunks
+
+
+def _make_batch(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    options: EngineOptions,
+    room: CacheRoom,
+    pool: BlockPool,
+    metrics: EngineMetrics,
+    progress: ProgressOption,
+) -> Batch:
+    """The shared batch of a model that computes packed rows."""
+    from asyncgen.engine.batch.batch import Batch
+    from asyncgen.engine.batch.runner import BatchRunner
+    from asyncgen.engine.sampling.sampler import BatchSampler
+    from asyncgen.engine.scheduling.prefill_budget import PrefillBudget
+    from asyncgen.engine.scheduling.prefill_cost import prefill_cost
+
+    core, kind = model.core, kind_of(model.device)
+    attention = _make_context(model, options, room)
+    wants_ahead = options.use_async_batching
+    return Batch(
+        _make_scheduler(options, pool),
+        BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
+        BatchSampler(core.config.vocab_size, model.device),
+        tokenizer=tokenizer,
+        pace=PrefillBudget(
+            _prefill_chunk(model, options),
+            _most_chunks(model, options),
+            prefill_cost(core),
+            beside=_prefill_beside(model, options),
+        ),
+        prefix_caching=options.prefix_caching,
+        manual_eviction=options.manual_eviction,
+        runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,
+        metrics=metrics,
+        progress=progress if callable(progress) else None,
+    )
+
+
+def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
+    """What the rows of a step ask for earlier tokens; allocates its memory."""
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.states import StateStorage
+    from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.mixers.hybrid import PackedHybrid
+    from asyncgen.models.mixers.packed import PackedStates
+
+    config, device, dtype = model.core.config, model.device, model.dtype
+    states = None
+    if room.num_slots is not None:
+        num_slots = 2 * room.num_slots + room.num_snapshots
+        states = PackedStates(StateStorage(config, num_slots, device=device, dtype=dtype))
+        if not config.attending:
+            return states
+    storage = PagedStorage(
+        config,
+        room.num_pages + room.num_spare,
+        room.page_size,
+        device=device,
+        dtype=dtype,
+        heads_first=kind_of(device).heads_first,
+        is_packed=options.packs_pages,
+    )
+    attention = PagedAttention(config, storage)
+    return attention if states is None else PackedHybrid(attention, states)
+
+
+def _make_graphs(
+    model: Any, attention: PagedAttention, options: EngineOptions, room: CacheRoom
+) -> DecodeGraphs | None:
+    """Recordings of decode steps, where they are wanted and possible."""
+    if not _records(model, options):
+        return None
+    from asyncgen.models.cuda_graphs import DecodeGraphs, page_sizes, row_sizes, why_not
+    from asyncgen.runtime.device_memory import device_memory
+
+    core, kernel = model.core, attention.fused
+    reason = why_not(core, kernel) if room.num_spare else "`kv_cache_memory` pays for one page"
+    if kernel is None or reason is not None:
+        level = logging.WARNING if options.use_cuda_graph else logging.INFO
+        _log.log(level, "decode steps run without CUDA graphs: %s", reason)
+        return None
+    make_recorder = kind_of(model.device).recorder
+    assert make_recorder is not None
+    positions = getattr(core.config, "max_position_embeddings", None)
+    most = room.num_pages if positions is None else min(room.blocks(positions), room.num_pages)
+    most = attention.storage.plan.blocks_seen(most, room.page_size)
+    return DecodeGraphs(
+        core,
+        attention.storage,
+        kernel,
+        make_recorder(model.device),
+        rows=row_sizes(options.max_running, options.num_q_padding_intervals),
+        pages=page_sizes(
+            most,
+            room.page_size,
+            options.num_kv_padding_intervals,
+            copied=not kernel.reads_pages,
+        ),
+        scratch=room.num_pages,
+        most_gathered=device_memory(model.device)[1] // _GATHERED_SHARE,
+    )
+
+
+def _make_scheduler(options: EngineOptions, pool: BlockPool) -> Scheduler:
+    """The scheduler that was asked for."""
+    from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+
+    named: dict[str, type[Scheduler]] = {
+        "fifo": FIFOScheduler,
+        "prefill_first": PrefillFirstScheduler,
+    }
+    chosen = options.scheduler
+    kind = named[chosen] if isinstance(chosen, str) else chosen
+    if not issubclass(kind, Scheduler):
+        raise InvalidRequestError("scheduler", kind, "a subclass of Scheduler")
+    scheduler = kind(pool)
+    scheduler.max_running = options.max_running
+    if pool.slots is not None:
+        scheduler.max_running = min(options.max_running, pool.slots.num_rows)
+    if options.manual_eviction:
+        scheduler.retain_cache_on_finish = True
+    return scheduler

@@ -1,0 +1,33 @@
+"""GLM 4 of 2024 (9B and edge): half of each head is turned, by neighbours; joined gates."""
+
+from __future__ import annotations
+
+from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
+from asyncgen.families.plans.rope import part_that_turns
+
+GLM = {
+    "vocab_size": 151552,
+    "hidden_size": 4096,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1.5625e-07,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": True,
+    "pad_token_id": 151329,
+    "eos_token_id": [151329, 151336, 151338],
+}
+GLM_NAMES = {**LLAMA_NAMES, "gate_up": "mlp.gate_up_proj"}
+
+FAMILY = Family(
+    "glm",
+    "GlmForCausalLM",
+    names=GLM_NAMES,
+    defaults=GLM,
+    turned=part_that_turns,
+    is_interleaved=True,
+    qkv_bias=flag("attention_bias"),
+)

@@ -1,0 +1,64 @@
+"""GPT-J: both parts of a block see one normalised stream; neighbours are turned, in part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.families.arch.gpt2 import (
+    GPT2_DEFAULTS,
+    GPT2_NAMES,
+    GPT2_SPELLINGS,
+    GPT2_UNREAD,
+    four_times,
+)
+from asyncgen.families.plans.declaration import LAYER, Family, without
+
+if TYPE_CHECKING:
+    from asyncgen.families.plans.config_values import ConfigValues
+
+GPTJ_NAMES = {
+    **without(GPT2_NAMES, "embed_positions", "post_norm"),
+    "qkv": "attn.q_proj attn.k_proj attn.v_proj",
+    "output": "attn.out_proj",
+    "up": "mlp.fc_in",
+    "down": "mlp.fc_out",
+}
+GPTJ = {
+    **without(GPT2_DEFAULTS, "scale_attn_weights", "tie_word_embeddings"),
+    "vocab_size": 50400,
+    "hidden_size": 4096,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 2048,
+    "rotary_dim": 64,
+}
+
+
+def turned_features(values: ConfigValues) -> float:
+    """The part of a head that is turned, of which the file gives the number of features."""
+    size = values.count("hidden_size") // values.count("num_attention_heads")
+    turned = values.count_or_none("rotary_dim") or size
+    if turned % 2 or turned > size:
+        raise values.bad("rotary_dim", turned, f"must be even and at most the head's size ({size})")
+    return turned / size
+
+
+FAMILY = Family(
+    "gptj",
+    "GPTJForCausalLM",
+    names=GPTJ_NAMES,
+    # Causal masks, which early checkpoints stored with every layer.
+    unneeded=(r"\.attn\.(masked_)?bias$",),
+    defaults=GPTJ,
+    spellings=GPT2_SPELLINGS,
+    unread=GPT2_UNREAD,
+    width=four_times,
+    turned=turned_features,
+    is_interleaved=True,
+    norm=LAYER,
+    up_bias=True,
+    down_bias=True,
+    is_gated=False,
+    is_parallel=True,
+    has_head_bias=True,
+)

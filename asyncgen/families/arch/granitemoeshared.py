@@ -1,0 +1,38 @@
+"""Granite 3 with experts, and one beside them that every token passes through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from asyncgen.families.arch.granitemoe import FAMILY as GRANITEMOE
+from asyncgen.families.arch.granitemoe import GRANITEMOE_NAMES
+from asyncgen.families.plans.expert_values import experts_plan
+
+if TYPE_CHECKING:
+    from asyncgen.families.plans.config_values import ConfigValues
+    from asyncgen.families.plans.declaration import Family
+    from asyncgen.families.plans.experts import ExpertsPlan
+
+
+def experts(values: ConfigValues, layer: int) -> ExpertsPlan:
+    """Those of Granite, and a shared one of the width that the file says, if any."""
+    plan = experts_plan(values, width="intermediate_size", is_normalised=True)
+    key = "shared_intermediate_size"
+    shared = 0 if values.value(key) in (None, 0) else values.count(key)
+    return replace(plan, shared_width=shared)
+
+
+SHARED_NAMES = {
+    **GRANITEMOE_NAMES,
+    "shared_gate_up": "shared_mlp.input_linear",
+    "shared_down": "shared_mlp.output_linear",
+}
+
+FAMILY: Family = replace(
+    GRANITEMOE,
+    model_type="granitemoeshared",
+    class_name="GraniteMoeSharedForCausalLM",
+    names=SHARED_NAMES,
+    experts=experts,
+)

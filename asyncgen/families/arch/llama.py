@@ -1,0 +1,15 @@
+"""Llama 1 to 3 and everything that shares their layout."""
+
+from __future__ import annotations
+
+from asyncgen.families.plans.declaration import Family, flag
+
+FAMILY = Family(
+    "llama",
+    "LlamaForCausalLM",
+    ("LlamaTokenizer", "LlamaTokenizerFast"),
+    qkv_bias=flag("attention_bias"),
+    output_bias=flag("attention_bias"),
+    up_bias=flag("mlp_bias"),
+    down_bias=flag("mlp_bias"),
+)

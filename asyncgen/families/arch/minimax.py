@@ -1,0 +1,72 @@
+"""MiniMax-Text-01: lightning attention in most layers, softmax attention in the others; experts.
+What a norm gives takes the place of the stream that a part is added to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.families.arch.minimax_m2 import turned
+from asyncgen.families.plans.declaration import SMALL, Family
+from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
+from asyncgen.families.plans.layer_kinds import FULL, STATE, listed
+from asyncgen.families.plans.lightning import lightning_plan
+
+if TYPE_CHECKING:
+    from asyncgen.families.plans.config_values import ConfigValues, Kinds
+    from asyncgen.families.plans.experts import ExpertsPlan
+
+_kinds = listed(lambda values, layer: STATE if layer % 2 else FULL)
+
+
+def _window(values: ConfigValues) -> int | None:
+    return values.count_or_none("sliding_window")
+
+
+def _sliding_kinds(values: ConfigValues) -> Kinds:
+    """With a window those that attend slide."""
+    attending = FULL if _window(values) is None else "sliding_attention"
+    return tuple(attending if kind == FULL else kind for kind in _kinds(values))
+
+
+def _stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float]:
+    part = "linear_attn" if kind == STATE else "full_attn"
+    return values.number(f"{part}_alpha_factor"), values.number("mlp_alpha_factor")
+
+
+def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
+    scale = values.number("mlp_beta_factor")
+    return experts_plan(values, width="intermediate_size", is_normalised=True, scale=scale)
+
+
+FAMILY = Family(
+    "minimax",
+    "MiniMaxForCausalLM",
+    names={**MIXTRAL_NAMES, "mixer": "self_attn"},
+    # What follows from a layer's number, and is stored all the same.
+    unneeded=(r"\.self_attn\.(slope_rate|query_decay|key_decay|diagonal_decay)$",),
+    defaults={
+        **SMALL,
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        **{
+            f"{part}_{which}_factor": 1.0
+            for part in ("full_attn", "linear_attn", "mlp")
+            for which in ("alpha", "beta")
+        },
+    },
+    spellings={"num_experts": "num_local_experts"},
+    only={"hidden_act": "silu"},
+    kinds=_sliding_kinds,
+    window=_window,
+    turned=turned,
+    mixer=lightning_plan,
+    allows_dola=True,
+    stays=_stays,
+    output_scale=lambda values: values.number("full_attn_beta_factor"),
+    experts=_experts,
+)

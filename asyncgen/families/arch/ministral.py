@@ -1,0 +1,20 @@
+"""Ministral 8B of 2024: Mistral with layers of both kinds."""
+
+from __future__ import annotations
+
+from asyncgen.families.plans.declaration import SMALL, Family
+
+FAMILY = Family(
+    "ministral",
+    "MinistralForCausalLM",
+    defaults={
+        **SMALL,
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    window=lambda values: values.count_or_none("sliding_window"),
+    slides=lambda values, layer: True,
+    has_layer_types=True,
+)

@@ -1,0 +1,26 @@
+"""Phi 3, 3.5 and 4: Llama's block with joined matrices; heads may be turned in part."""
+
+from __future__ import annotations
+
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family
+from asyncgen.families.plans.rope import part_that_turns
+
+FAMILY = Family(
+    "phi3",
+    "Phi3ForCausalLM",
+    names={**LLAMA_NAMES, "qkv": "self_attn.qkv_proj", "gate_up": "mlp.gate_up_proj"},
+    defaults={
+        **SMALL,
+        "vocab_size": 32064,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "eos_token_id": 32000,
+        "pad_token_id": 32000,
+    },
+    turned=part_that_turns,
+    window=lambda values: values.count_or_none("sliding_window"),
+    slides=lambda values, layer: True,
+)

@@ -1,0 +1,470 @@
+"""What a checkpoint's ``config.json`` says about the network, read once and never changed.
+
+Foreign spellings and defaults end here: every other module reads `ModelConfig`. This module knows
+no tensors and imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from asyncgen.errors import UnsupportedModelError, shorten
+from asyncgen.families.arch.registry import FAMILIES
+from asyncgen.families.plans.attention_options import AttentionOptions
+from asyncgen.families.plans.config_values import MOST_HEADS, MOST_LAYERS, ConfigValues
+from asyncgen.families.plans.declaration import Family, settled
+from asyncgen.families.plans.layer_kinds import ATTENDING, MIXING, SLIDING
+from asyncgen.families.plans.layer_plan import BlockPlan, Positions, StreamPlan
+from asyncgen.families.plans.rope import RopeConfig, require_pairs, rope_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from asyncgen.families.plans.config_values import Kinds
+    from asyncgen.families.plans.layer_plan import LayerPlan
+
+
+_FULL = "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A network, as its checkpoint describes it; where it has two stacks, its decoder.
+
+    Field names keep the checkpoint's spelling; values are complete (defaults filled in).
+
+    Attributes:
+        model_type: Architecture, such as ``"llama"``.
+        vocab_size: Rows of the embedding table, V.
+        hidden_size: Width of the residual stream, E.
+        intermediate_size: Width of the feed-forward block.
+        num_hidden_layers: Number of decoder layers.
+        num_attention_heads: Query heads, H.
+        num_key_value_heads: Key and value heads, K; divides H.
+        head_dim: Size of a head, D; even where positions are rotary. Where layers differ, here and
+            in the number of key heads, the greatest, for which keys and values are stored.
+        max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
+        rms_norm_eps: Added to the mean square, or the variance, before the root.
+        rope: Rotary position embedding; says nothing where positions are of another kind.
+        attention: What each layer's attention does.
+        ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
+            they are. Layers that turn alike share an equal one.
+        sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
+        layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
+            each layer; where not all attend, also one of `layer_kinds`.
+        blocks: What each block computes.
+        stream: What is done before the first block and after the last.
+        names: What the files call each module, see `Family`.
+        names_by_kind: The same for layers of some kinds, where they are named otherwise.
+        tie_word_embeddings: Whether the output head is the embedding table.
+        bos_token_id: First token of a text.
+        eos_token_id: Token or tokens that end a text.
+        pad_token_id: Filler for shorter rows of a batch.
+        dtype: Name of the dtype the checkpoint asks for, such as ``"bfloat16"``.
+        raw: The file as it was.
+        extra_layers: Layers that the files may have behind the last one, and that are not needed.
+        built_from: Keys of the file, in either spelling, that the network was built from.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int | None
+    rms_norm_eps: float
+    rope: RopeConfig
+    attention: tuple[AttentionOptions, ...] = field(repr=False)
+    ropes: tuple[RopeConfig, ...] | None
+    sliding_window: int | None
+    layer_types: tuple[str, ...]
+    blocks: tuple[BlockPlan, ...] = field(repr=False)
+    stream: StreamPlan
+    names: Mapping[str, str] = field(repr=False)
+    tie_word_embeddings: bool
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    pad_token_id: int | None
+    dtype: str | None
+    raw: Mapping[str, object] = field(repr=False, compare=False)
+    names_by_kind: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict, repr=False, kw_only=True
+    )
+    extra_layers: int = field(default=0, repr=False, kw_only=True)
+    built_from: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, object]) -> ModelConfig:
+        """Read the content of a ``config.json``.
+
+        Args:
+            raw: The parsed file. Missing keys get the defaults of its ``model_type``.
+
+        Raises:
+            UnsupportedModelError: The ``model_type`` has no implementation.
+            ModelLoadError: A value is missing, of the wrong kind, or not supported.
+        """
+        model_type = raw.get("model_type")
+        if not isinstance(model_type, str) or model_type not in FAMILIES:
+            stated = "has no `model_type`" if model_type is None else f"says {shorten(model_type)}"
+            raise UnsupportedModelError(
+                f"config.json {stated}: supported are {', '.join(sorted(FAMILIES))}"
+            )
+        return _read(raw, FAMILIES[model_type])
+
+    def names_of(self, layer: int) -> Mapping[str, str]:
+        """What the files call the modules of a layer."""
+        return self.names_by_kind.get(self.layer_types[layer], self.names)
+
+    is_encoder_decoder: ClassVar[bool] = False
+    """Whether there is an encoder as well."""
+
+    @property
+    def position_limit(self) -> int | None:
+        """Positions that the network has at all; ``None`` where it goes on beyond its context."""
+        return self.max_position_embeddings if self.stream.positions == "table" else None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether layers keep states of texts in the place of keys and values."""
+        return any(block.mixer is not None for block in self.blocks)
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """Numbers of the layers that attend."""
+        return tuple(layer for layer, block in enumerate(self.blocks) if block.has_attention)
+
+    @property
+    def mixing(self) -> tuple[int, ...]:
+        """Numbers of the layers that keep states."""
+        return tuple(layer for layer, block in enumerate(self.blocks) if block.mixer is not None)
+
+    @property
+    def attention_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.blocks[0].has_qkv_bias
+
+    @property
+    def mlp_bias(self) -> bool:
+        """Whether the feed-forward projections have biases."""
+        return self.blocks[0].has_up_bias
+
+    @property
+    def hidden_act(self) -> str:
+        """Activation of the feed-forward block."""
+        return self.blocks[0].activation
+
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary wavelengths."""
+        return self.rope.theta
+
+    def window(self, layer: int) -> int | None:
+        """Last keys of a text that this layer still needs, the newest included; ``None``: all."""
+        options = self.attention[layer]
+        return None if options.is_bidirectional else options.window
+
+    def keys_of(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads, itself as a rule."""
+        own = self.blocks[layer].own
+        return layer if own is None or own.keys_of is None else own.keys_of
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens see later ones: such a model embeds texts, and generates none."""
+        return any(options.is_bidirectional for options in self.attention)
+
+    def to_dict(self) -> dict[str, object]:
+        """The file's content with every default filled in, ready for ``json.dump``."""
+        left_out = _NOT_IN_FILE
+        if self.blocks[0].latent is not None:
+            left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
+        if any(block.heads is not None for block in self.blocks):
+            left_out |= {"num_key_value_heads"}  # files say those of some layers by it
+        if self.blocks[0].own is not None:  # the greatest are not what the file means by these
+            left_out |= {"head_dim", "num_key_value_heads", "intermediate_size"}
+        if self.has_states:  # each such family lists its layers in its own way
+            left_out |= {"layer_types"}
+        names = [field.name for field in fields(self) if field.name not in left_out]
+        return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
+
+
+@dataclass(frozen=True, slots=True)
+class T5Config(ModelConfig):
+    """An encoder and a decoder with relative positions, as a checkpoint describes them.
+
+    The fields of `ModelConfig` describe the decoder; both stacks are of one width.
+
+    Attributes:
+        num_encoder_layers: Number of encoder layers.
+        relative_attention_num_buckets: Rows of the table of position biases.
+        relative_attention_max_distance: Distance from which all share the last bucket.
+        is_gated_act: Whether the feed-forward blocks are gated.
+        scale_decoder_outputs: Whether the decoder's output is divided by the root of its width.
+        decoder_start_token_id: First token of the decoder.
+    """
+
+    num_encoder_layers: int
+    relative_attention_num_buckets: int
+    relative_attention_max_distance: int
+    is_gated_act: bool
+    scale_decoder_outputs: bool
+    decoder_start_token_id: int | None
+
+    is_encoder_decoder: ClassVar[bool] = True
+    """Whether there is an encoder as well."""
+
+
+_NOT_IN_FILE = frozenset(
+    {
+        "raw",
+        "rope",
+        "ropes",
+        "attention",
+        "blocks",
+        "stream",
+        "names",
+        "names_by_kind",
+        "extra_layers",
+        "built_from",
+    }
+)
+
+_OF_BLOCKS = ("attention_bias", "hidden_act", "mlp_bias")
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
+    """Take one file apart by the declaration of its family."""
+    values = ConfigValues(
+        raw, defaults=family.defaults, spellings=family.spellings, unread=family.unread
+    )
+    values.require("add_cross_attention", False)
+    for key, supported in family.only.items():
+        values.require(key, supported)
+    heads = values.count("num_attention_heads", most=MOST_HEADS)
+    kv_heads = settled(family.kv_heads, values) or values.kv_heads(heads)
+    if heads % kv_heads:
+        raise values.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
+    hidden = values.count("hidden_size")
+    layers = settled(family.layers, values)
+    if layers is None:
+        layers = values.count("num_hidden_layers", most=MOST_LAYERS)
+    positions: Positions = settled(family.positions, values)
+    is_turned = positions == "rotary"
+    has_length = positions not in ("buckets", "none")
+    length = values.count("max_position_embeddings") if has_length else None
+    latent = settled(family.latent, values)
+    if latent is not None:
+        size = head_dim = latent.head_dim
+    else:
+        size = head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+    window = settled(family.window, values)
+    sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
+    expected = tuple(
+        sliding if window is not None and family.slides(values, layer) else _FULL
+        for layer in range(layers)
+    )
+    if family.kinds is not None:
+        kinds = family.kinds(values)
+    else:
+        fixed = not family.has_layer_types
+        kinds = values.layer_types(window, expected, sliding=sliding, fixed=fixed)
+    blocks = _blocks(values, family, kinds)
+    own = [block.own for block in blocks if block.own is not None]
+    if own:
+        head_dim, kv_heads = max(each.head_dim for each in own), max(each.kv_heads for each in own)
+        _check_own(values, own, heads, kv_heads)
+    rope, ropes = RopeConfig(rope_type="none"), None
+    if is_turned:
+        assert length is not None
+        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=size)
+    config = ModelConfig(
+        model_type=values.model_type,
+        vocab_size=values.count("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=settled(family.width, values),
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=length,
+        rms_norm_eps=settled(family.epsilon, values),
+        rope=rope,
+        ropes=ropes,
+        attention=_attention(values, family, kinds, window),
+        blocks=blocks,
+        stream=StreamPlan(
+            embedding_scale=settled(family.embedding_scale, values),
+            positions=positions,
+            position_offset=family.position_offset,
+            has_head_bias=settled(family.has_head_bias, values),
+            logit_scale=settled(family.logit_scale, values),
+            logit_cap=settled(family.logit_cap, values),
+            layer_inputs=settled(family.layer_inputs, values),
+            streams=settled(family.streams, values),
+        ),
+        names=settled(family.names, values),
+        names_by_kind=family.names_by_kind,
+        sliding_window=window,
+        layer_types=kinds,
+        tie_word_embeddings=values.flag("tie_word_embeddings"),
+        bos_token_id=values.token("bos_token_id"),
+        eos_token_id=values.tokens("eos_token_id"),
+        pad_token_id=values.token("pad_token_id"),
+        dtype=values.dtype(),
+        raw=dict(raw),
+        extra_layers=values.whole("num_nextn_predict_layers") if family.guesses_ahead else 0,
+    )
+    if positions == "buckets":
+        config = _with_encoder(config, values)
+    spelled = {family.spellings.get(key, key).partition(".")[0] for key in values.read}
+    return replace(config, built_from=frozenset(values.read | spelled))
+
+
+def _ropes(
+    values: ConfigValues, family: Family, kinds: Kinds, *, positions: int, head_dim: int
+) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
+    """The rope of layers that do not slide, and that of each layer where they differ."""
+    rope, ropes = rope_values(
+        values,
+        kinds,
+        positions=positions,
+        turned=settled(family.turned, values),
+        by_kind=family.ropes_by_kind,
+        alpha_for=head_dim if family.has_rope_alpha else None,
+        scales_queries=family.scales_queries,
+        unturned_scaling=settled(family.unturned_scaling, values),
+        has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
+        layer_theta=lambda layer: family.layer_theta(values, layer),
+    )
+    latent = settled(family.latent, values)
+    if latent is not None:
+        rope = replace(rope, turned=latent.turned / head_dim)
+
+    def fitted(rope: RopeConfig) -> RopeConfig:
+        # Features in full; the part itself may be a quotient whose last bit is off.
+        turned = int(rope.turned * head_dim + 1e-6)
+        found = replace(rope, turned=turned / head_dim)
+        require_pairs(found, head_dim)
+        return found
+
+    return fitted(rope), None if ropes is None else tuple(map(fitted, ropes))
+
+
+def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_heads: int) -> None:
+    """Refuse shapes of layers that do not go together."""
+    for each in own:
+        if heads % kv_heads or kv_heads % each.kv_heads:
+            allowed = f"the {heads} query heads and the most key heads, {kv_heads}, are multiples"
+            raise values.bad("num_key_value_heads", each.kv_heads, allowed)
+        if each.head_dim % 2:
+            raise values.bad("head_dim", each.head_dim, "rotary embeddings turn pairs: an even one")
+
+
+def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
+    """What each block computes; most differ in heads, norms, experts and mixers."""
+    block = BlockPlan(
+        norm=settled(family.norm, values),
+        has_qkv_bias=settled(family.qkv_bias, values),
+        has_output_bias=settled(family.output_bias, values),
+        has_up_bias=settled(family.up_bias, values),
+        has_down_bias=settled(family.down_bias, values),
+        qkv_limit=settled(family.qkv_limit, values),
+        head_norm=settled(family.head_norm, values),
+        latent=settled(family.latent, values),
+        has_gate=family.has_gate,
+        gates_in_queries=family.gates_in_queries,
+        qkv_groups=settled(family.qkv_groups, values),
+        qkv_order=family.qkv_order,
+        is_interleaved=settled(family.is_interleaved, values),
+        is_backward=family.is_backward,
+        activation=settled(family.activation, values),
+        is_gated=settled(family.is_gated, values),
+        is_parallel=settled(family.is_parallel, values),
+        residual_scale=settled(family.residual_scale, values),
+        heads_scale=settled(family.heads_scale, values),
+        output_scale=settled(family.output_scale, values),
+        gate_scale=settled(family.gate_scale, values),
+        down_scale=settled(family.down_scale, values),
+    )
+    made: dict[tuple[object, ...], BlockPlan] = {}
+
+    def of(layer: int, kind: str) -> BlockPlan:
+        heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
+        normed = block.head_norm if family.has_head_norm(values, layer, kind) else None
+        own = family.own(values, layer, kinds)
+        mixer = family.mixer(values, layer) if kind in MIXING else None
+        attends, feeds = kind in ATTENDING, family.has_feed_forward(values, layer, kind)
+        stays = family.stays(values, layer, kind)
+        parts = heads, experts, normed, own, mixer, attends, feeds, stays
+        if parts not in made:
+            made[parts] = replace(
+                block,
+                heads=heads,
+                experts=experts,
+                head_norm=normed,
+                own=own,
+                mixer=mixer,
+                has_attention=attends,
+                has_feed_forward=feeds,
+                stays=stays,
+            )
+        return made[parts]
+
+    return tuple(of(layer, kind) for layer, kind in enumerate(kinds))
+
+
+def _attention(
+    values: ConfigValues, family: Family, kinds: Kinds, window: int | None
+) -> tuple[AttentionOptions, ...]:
+    """What each layer's attention does."""
+    scale = settled(family.attention_scale, values)
+    scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
+    cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
+    both = settled(family.is_bidirectional, values)
+    if both and window is not None:
+        window = window // 2 + 1  # files count the keys of both sides
+    return tuple(
+        AttentionOptions(
+            window if kind in SLIDING else None,
+            each,
+            cap,
+            family.has_sinks(values, layer, kind),
+            slopes,
+            is_chunked=family.is_chunked and kind in SLIDING,
+            is_bidirectional=both,
+        )
+        for layer, (kind, each) in enumerate(zip(kinds, scales, strict=True))
+    )
+
+
+def _with_encoder(decoder: ModelConfig, values: ConfigValues) -> T5Config:
+    """Add what the encoder and relative positions need."""
+    is_tied = values.flag("tie_word_embeddings")
+    is_scaled = values.file.get("scale_decoder_outputs", is_tied)
+    if not isinstance(is_scaled, bool):
+        raise values.bad("scale_decoder_outputs", is_scaled, "must be true or false")
+    distance = values.count("relative_attention_max_distance")
+    key = "relative_attention_num_buckets"
+    buckets = values.count(key)
+    if buckets < 4 or buckets // 2 >= distance:
+        allowed = "must be at least 4 and less than twice the greatest distance"
+        raise values.bad(key, buckets, allowed)
+    known = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
+    return T5Config(
+        **known,
+        num_encoder_layers=values.count("num_layers", most=MOST_LAYERS),
+        relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=distance,
+        is_gated_act=decoder.blocks[0].is_gated,
+        scale_decoder_outputs=is_scaled,
+        decoder_start_token_id=values.token("decoder_start_token_id"),
+    )

@@ -1,0 +1,314 @@
+"""What a model family is: how its ``config.json`` is read, its weights named, its blocks built.
+
+A family is one `Family`, declared in a file of ``arch/``. A setting is either the same for all its
+models, or a function of the file's values. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from asyncgen.families.plans.config_values import ConfigValues, Kinds
+from asyncgen.families.plans.layer_plan import (
+    HeadNormPlan,
+    HeadsPlan,
+    LatentPlan,
+    LayerPlan,
+    NormPlan,
+    Positions,
+)
+
+if TYPE_CHECKING:
+    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.rope import QueryScaling
+    from asyncgen.families.plans.state_plan import MixerPlan
+
+T = TypeVar("T")
+Setting: TypeAlias = T | Callable[[ConfigValues], T]
+"""A constant, or what the file's values make of it."""
+
+RMS = NormPlan()
+"""By the root mean square."""
+
+RMS_PLUS_ONE = NormPlan(plus=1.0)
+"""The same; files store the distance of the weight to one."""
+
+LAYER = NormPlan("layer", has_bias=True)
+"""By mean and variance."""
+
+LLAMA_NAMES: Mapping[str, str] = {
+    "embed_tokens": "model.embed_tokens",
+    "layers": "model.layers",
+    "norm": "model.norm",
+    "lm_head": "lm_head",
+    "input_norm": "input_layernorm",
+    "qkv": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "output": "self_attn.o_proj",
+    "post_norm": "post_attention_layernorm",
+    "gate_up": "mlp.gate_proj mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""Names of Llama's weights, which most have kept."""
+
+SMALL: Mapping[str, object] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Llama's sizes, which many give for missing keys."""
+
+
+def without(table: Mapping[str, T], *keys: str) -> Mapping[str, T]:
+    """A table but for some keys."""
+    return {key: value for key, value in table.items() if key not in keys}
+
+
+def flag(key: str) -> Callable[[ConfigValues], bool]:
+    """A setting that a key of the file switches on or off."""
+    return lambda values: values.flag(key)
+
+
+def slides_but_every(key: str) -> Callable[[ConfigValues, int], bool]:
+    """Layers that slide: all but each n-th, with the number n under a key."""
+    return lambda values, layer: (layer + 1) % values.count(key) != 0
+
+
+def _activation(values: ConfigValues) -> str:
+    return values.activation()
+
+
+def _width(values: ConfigValues) -> int:
+    return values.count("intermediate_size")
+
+
+def _epsilon(values: ConfigValues) -> float:
+    return values.epsilon()
+
+
+def _no_layer(values: ConfigValues, layer: int) -> bool:
+    return False
+
+
+def _usual_theta(values: ConfigValues, layer: int) -> float | None:
+    return None
+
+
+def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+    return None
+
+
+def _no_mixer(values: ConfigValues, layer: int) -> MixerPlan | None:
+    return None
+
+
+def _nothing_own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan | None:
+    return None
+
+
+def every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+    """What all layers have."""
+    return True
+
+
+def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
+    return False
+
+
+def _nothing_stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float] | None:
+    return None
+
+
+def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A model family. What it does not say is as in Llama.
+
+    Attributes:
+        model_type: Its name in ``config.json``.
+        class_name: What people know the whole model by.
+        tokenizer_names: What they know its tokenizer by, where it is the family's own.
+        has_encoder: Whether there is an encoder as well.
+
+        names: What the files call each module. Those of a block stand behind the name of
+            ``layers`` and a number; several names are joined; ``*`` is each query or key head, or
+            each expert; experts of one tensor are named in full. A
+            norm that is not named is not there.
+        names_by_kind: Names in the place of `names` for layers of some kinds.
+        other_names: What some files call a module of a block, by the name that it has here.
+        unneeded: Regular expressions of names that checkpoints carry in vain.
+        guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
+            others, which guess tokens ahead and are not needed.
+        is_transposed: Whether matrices are stored as ``[in, out]``.
+        qkv_groups: See `BlockPlan`.
+        qkv_order: See `BlockPlan`.
+
+        defaults: Values of missing keys.
+        spellings: Names that the type has for keys of the others; either is read. What stands
+            inside of an object is named with a dot.
+        unread: Keys of the others that the type does not have.
+        only: Keys with the one value that is supported; whatever else the file says is refused.
+        layers: Number of layers.
+        kv_heads: Key and value heads that are kept; ``None``: what ``num_key_value_heads`` says.
+        heads: Heads of a layer of this number and kind, where they are others, see `BlockPlan`.
+        width: Width of the feed-forward block.
+
+        positions: See `StreamPlan`.
+        position_offset: See `StreamPlan`.
+        turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
+        is_interleaved: See `BlockPlan`.
+        is_backward: See `BlockPlan`.
+        has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
+        unturned_scaling: Factors on the queries of layers that do not turn, by position.
+        ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
+        has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
+        scales_queries: Whether queries may grow with their position, see `QueryScaling`.
+
+        norm: Of the stream.
+        epsilon: What keeps the root of a norm from nothing.
+        head_norm: Of queries and keys.
+        latent: See `BlockPlan`.
+        has_head_norm: Whether a layer of this number and kind has it.
+        qkv_bias: See `BlockPlan`.
+        output_bias: See `BlockPlan`.
+        qkv_limit: See `BlockPlan`.
+        has_gate: See `BlockPlan`.
+        gates_in_queries: See `BlockPlan`.
+        up_bias: See `BlockPlan`.
+        down_bias: See `BlockPlan`.
+        activation: Name of the activation.
+        is_gated: Whether what is activated is a gate.
+        experts: The experts of a layer of this number; ``None``: its feed-forward has none.
+        kinds: The kind of each layer, where not all of them attend, see `layer_kinds`; ``None``:
+            all do.
+        mixer: What a layer of this number has in the place of attention or beside it, if it is of
+            such a kind.
+        allows_dola: Whether DoLa is allowed where layers keep states, as the reference has it: it
+            counts short convolutions and lightning attention not among them.
+        has_feed_forward: Whether a layer of this number and kind has that.
+        own: What a layer of this number has of its own; layers come with their kinds.
+        is_parallel: Whether both parts of a block see the same stream.
+
+        window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
+        slides: Which layers slide where the file does not say it.
+        has_layer_types: Whether the file may say it.
+        is_chunked: Whether sliding layers see the chunk that a query is in, see `AttentionOptions`.
+        attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
+        attention_cap: Soft cap of the scores.
+        has_sinks: Whether each query head of a layer of this number and kind has a learned score
+            without a key.
+        slopes: Slopes of ALiBi, one a query head.
+        is_bidirectional: Whether queries see later keys too.
+
+        embedding_scale: See `StreamPlan`.
+        residual_scale: See `BlockPlan`.
+        heads_scale: See `BlockPlan`.
+        output_scale: See `BlockPlan`.
+        gate_scale: See `BlockPlan`.
+        down_scale: See `BlockPlan`.
+        stays: See `BlockPlan`; of a layer of this number and kind.
+        has_head_bias: See `StreamPlan`.
+        logit_scale: See `StreamPlan`.
+        logit_cap: See `StreamPlan`.
+        layer_inputs: See `StreamPlan`.
+        streams: See `StreamPlan`.
+        has_token_types: Whether a token may have a type, whose row of the embedding table is added.
+    """
+
+    model_type: str
+    class_name: str
+    tokenizer_names: tuple[str, ...] = ()
+    has_encoder: bool = False
+
+    names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
+    names_by_kind: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    unneeded: tuple[str, ...] = ()
+    guesses_ahead: bool = False
+    is_transposed: bool = False
+    qkv_groups: Setting[int] = 1
+    qkv_order: str = "qkv"
+
+    defaults: Mapping[str, object] = field(default_factory=lambda: SMALL)
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    only: Mapping[str, object] = field(default_factory=dict)
+    layers: Setting[int | None] = None
+    kv_heads: Setting[int | None] = None
+    heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = _usual_heads
+    width: Setting[int] = _width
+
+    positions: Setting[Positions] = "rotary"
+    position_offset: int = 0
+    turned: Setting[float | None] = None
+    is_interleaved: Setting[bool] = False
+    is_backward: bool = False
+    has_rope: Callable[[ConfigValues, int, str], bool] = every_layer
+    layer_theta: Callable[[ConfigValues, int], float | None] = _usual_theta
+    unturned_scaling: Setting[QueryScaling | None] = None
+    ropes_by_kind: bool = False
+    has_rope_alpha: bool = False
+    scales_queries: bool = False
+
+    norm: Setting[NormPlan] = RMS
+    epsilon: Setting[float] = _epsilon
+    head_norm: Setting[HeadNormPlan | None] = None
+    latent: Setting[LatentPlan | None] = None
+    has_head_norm: Callable[[ConfigValues, int, str], bool] = every_layer
+    qkv_bias: Setting[bool] = False
+    output_bias: Setting[bool] = False
+    qkv_limit: Setting[float | None] = None
+    has_gate: bool = False
+    gates_in_queries: bool = False
+    up_bias: Setting[bool] = False
+    down_bias: Setting[bool] = False
+    activation: Setting[str] = _activation
+    is_gated: Setting[bool] = True
+    experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
+    kinds: Callable[[ConfigValues], Kinds] | None = None
+    mixer: Callable[[ConfigValues, int], MixerPlan | None] = _no_mixer
+    allows_dola: bool = False
+    has_feed_forward: Callable[[ConfigValues, int, str], bool] = every_layer
+    own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
+    is_parallel: Setting[bool] = False
+
+    window: Setting[int | None] = None
+    slides: Callable[[ConfigValues, int], bool] = _no_layer
+    has_layer_types: bool = False
+    is_chunked: bool = False
+    attention_scale: Setting[float | tuple[float, ...] | None] = None
+    attention_cap: Setting[float | None] = None
+    has_sinks: Callable[[ConfigValues, int, str], bool] = _no_kind
+    slopes: Setting[tuple[float, ...] | None] = None
+    is_bidirectional: Setting[bool] = False
+
+    embedding_scale: Setting[float] = 1.0
+    residual_scale: Setting[float] = 1.0
+    heads_scale: Setting[float] = 1.0
+    output_scale: Setting[float] = 1.0
+    gate_scale: Setting[float] = 1.0
+    down_scale: Setting[float] = 1.0
+    stays: Callable[[ConfigValues, int, str], tuple[float, float] | None] = _nothing_stays
+    has_head_bias: Setting[bool] = False
+    logit_scale: Setting[float] = 1.0
+    logit_cap: Setting[float | None] = None
+    layer_inputs: Setting[tuple[int, int] | None] = None
+    streams: Setting[int] = 1
+    has_token_types: bool = False
+
+
+def settled(setting: Setting[T], values: ConfigValues) -> T:
+    """What a setting is for a file."""
+    return setting(values) if callable(setting) else setting

@@ -1,0 +1,74 @@
+"""Latent attention as the files describe it. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from asyncgen.families.plans.config_values import MOST_HEADS, number
+from asyncgen.families.plans.declaration import without
+from asyncgen.families.plans.expert_values import EXPERT_NAMES
+from asyncgen.families.plans.layer_plan import LatentPlan
+
+if TYPE_CHECKING:
+    from asyncgen.families.plans.config_values import ConfigValues
+
+
+def latent_plan(values: ConfigValues) -> LatentPlan:
+    """Read the ranks and the sizes of heads."""
+    plan = LatentPlan(
+        rank=values.count("kv_lora_rank"),
+        query_rank=values.count_or_none("q_lora_rank"),
+        turned=values.count("qk_rope_head_dim"),
+        unturned=values.count("qk_nope_head_dim"),
+        values=values.count("v_head_dim"),
+    )
+    for key, size in (("qk_rope_head_dim", plan.turned), ("qk_nope_head_dim", plan.unturned)):
+        if size % 2:
+            raise values.bad(key, size, "must be even: a head is two halves")
+    return plan
+
+
+def latent_kv_heads(values: ConfigValues) -> int:
+    """As many key and value heads as query heads: each has keys of its own."""
+    heads = values.count("num_attention_heads", most=MOST_HEADS)
+    stated = values.kv_heads(heads)
+    if stated != heads:
+        allowed = f"latent attention has keys for each of the {heads} query heads"
+        raise values.bad("num_key_value_heads", stated, allowed)
+    return heads
+
+
+def latent_names(values: ConfigValues) -> Mapping[str, str]:
+    """What DeepSeek's files call their modules, with latent rows for queries or without."""
+    names = {
+        **without(EXPERT_NAMES, "qkv", "q_norm", "k_norm"),
+        "latents": "self_attn.kv_a_proj_with_mqa",
+        "latent_norm": "self_attn.kv_a_layernorm",
+        "keys_values": "self_attn.kv_b_proj",
+        "queries": "self_attn.q_proj",
+    }
+    if values.count_or_none("q_lora_rank") is not None:
+        names["latents"] = f"self_attn.q_a_proj {names['latents']}"
+        names["query_norm"] = "self_attn.q_a_layernorm"
+        names["queries"] = "self_attn.q_b_proj"
+    return names
+
+
+def latent_scale(values: ConfigValues) -> float:
+    """Factor on the scores: that of the size of a key, and the square of a stretched rope's.
+
+    DeepSeek multiplies queries and keys by a temperature where a rope is stretched; weights that
+    ``mscale_all_dim`` gives it apply to all features, turned or not, and so to the score.
+    """
+    plan = latent_plan(values)
+    scale = (plan.turned + plan.unturned) ** -0.5
+    stated = values.value("rope_scaling") or values.value("rope_parameters")
+    if not isinstance(stated, Mapping):
+        return scale  # which is refused where the rope itself is read
+    weight, factor = number(stated, "mscale_all_dim", 0.0), number(stated, "factor", 1.0)
+    is_plain = stated.get("rope_type", stated.get("type", "default")) == "default"
+    if is_plain or not weight or factor <= 1:
+        return scale
+    return scale * (0.1 * weight * math.log(factor) + 1.0) ** 2

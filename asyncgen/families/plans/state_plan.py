@@ -1,0 +1,234 @@
+"""Layers that keep a state of a text in the place of keys and values, as plain data.
+
+This module imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from asyncgen.families.plans.convolution import ConvolutionPlan
+from asyncgen.families.plans.delta import MOST_WINDOW, DeltaPlan
+from asyncgen.families.plans.griffin import GriffinPlan
+from asyncgen.families.plans.lightning import LightningPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncgen.families.plans.config_values import ConfigValues
+
+
+class StateShape(Protocol):
+    """What has to be known of a mixer to keep its states.
+
+    Attributes:
+        window: Inputs that its convolution sees, W; 0 where it has none.
+        convolved: Features of each, C.
+        shape: Of the state of a row, all 1 or more.
+    """
+
+    @property
+    def window(self) -> int: ...
+    @property
+    def convolved(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """One mixer with a state: what it keeps of a text is of the same size however long that is.
+
+    Attributes:
+        kind: ``"selective"``: Mamba, each channel with decays of its own. ``"dual"``: Mamba 2,
+            one decay for each head.
+        channels: Channels between the two products, D.
+        size: Numbers that the state has of each channel, N.
+        window: Inputs that the convolution sees, W.
+        heads: Heads of these channels; as many as channels where each is one.
+        groups: Groups of heads that read and write their states alike.
+        rank: Inputs of the product that makes steps of time; 0 where there is none.
+        has_bias: Whether the first product has biases.
+        has_leave_bias: Whether the last one has.
+        has_window_bias: Whether the convolution has.
+        least_step: Shortest step of time.
+        most_step: Longest; infinity where nothing limits it.
+        eps: Of the norms inside; ``None``: there are none.
+        has_norm_weights: Whether those of steps, inputs and outputs have weights (``"selective"``).
+        norm_groups: In how many parts channels are normalised; ``"dual"`` alone.
+        norms_first: Whether that comes before the gate, and not behind it.
+        factors: On gate, channels, inputs, outputs and steps that the first product gives;
+            ``"dual"`` alone.
+        enter_scale: Factor on what the mixer is given.
+        leave_scale: Factor on what it gives.
+    """
+
+    kind: Literal["selective", "dual"]
+    channels: int
+    size: int
+    window: int
+    heads: int
+    groups: int
+    rank: int = 0
+    has_bias: bool = False
+    has_leave_bias: bool = False
+    has_window_bias: bool = True
+    least_step: float = 0.0
+    most_step: float = float("inf")
+    eps: float | None = None
+    has_norm_weights: bool = False
+    norm_groups: int = 1
+    norms_first: bool = False
+    factors: tuple[float, ...] = (1.0,) * 5
+    enter_scale: float = 1.0
+    leave_scale: float = 1.0
+
+    @property
+    def convolved(self) -> int:
+        """Channels that go through the convolution, C."""
+        return self.channels + (2 * self.groups * self.size if self.kind == "dual" else 0)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the state of a row: heads, channels of each, and N."""
+        return self.heads, self.channels // self.heads, self.size
+
+
+MixerPlan: TypeAlias = StatePlan | DeltaPlan | ConvolutionPlan | LightningPlan | GriffinPlan
+"""Whatever mixes tokens with a state."""
+
+
+def keeps_states(config: object) -> bool:
+    """Whether layers of what a configuration describes keep states."""
+    return bool(getattr(config, "has_states", False))
+
+
+def selective_plan(
+    values: ConfigValues, *, eps: float | None = None, channels: int | None = None
+) -> StatePlan:
+    """The mixer of Mamba.
+
+    Args:
+        values: Of the file.
+        eps: Of the norms of steps, inputs and outputs; ``None``: there are none.
+        channels: Between the two products; ``None``: what the file calls its width.
+    """
+    if channels is None:
+        channels = values.count("intermediate_size", default=_expanded(values))
+    rank = values.value("time_step_rank")
+    if rank == "auto":
+        rank = -(-values.count("hidden_size") // 16)
+    else:
+        rank = values.count("time_step_rank", default=-(-values.count("hidden_size") // 16))
+    return StatePlan(
+        "selective",
+        channels,
+        values.count("state_size"),
+        values.count("conv_kernel", most=MOST_WINDOW),
+        heads=channels,
+        groups=1,
+        rank=rank,
+        has_bias=values.flag("use_bias"),
+        has_leave_bias=values.flag("use_bias"),
+        has_window_bias=values.flag("use_conv_bias"),
+        eps=eps,
+    )
+
+
+MAMBA_2: Mapping[str, object] = {
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "n_groups": 1,
+    "state_size": 256,
+    "conv_kernel": 4,
+    "expand": 2,
+    "use_conv_bias": True,
+    "time_step_limit": (0.0, float("inf")),
+}
+"""Values of missing keys of Mamba 2 beside attention."""
+
+MAMBA_SPELLINGS: Mapping[str, str] = {
+    "n_groups": "mamba_n_groups",
+    "state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv",
+    "expand": "mamba_expand",
+    "use_conv_bias": "mamba_conv_bias",
+    "use_bias": "mamba_proj_bias",
+}
+"""What files call the same beside attention."""
+
+
+def dual_plan(
+    values: ConfigValues,
+    *,
+    heads_key: str = "num_attention_heads",
+    size_key: str = "head_dim",
+    channels: int | None = None,
+) -> StatePlan:
+    """The mixer of Mamba 2.
+
+    Args:
+        values: Of the file.
+        heads_key: Where the number of heads stands.
+        size_key: Where their size stands.
+        channels: All of them; ``None``: as many as ``expand`` says, or, where heads may be more
+            or fewer, 0.
+    """
+    heads, size = values.count(heads_key), values.count(size_key)
+    groups = values.count("n_groups")
+    wanted = _expanded(values) if channels is None else channels
+    channels = heads * size
+    if wanted and wanted != channels:
+        allowed = f"with heads of {size} it must be {wanted} in all, expand times hidden_size"
+        raise values.bad(heads_key, heads, allowed)
+    if heads % groups:
+        raise values.bad("n_groups", groups, f"must divide the {heads} heads")
+    least, most = _limits(values)
+    return StatePlan(
+        "dual",
+        channels,
+        values.count("state_size"),
+        values.count("conv_kernel", most=MOST_WINDOW),
+        heads=heads,
+        groups=groups,
+        has_bias=values.flag("use_bias"),
+        has_leave_bias=values.flag("use_bias"),
+        has_window_bias=values.flag("use_conv_bias"),
+        least_step=least,
+        most_step=most,
+        eps=values.epsilon(),
+        norm_groups=groups,
+    )
+
+
+def expanded_width(values: ConfigValues) -> int:
+    """Channels between the two products, where the file has a factor."""
+    return values.count("intermediate_size", default=_expanded(values))
+
+
+def _expanded(values: ConfigValues) -> int:
+    factor = values.positive("expand")
+    return int(factor * values.count("hidden_size"))
+
+
+def _limits(values: ConfigValues) -> tuple[float, float]:
+    """Shortest and longest step of time."""
+    stated = values.value("time_step_limit")
+    allowed = "must be two numbers, the first neither below 0 nor above the second"
+    if not isinstance(stated, (list, tuple)) or len(stated) != 2:
+        raise values.bad("time_step_limit", stated, allowed)
+    ends = []
+    for end in stated:
+        # What JSON has no number for is written as a text or as an object by some.
+        if isinstance(end, dict):
+            end = end.get("__float__")
+        if end in ("inf", "Infinity"):
+            end = float("inf")
+        if isinstance(end, bool) or not isinstance(end, (int, float)):
+            raise values.bad("time_step_limit", stated, allowed)
+        ends.append(float(end))
+    least, most = ends
+    if not 0 <= least <= most:
+        raise values.bad("time_step_limit", stated, allowed)
+    return least, most

@@ -1,1 +1,0 @@
-"""Files of weights in formats other than safetensors, a room each."""

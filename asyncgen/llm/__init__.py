@@ -1,0 +1,1 @@
+"""Serve applications: `AsyncLLM`, `LLM` and their streams."""

@@ -1,0 +1,237 @@
+"""What both faces of an engine have in common: its options, its thread, and what it tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from asyncgen.engine.options import refuse_unknown, spells_out
+from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.setup.threads import computing_threads
+from asyncgen.engine.thread import DecodeThread
+from asyncgen.errors import EngineClosedError
+from asyncgen.generation.config.checks import check_names
+from asyncgen.llm.embedding import (
+    EmbeddingAnswer,
+    check_embed_params,
+    check_text,
+    embed_all,
+    embed_one,
+)
+from asyncgen.llm.opening import LLMOptions, ModelSource, Opened, open_engine
+from asyncgen.llm.preparing import PreparingThreads
+from asyncgen.llm.together import is_prompts
+from asyncgen.types import check_prompt, length_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from typing import TypeVar, Unpack
+
+    from asyncgen.engine.metrics import MetricsSnapshot
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.llm.answer import Answer
+    from asyncgen.llm.embedding import EmbeddingPrompt
+    from asyncgen.llm.reader_wait import Waiting
+    from asyncgen.runtime.progress import ProgressOption
+    from asyncgen.text.tokenizer import Tokenizer
+    from asyncgen.types import Embedding, Prompt
+
+    AnswerT = TypeVar("AnswerT", bound=Answer)
+
+CLOSE_SECONDS = 60.0
+
+
+class Face:
+    """An engine as an application sees it; `AsyncLLM` and `LLM` add how one waits for it."""
+
+    @spells_out(LLMOptions, ModelSource)
+    def __init__(self, source: str | os.PathLike[str] | Any, **options: Unpack[LLMOptions]) -> None:
+        """Describe what to open; nothing is loaded yet.
+
+        Args:
+            source: ``"demo"`` (the bundled model), a folder, a hub id, or a model object that is
+                already loaded: ours, or any with a Hugging Face style ``generate``.
+            tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the one beside the
+                model. A model object needs one.
+            device: Where to compute; ``None`` is the CPU, or CUDA where there is one.
+            dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+            quantize: ``"int8"`` or ``"int4"`` packs weights while they are read: half, a quarter of
+                the memory of bfloat16. ``None`` leaves them as the checkpoint has them.
+            num_threads: OpenMP threads that compute, until it is closed; ``None`` leaves torch's
+                choice.
+            revision: Branch, tag or commit on the hub.
+            token: Access token for the hub.
+            max_running: Most samples that share a step, at least 1; further requests queue. As
+                many more may take turns beside the batch.
+            max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises
+                :class:`OverloadedError` when it starts, before any work; ``None`` for no limit.
+            prepare_seconds: How long it may take to make one request ready (to tokenize it, to
+                render its chat template). Beyond it the request fails; what cannot be stopped is
+                left alone, and from four such threads on, texts of more than 4,096 characters
+                are refused by an :class:`OverloadedError`. ``None`` for no limit.
+            progress: How far long work is. ``None``: bars on the terminal, for downloads, loading
+                and lists of prompts that take longer than a second; ``False``: nothing; or what is
+                called on the thread that works with what is done, how much of it and how much in
+                all: ``"downloading"`` and ``"loading weights"`` in bytes, ``"prefill"`` in tokens
+                for a prompt of more than one chunk, ``"answering prompts"`` in prompts,
+                ``"embedding texts"`` in texts. It must be quick.
+            tool_format: How the model writes calls of tools: the name of a format, or ``"none"`` to
+                leave them in the text; ``None`` finds it in the chat template.
+            reasoning_format: How it marks reasoning; likewise.
+            prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, and
+                192 where running streams wait for it alone, on CUDA 2048. A running stream waits
+                for one chunk of another's prompt, and where many come at once for some more.
+            scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
+                ``"prefill_first"``, or a subclass of :class:`Scheduler`, made with the page pool.
+            prefix_caching: Keep the keys and values of prompts and answers while there is space,
+                so that a request that begins alike (the next turn of a chat) computes only what
+                is new.
+            kv_cache_memory: Memory for all keys and values: bytes (``int``), or a fraction of the
+                device's memory (``float``). ``None``: on CUDA what 90 % of the device leaves beside
+                the model, elsewhere a quarter of the memory that is available after loading, and
+                never more than ``max_running`` full contexts take. On a CPU, copies of what running
+                streams read may take an eighth beside it.
+            kv_cache_dtype: What keys and values are kept in: ``"auto"`` is the model's dtype,
+                ``"int8"`` packs them to integers of 8 bits with a scale a head and position: for
+                heads of 64 to 53 % of bfloat16's memory. A number is then off by at most 1/254 of
+                the largest of its head and position.
+            page_size: Tokens that a page of that memory holds, at least 1; requests share whole
+                pages, and one of them goes on from the last page of a text. ``None`` is 32, or
+                what the attention kernel needs on CUDA.
+            state_snapshots: Models whose layers keep states: how many of them the memory has room
+                for beside two for each running sample, so that later requests go on from them; 0
+                keeps none. ``None``: as many as ``max_running``, where the memory pays for them.
+            snapshot_pages: Likewise: the state of a text is kept every so many pages, at least
+                1, beside those at the end of the last page of prompt and answer. ``None``: every
+                1,024 tokens, on CUDA 2,048.
+            use_cuda_graph: Whether steps that only decode are recorded once and then repeated, for
+                a few numbers of streams; ``None``: on CUDA, where that is possible.
+            use_async_batching: Whether a step begins before the tokens of the last one are read;
+                ``None``: on CUDA. It changes no token; on a CPU it gains nothing.
+
+        Raises:
+            InvalidRequestError: A value that is not allowed, or an argument that a model object
+                cannot honour.
+        """
+        refuse_unknown(options, LLMOptions)
+        described = ModelSource(source=source, **options)
+        self._admission = Admission(
+            max_running=described.max_running, max_queue_size=described.max_queue_size
+        )
+        self._max_running, self._progress = described.max_running, described.progress
+        self._preparing = PreparingThreads(described.prepare_seconds)
+        self._thread: DecodeThread[Opened] = DecodeThread(
+            partial(open_engine, described, admission=self._admission),
+            name="asyncgen-decode",
+            within=partial(computing_threads, described.num_threads),
+        )
+
+    def _answer(
+        self,
+        kind: type[AnswerT],
+        prompt: Prompt,
+        params: Mapping[str, Any],
+        waiting: Waiting,
+    ) -> AnswerT:
+        """A stream, its form checked."""
+        self._thread.require_open()
+        check_prompt(prompt)
+        check_names(params)
+        return kind(self._thread, self._admission, self._preparing, prompt, params, waiting)
+
+    async def _embed(
+        self,
+        prompt: EmbeddingPrompt | Sequence[EmbeddingPrompt],
+        params: Mapping[str, Any],
+        waiting: Waiting,
+        progress: ProgressOption,
+    ) -> Embedding | list[Embedding]:
+        """Embed a text, or a list of texts."""
+        self._thread.require_open()
+        check_embed_params(params)
+
+        def start(one: EmbeddingPrompt) -> EmbeddingAnswer:
+            return EmbeddingAnswer(
+                self._thread, self._admission, self._preparing, one, params, waiting
+            )
+
+        if is_prompts(cast("Prompt", prompt)):
+            texts = cast("Sequence[EmbeddingPrompt]", prompt)
+            return await embed_all(texts, start, at_once=2 * self._max_running, progress=progress)
+        text = cast("EmbeddingPrompt", prompt)
+        check_text(text)
+        return await embed_one(start(text))
+
+    async def _tokenize(
+        self, prompt: Prompt, given: Mapping[str, Any], waiting: Waiting
+    ) -> list[int]:
+        check_prompt(prompt)
+        read = partial(_token_ids, self._opened, prompt, given)
+        length = length_of(prompt)
+        return await waiting.prepared(self._preparing, read, length=length, limited=True)
+
+    def metrics(self) -> MetricsSnapshot:
+        """Return what the engine has counted since it was loaded; may be called from any thread.
+
+        Raises:
+            EngineClosedError: No model is loaded.
+        """
+        counted = self._opened.metrics.snapshot()
+        return replace(counted, threads_abandoned=self._preparing.num_abandoned)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the engine is loaded and takes requests."""
+        return self._thread.is_alive and self._thread.loaded is not None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether so many threads hang over texts that take for ever that long ones are refused.
+
+        Everything else is served as ever; only a new process gets rid of the threads.
+        """
+        return self._preparing.is_degraded
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What this engine generates with, in 32 hexadecimal digits; needs a loaded model.
+
+        Engines of equal fingerprints give the same request (its seed included) the same tokens,
+        also from its middle on, behind ``generated_ids``. ``None`` where that cannot be promised:
+        with torch's kernels, on CUDA, and for a foreign model object.
+        """
+        return self._opened.fingerprint
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; needs a loaded model."""
+        return self._opened.tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration; needs a loaded model."""
+        return self._opened.model.config
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The model's own defaults; needs a loaded model."""
+        return self._opened.model.generation_config
+
+    @property
+    def _opened(self) -> Opened:
+        opened = self._thread.loaded
+        if opened is None:
+            raise EngineClosedError(
+                "no model is loaded; enter the `with` or `async with` block, or call `start()`"
+            )
+        return opened
+
+
+def _token_ids(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> list[int]:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.requests.prepare import read_prompt
+
+    return read_prompt(opened.model, opened.tokenizer, prompt, given, opened.formats)[0]

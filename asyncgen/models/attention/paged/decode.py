@@ -1,0 +1,358 @@
+"""Attention of single tokens over pages, page by page, without copying the cache.
+
+Every page that lies in the pool is a matrix of keys and one of values for each head; the pages of
+all rows are one batch. Queries meet the keys of their pages, the scores of a row's pages are put
+side by side (a score is 1 / D of a key, so this is cheap) for one softmax, and the weights go back
+to where the values lie; each row then adds up what its pages gave. Measured against batched
+attention on dense padded slots this needs 0.5 to 0.9 of the time, since it reads no padding.
+
+No number of one row ever enters a sum of another, not even times zero: a row of NaN stays alone.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import gcd
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from asyncgen.models.attention.eager import hide_unseen, weights_of
+from asyncgen.models.attention.paged.packed_rows import (
+    Block,
+    bucket_lengths,
+    padded,
+    plan_blocks,
+    visible_pages,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.families.plans.attention_options import AttentionOptions
+    from asyncgen.models.attention.paged.packed_rows import BlockPlan, PackedRow, PlacedRow
+
+
+SPARE_SLICES: Final = 1
+"""Slices for pages that a row may begin before the rows are laid out again."""
+
+
+class SingleTokens:
+    """The rows of a step with one token each.
+
+    In this class a *slice* is the scores of one query head over one page, ``[page_size]``.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[PlacedRow],
+        storage: PagedStorage,
+        options: AttentionOptions,
+        group: int,
+    ) -> None:
+        """Lay the rows out for all layers of a step.
+
+        Args:
+            rows: Rows of one token, at least one.
+            storage: Where the pages are.
+            options: Of the layers that these rows are computed in; their scale is not read.
+            group: Query heads for each key head, G.
+        """
+        self._storage = storage
+        self._group = group
+        self._heads = group * storage.num_kv_heads
+        size = storage.page_size
+        self._options = options
+        firsts, tables = visible_pages(rows, size, options)
+        tokens = [row.token for row in rows]
+        plan = plan_blocks(tables, storage.num_kv_heads, storage.num_pages)
+        with torch.inference_mode(False):
+            self._lay_out_blocks(plan, tokens)
+            self._lay_out_rows(plan, rows, [first * size for first in firsts])
+            self._lay_out_results(plan)
+        self._plan, self._tables = plan, tables
+        self._starts = [row.start for row in rows]
+        self._is_first = tokens == list(range(len(tokens)))
+        self._targets = torch.tensor(tokens)
+
+    def advance(self, rows: Sequence[PackedRow]) -> bool:
+        """Serve the next step with what was laid out for this one.
+
+        Args:
+            rows: Those of the next step, of one token each.
+
+        Returns:
+            Whether that is possible: the same rows, each one token further, in the same page or
+            in one that there is room for. Otherwise nothing has changed.
+        """
+        if len(rows) != len(self._tables):
+            return False
+        size, has_window = self._storage.page_size, self._options.window is not None
+        first_seen = self._options.first_seen
+        begun: list[tuple[int, int]] = []
+        for number, (row, start, table) in enumerate(
+            zip(rows, self._starts, self._tables, strict=True)
+        ):
+            if row.start != start + 1:
+                return False
+            if has_window and first_seen(row.start) != first_seen(start):
+                return False
+            known = len(table)
+            pages = row.pages if len(row.pages) == known else row.pages[:known]
+            if pages != table:
+                return False
+            if row.start % size == 0:
+                page = self._plan.number_of(row.pages[known])
+                if page is None or known == self._shelves[number][1]:
+                    return False
+                begun.append((number, page))
+        if begun:
+            self._begin_pages(rows, begun)
+        self._starts = [row.start for row in rows]
+        for _, _, mask, newest, distances in self._buckets:
+            mask.view(-1).index_fill_(0, newest.add_(1), 0)
+            if distances is not None:
+                distances.sub_(1)
+        return True
+
+    def _begin_pages(self, rows: Sequence[PackedRow], begun: list[tuple[int, int]]) -> None:
+        """Give rows one page more each: pairs of the row's number and the page's in the plan."""
+        heads = torch.arange(self._heads)
+        shelves = [self._shelves[row] for row, _ in begun]
+        ends = [len(self._tables[row]) for row, _ in begun]
+        firsts = [first + end for (first, _), end in zip(shelves, ends, strict=True)]
+        lengths = torch.tensor([length for _, length in shelves])[:, None]
+        numbers = torch.tensor([page for _, page in begun])
+        slices = (numbers[:, None] * self._heads + heads).flatten()
+        spots = (torch.tensor(firsts)[:, None] + heads * lengths).flatten()
+        self._to_rows.index_copy_(0, spots, slices)
+        self._to_pages.index_copy_(0, slices, spots)
+        queries = self._row_queries[[row for row, _ in begun]]
+        self._page_queries.index_copy_(0, numbers, queries)
+        for row, page in begun:
+            self._tables[row].append(rows[row].pages[len(self._tables[row])])
+            self._plan.results[row].append(page)
+        self._lay_out_results(self._plan)
+
+    def attend(
+        self,
+        layer: int,
+        heads: Tensor,
+        out: Tensor,
+        scale: float | None,
+        sinks: Tensor | None = None,
+    ) -> None:
+        """Write the rows' part of ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
+        attended = self.compute(layer, heads, scale, sinks)
+        if self._is_first:
+            out[: len(attended)] = attended
+        else:
+            out.index_copy_(0, self._targets, attended)
+
+    def compute(
+        self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """The rows' results ``[R, H * D]``, one after another."""
+        size = self._storage.head_dim
+        scale = size**-0.5 if scale is None else scale
+        units = heads.view(-1, self._unit * size)
+        torch.index_select(units, 0, self._query_index, out=self._queries)
+        pairs = [block.read(layer) for block in self._blocks]
+        for block, (keys, _) in zip(self._blocks, pairs, strict=True):
+            torch.bmm(block.queries, keys.transpose(1, 2), out=block.scores)
+        torch.index_select(self._slices, 0, self._to_rows, out=self._gathered)
+        for scores, weights, mask, _, distances in self._buckets:
+            if self._options.is_plain:
+                torch.add(mask, scores, alpha=scale, out=scores)
+                torch.softmax(scores, -1, out=weights)
+                continue
+            weighed = weights_of(
+                scores.float().mul_(scale)[:, :, None],  # [rows, H, 1, T]
+                self._options,
+                mask=mask[:, None],
+                distances=None if distances is None else distances[:, None],
+                sinks=sinks,
+            )
+            weights.copy_(weighed[:, :, 0])
+        torch.index_select(self._weights, 0, self._to_pages, out=self._slices)
+        for block, (_, values) in zip(self._blocks, pairs, strict=True):
+            block.weigh(values)
+        # The sums of rows of unequal numbers of pages.
+        return torch.embedding_bag(
+            self._results, self._bags, self._bag_starts, False, 0, False, None, False
+        )[0]
+
+    def _lay_out_blocks(self, plan: BlockPlan, tokens: list[int]) -> None:
+        """Memory for queries, scores and results, and which query goes where."""
+        storage, group = self._storage, self._group
+        kv_heads, size = storage.num_kv_heads, storage.head_dim
+        # Queries are moved in units that divide a group of heads as well as a token's heads.
+        self._unit = unit = gcd(group, 2 * kv_heads)
+        tokens_of = torch.tensor(tokens)
+        stride = (self._heads + 2 * kv_heads) // unit
+        kinds = torch.arange(self._heads // unit)
+        private = [row for block in plan.blocks for row in block.owners]
+        self._row_queries = tokens_of[:, None] * stride + kinds
+        parts = [self._row_queries[private].flatten()]
+        kinds = kinds.view(kv_heads, 1, group // unit)
+        for block in plan.blocks:
+            if block.readers is not None:
+                part = tokens_of[list(block.readers)][:, None] * stride + kinds
+                parts.append(part.flatten().repeat(len(block.pages)))
+        self._query_index = torch.cat(parts)
+        count = self._heads // unit
+        self._page_queries = self._query_index[: len(private) * count].view(-1, count)
+        total = len(self._query_index) * unit // group  # places, see `BlockPlan`
+        like = torch.empty(0, dtype=storage.dtype, device=storage.device)
+        self._queries = like.new_empty(total * group // unit, unit * size)
+        self._slices = like.new_empty(total * group, storage.page_size)
+        shared = sum(len(block.readers) for block in plan.blocks if block.readers is not None)
+        self._results = like.new_empty(len(private) + shared, self._heads * size)
+        queries = self._queries.view(total, group, size)
+        scores = self._slices.view(total, group, -1)
+        self._blocks: list[_Pages] = []
+        place = result = 0
+        for block in plan.blocks:
+            width = 1 if block.readers is None else len(block.readers)
+            batch = len(block.pages) * kv_heads
+            end = place + batch * width
+            count = len(block.pages) if block.readers is None else width
+            kind = _Pages if block.readers is None else _SharedPages
+            self._blocks.append(
+                kind(
+                    block,
+                    storage,
+                    queries[place:end].view(batch, width * group, size),
+                    scores[place:end].view(batch, width * group, -1),
+                    self._results[result : result + count],
+                )
+            )
+            place, result = end, result + count
+
+    def _lay_out_rows(self, plan: BlockPlan, rows: Sequence[PlacedRow], begins: list[int]) -> None:
+        """Which slices are a row's, what is hidden of them, and which results it adds up."""
+        storage, group = self._storage, self._group
+        size = storage.page_size
+        like = torch.empty(0, dtype=storage.dtype, device=storage.device)
+        heads = torch.arange(self._heads)
+        kinds, members = heads // group * group, heads % group
+        buckets = bucket_lengths([len(row) for row in plan.places])
+        shapes, parts, trash = [], [], []
+        # For each row, the place of its first slice, and its slices for each head.
+        self._shelves = [(0, 0)] * len(rows)
+        begin = 0
+        for bucket in buckets:
+            longest = len(plan.places[bucket[0]]) + SPARE_SLICES
+            for row in bucket:
+                self._shelves[row] = (begin, longest)
+                begin += self._heads * longest
+            # A row is padded with its own first page, which is hidden there.
+            places = group * torch.tensor(padded([plan.places[row] for row in bucket], longest))
+            index = places[:, None] + members[:, None]
+            if plan.strides is None:
+                index = index + kinds[:, None]
+            else:
+                strides = torch.tensor(padded([plan.strides[row] for row in bucket], longest))
+                index = index + kinds[:, None] * strides[:, None]
+            parts.append(index.flatten())  # [rows, H, pages]
+            lengths = torch.tensor([len(plan.places[row]) for row in bucket])[:, None, None]
+            is_padding = torch.arange(longest) >= lengths
+            trash.append(is_padding.expand(index.shape).flatten())
+            shapes.append((len(bucket), self._heads, longest * size))
+        self._to_rows = torch.cat(parts)
+        count = len(self._to_rows)
+        self._gathered = like.new_empty(count, size)
+        self._weights = like.new_empty(count, size)
+        # Pages that no row reads get any weights: their results are not added.
+        spots = self._to_rows.masked_fill(torch.cat(trash), len(self._slices))
+        back = torch.zeros(len(self._slices) + 1, dtype=torch.int64)
+        self._to_pages = back.index_copy_(0, spots, torch.arange(count))[:-1]
+        slices = [a * b * c // size for a, b, c in shapes]
+        scores = torch.split(self._gathered, slices)
+        weights = torch.split(self._weights, slices)
+        self._buckets = [
+            (part.view(shape), weight.view(shape), *self._hide(rows, begins, bucket, shape))
+            for part, weight, bucket, shape in zip(scores, weights, buckets, shapes, strict=True)
+        ]
+
+    def _lay_out_results(self, plan: BlockPlan) -> None:
+        """Which results each row adds up."""
+        counts = [len(row) for row in plan.results]
+        self._bags = torch.tensor([number for row in plan.results for number in row])
+        self._bag_starts = torch.tensor([0, *accumulate(counts[:-1])])
+
+    def _hide(
+        self,
+        rows: Sequence[PlacedRow],
+        begins: list[int],
+        bucket: list[int],
+        shape: tuple[int, int, int],
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What is added to the scores of a bucket, ``[rows, 1, T]``; where a row's newest token
+        is in it, ``[rows]``, all dimensions seen as one; and where there are slopes, how far keys
+        are away, ``[rows, 1, T]``."""
+        begin = torch.tensor([begins[row] for row in bucket])[:, None, None]
+        query = torch.tensor([rows[row].start for row in bucket])[:, None, None]
+        keys = begin + torch.arange(shape[2])
+        hidden = hide_unseen(query, keys, self._options)
+        away = None if self._options.slopes is None else (keys - query).float()
+        mask = torch.zeros(hidden.shape, dtype=self._storage.dtype, device=self._storage.device)
+        newest = (query - begin).flatten() + torch.arange(len(bucket)) * shape[2]
+        return mask.masked_fill_(hidden, -torch.inf), newest, away
+
+
+class _Pages:
+    """A block whose pages have one reader each."""
+
+    def __init__(
+        self, block: Block, storage: PagedStorage, queries: Tensor, scores: Tensor, results: Tensor
+    ) -> None:
+        self._storage = storage
+        self.queries = queries  # [pages * K, G, D], with M readers of each page M * G
+        self.scores = scores  # the same with page_size for D, later the weights
+        kv_heads = storage.num_kv_heads
+        self._scattered: Tensor | None = None
+        if isinstance(block.pages, range):
+            self._first, self._count = block.pages[0] * kv_heads, len(block.pages) * kv_heads
+        else:
+            pages = torch.tensor(block.pages)
+            self._scattered = torch.cat((pages, pages + storage.num_pages))
+        self._take_results(results)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
+        storage = self._storage
+        if self._scattered is None:
+            return storage.read_matrices(layer, self._first, self._count)
+        pair = storage.read(layer, 2 * storage.num_pages, self._scattered)
+        keys, values = pair.view(2, -1, storage.page_size, storage.head_dim).unbind(0)
+        return keys, values
+
+    def weigh(self, values: Tensor) -> None:
+        """One result for each page."""
+        torch.bmm(self.scores, values, out=self._results)
+
+    def _take_results(self, results: Tensor) -> None:
+        self._results = results.view(self.queries.shape)
+
+
+class _SharedPages(_Pages):
+    """A block whose pages are all read by the same M rows."""
+
+    def weigh(self, values: Tensor) -> None:
+        """One result for each reader."""
+        torch.bmm(self.scores, values, out=self._products)
+        torch.sum(self._by_page, 0, out=self._sums)
+        self._results.copy_(self._by_member)
+
+    def _take_results(self, results: Tensor) -> None:
+        queries, kv_heads = self.queries, self._storage.num_kv_heads
+        self._products = torch.empty_like(queries)
+        self._by_page = self._products.view(-1, kv_heads, *queries.shape[1:])
+        self._sums = queries.new_empty(self._by_page.shape[1:])
+        by_row = self._sums.view(kv_heads, len(results), -1, queries.shape[2])
+        self._by_member = by_row.transpose(0, 1)
+        self._results = results.view(self._by_member.shape)

@@ -1,0 +1,146 @@
+"""A language model's two ends: its table of embeddings, and the head that makes logits.
+
+Where they are tied the head is made of the table, and may lay out a copy of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor, nn
+
+from asyncgen.models.kernels.linear import Embedding, Linear, halves_pay
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.kernels.products import is_laid_out_anew
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncgen.families.config import ModelConfig
+
+
+HEAD_COPY_SHARE: Final = 0.15
+"""A tied head gets its own prepared copy if that is at most this share of all weights.
+
+The copy exists beside the table, and loading may take 1.2 times the checkpoint in all.
+"""
+
+HEAD_COPY_BYTES: Final = 8 << 20
+"""A tied head also gets its own copy if it is no larger than this."""
+
+
+class EmbeddingAndHead(Prepared):
+    """The table and the head, beside what lies between them.
+
+    Attributes:
+        config: The network's description.
+        embed_tokens: The table, ``[V, E]``.
+        lm_head: The head; where it is tied it has no weight of its own.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        """Make the table, uninitialised, on the current default device.
+
+        Args:
+            config: The network's description.
+            dtype: Of the parameters.
+        """
+        super().__init__()
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        # In a tuple, or it would become a parameter of this module as well.
+        self._head_made_of: tuple[nn.Parameter, ...] = ()
+
+    def _make_head(self, dtype: torch.dtype) -> None:
+        """Make the head, behind all that lies between."""
+        config = self.config
+        has_bias = config.stream.has_head_bias
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary, V."""
+        return self.config.vocab_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return self.embed_tokens.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.embed_tokens.device
+
+    def prepare_head(self, *, own_copy: bool) -> None:
+        """Make the tied output head from the embedding table as it is now.
+
+        Args:
+            own_copy: Whether the head lays out a copy for the fastest kernel; otherwise it reads
+                the table itself, which must stay in place.
+        """
+        table = self.embed_tokens.weight
+        self._head_made_of = (table,)
+        if self.embed_tokens.kernel is not None:
+            self.lm_head.share(self.embed_tokens.kernel)
+            return
+        self.lm_head.tie(table.detach(), own_copy=own_copy)
+
+    def computes_in_place(self) -> bool:
+        """Whether the head computes with a weight that may be written to."""
+        return self.lm_head.is_in_place
+
+    def compute_in_place(self) -> None:
+        """Let the head read its weight, or the embedding table, as it lies: it may be written to.
+
+        From now on also after `prepare`. A table that stayed in the dtype of its file is converted.
+        """
+        self.lm_head.compute_in_place()
+        self.embed_tokens.unpack()
+        self.embed_tokens.weight = nn.Parameter(
+            self.embed_tokens.weight.detach().to(self.dtype), requires_grad=False
+        )
+        self.prepare()
+
+    def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
+        """The table of a tied head, where a kernel of the head's own wins: look-ups read little.
+
+        Args:
+            kinds: What parameters are stored in.
+        """
+        name, sizes = "embed_tokens.weight", (self.config.vocab_size, self.config.hidden_size)
+        is_short = kinds.get(name) in (torch.bfloat16, torch.float16)
+        is_copied = is_laid_out_anew(self.dtype, *sizes) or (is_short and halves_pay(self))
+        return name if self.config.tie_word_embeddings and is_copied else None
+
+    def use_stored(self, stored: Tensor) -> None:
+        """Give the head its own copy of the embedding table, and look rows up in another one.
+
+        The copy is laid out for the fastest kernel. From then on the table is read a few rows a
+        step, so it may stay in whatever dtype the file has.
+
+        Args:
+            stored: ``[V, E]``, of the same content as the table, or the table itself.
+        """
+        self.embed_tokens.weight = nn.Parameter(stored, requires_grad=False)
+        self.embed_tokens.prepare()
+        self.prepare_head(own_copy=True)
+
+    def _tie_head(self) -> None:
+        """Let the head compute with the embedding table, on a copy of its own if that is small."""
+        table = self.embed_tokens.weight
+        made_of = self._head_made_of
+        if self.lm_head.kernel is not None and made_of and made_of[0] is table:
+            return
+        others = sum(
+            module.in_features * module.out_features
+            for module in self.modules()
+            if isinstance(module, Linear) and module is not self.lm_head
+        )
+        share = table.numel() / (table.numel() + others)
+        small = share <= HEAD_COPY_SHARE or table.nbytes <= HEAD_COPY_BYTES
+        is_copied = not self.lm_head.is_in_place and (small or table.dtype != self.dtype)
+        self.prepare_head(own_copy=is_copied)

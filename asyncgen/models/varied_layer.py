@@ -1,0 +1,289 @@
+"""A block of a model whose layers differ in more than their numbers, built from its `LayerPlan`.
+
+Its heads may be narrower or fewer than those of other layers; the attention gets them as wide and
+as many as the widest have, with zeros behind them and each key head repeated, which changes no
+product. It may read the keys and values of an earlier layer, take in a row of its own, and have
+experts beside its feed-forward.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from asyncgen.models.activations import ACTIVATIONS
+from asyncgen.models.expert_rules import expert_rules
+from asyncgen.models.kernels.experts import Exact, Experts
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.norm import Norm, make_scaler
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.kernels.rope import turner
+from asyncgen.models.kernels.routing import choose
+from asyncgen.models.weight_map import WeightRule, module_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.families.plans.layer_plan import BlockPlan, LayerPlan
+    from asyncgen.models.attention.dense import AttentionContext
+
+STREAM_NORMS = ("input_norm", "output_norm", "post_norm", "down_norm")
+EXPERT_NORMS = ("beside_norm", "expert_norm", "experts_norm")
+"""Behind the feed-forward, and before and behind the experts beside it."""
+
+
+class VariedSpace:
+    """What such layers share for the tokens of a step.
+
+    Attributes:
+        inputs: The row of each layer, ``[N, P]`` each; ``None`` where there are none.
+        others: The streams beside the one that blocks compute, ``[S - 1, N, E]``.
+        kept: Turned keys, and values, of layers that others read, ``[N, 2K, D]``.
+        turn: What turns heads.
+    """
+
+    __slots__ = ("inputs", "kept", "others", "turn")
+
+    def __init__(self, like: Tensor) -> None:
+        """Begin for rows of the dtype and on the device of ``like``."""
+        self.inputs: Sequence[Tensor] | None = None
+        self.others: Tensor | None = None
+        self.kept: dict[int, Tensor] = {}
+        self.turn = turner(like)
+
+
+class VariedLayer(Prepared):
+    """One block."""
+
+    def __init__(
+        self, config: ModelConfig, index: int, *, rope: int | None, dtype: torch.dtype
+    ) -> None:
+        """Make the parameters; arguments are those of `DecoderLayer`."""
+        super().__init__()
+        plan, own = config.blocks[index], config.blocks[index].own
+        assert own is not None
+        self.plan: BlockPlan = plan
+        self.own: LayerPlan = own
+        self.index, self.rope, self.eps = index, rope, config.rms_norm_eps
+        self.num_heads, self.kv_heads = config.num_attention_heads, own.kv_heads
+        self.most_kv_heads, self.most_size = config.num_key_value_heads, config.head_dim
+        # Whether others read what this layer makes of its tokens.
+        self.is_read = any(
+            config.keys_of(layer) == index for layer in range(index + 1, len(config.blocks))
+        )
+        hidden, size, bias = config.hidden_size, own.head_dim, plan.has_qkv_bias
+
+        def norm(features: int) -> Norm:
+            return Norm(features, self.eps, plan.norm, dtype=dtype)
+
+        self.qkv = Linear(hidden, sum(_qkv_rows(config, own)), bias, dtype=dtype)
+        self.q_norm = norm(size)
+        self.k_norm = norm(size) if own.keys_of is None else None
+        queries = self.num_heads * size
+        self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
+        for name in STREAM_NORMS:
+            setattr(self, name, norm(hidden))
+        self.width = own.width
+        self.activate = ACTIVATIONS[plan.activation]
+        self.gate_up = Linear(hidden, 2 * own.width, dtype=dtype)
+        self.down = Linear(own.width, hidden, dtype=dtype)
+        if own.input_width:
+            self.input_gate = Linear(hidden, own.input_width, dtype=dtype)
+            self.input_up = Linear(own.input_width, hidden, dtype=dtype)
+            self.taken_norm = norm(hidden)
+        if plan.experts is not None:
+            self.experts = Experts(hidden, plan.experts, dtype=dtype)
+            self.router_scale = Exact(hidden)
+            self.expert_scale = Exact(plan.experts.experts)
+            for name in EXPERT_NORMS:
+                setattr(self, name, norm(hidden))
+        if own.has_scalar:
+            self.scalar = Exact(1)
+        # From how many deviations above the mean on a gate lets through.
+        self.least_gate = NormalDist().inv_cdf(own.sparsity) if own.sparsity else None
+
+    def prepare(self) -> None:
+        """Gather what `run` uses; again after weights were replaced or moved."""
+        norms = {
+            name: module.scaler.into
+            for name, module in self.named_children()
+            if isinstance(module, Norm) and module not in (self.q_norm, self.k_norm)
+        }
+        weights = [self.q_norm.scale().expand(self.num_heads, -1)]  # type: ignore[union-attr]
+        scale_values = None
+        if self.k_norm is not None:
+            weights.append(self.k_norm.scale().expand(self.kv_heads, -1))  # type: ignore[union-attr]
+            ones = torch.ones_like(weights[1])
+            scale_values = make_scaler(ones, self.own.head_dim, self.eps, self.qkv.dtype).into
+        joined = torch.cat(weights)
+        scale_heads = make_scaler(joined, self.own.head_dim, self.eps, self.qkv.dtype).into
+        products = {
+            name: module.ready().product
+            for name, module in self.named_children()
+            if isinstance(module, Linear)
+        }
+        if self.plan.experts is not None:
+            self.experts.prepare()
+            scale = self.router_scale.weight.detach().float()
+            scale = scale * len(scale) ** -0.5
+            norms["router"] = make_scaler(scale, len(scale), self.eps, torch.float32).into
+        scalar = float(self.scalar.weight) if self.own.has_scalar else 1.0
+        self._plan = (norms, scale_heads, scale_values, products, scalar)
+
+    def compiled(self) -> None:
+        """There is no kernel of our own for all of it."""
+
+    def run(
+        self,
+        x: Tensor,
+        placed: Sequence[tuple[Tensor, ...]],
+        attention: AttentionContext,
+        space: VariedSpace,
+    ) -> None:
+        """Add this block's output to the stream ``x`` ``[N, E]`` in place, as `DecoderLayer`."""
+        norms, _, _, _, scalar = self._ready()
+        normed = norms["input_norm"](x, torch.empty_like(x))
+        x.add_(self._attended(normed, placed, attention, space))
+        x.add_(self._fed(x))
+        if self.own.input_width:
+            x.add_(self._taken(x, space))
+        if scalar != 1:
+            x.mul_(scalar)
+
+    def _attended(
+        self,
+        normed: Tensor,
+        placed: Sequence[tuple[Tensor, ...]],
+        attention: AttentionContext,
+        space: VariedSpace,
+    ) -> Tensor:
+        """What attention makes of the normalised stream, normalised, ``[N, E]``."""
+        norms, _, _, product, _ = self._ready()
+        attended = attention.attend(self.index, self._heads(normed, placed, space))
+        if self.own.head_dim < self.most_size:
+            attended = attended.view(len(normed), self.num_heads, -1)[..., : self.own.head_dim]
+            attended = attended.reshape(len(normed), -1)
+        return _normed(norms["output_norm"], product["output"](attended))
+
+    def _fed(self, x: Tensor) -> Tensor:
+        """What the feed-forward makes of the stream, normalised, ``[N, E]``."""
+        norms, _, _, product, _ = self._ready()
+        normed = norms["post_norm"](x, torch.empty_like(x))
+        gate, up = product["gate_up"](normed).split(self.width, dim=-1)
+        if self.least_gate is not None:
+            spread, mean = torch.std_mean(gate, dim=-1, keepdim=True, correction=0)
+            gate = (gate - (mean + self.least_gate * spread)).relu_()
+        branch = product["down"](self.activate(gate).mul(up))
+        if self.plan.experts is not None:
+            branch = norms["beside_norm"](branch, branch).add_(self._experts(x))
+        return _normed(norms["down_norm"], branch)
+
+    def _taken(self, x: Tensor, space: VariedSpace) -> Tensor:
+        """What the layer's own row makes of the stream, normalised, ``[N, E]``."""
+        norms, _, _, product, _ = self._ready()
+        assert space.inputs is not None
+        taken = self.activate(product["input_gate"](x)).mul(space.inputs[self.index])
+        return _normed(norms["taken_norm"], product["input_up"](taken))
+
+    def _experts(self, x: Tensor) -> Tensor:
+        """What the experts make of the stream ``[N, E]``; they are chosen by another norm of it."""
+        norms, plan = self._ready()[0], self.plan.experts
+        assert plan is not None
+        wide = x.float()
+        logits = self.experts.router(norms["router"](wide, torch.empty_like(wide)))
+        ids, weights = choose(plan.routing, logits, None)
+        weights = weights * self.expert_scale.weight.to(weights.dtype)[ids]
+        found = torch.zeros_like(x)
+        self.experts.add_chosen(found, norms["expert_norm"](x, torch.empty_like(x)), ids, weights)
+        return norms["experts_norm"](found, found)
+
+    def _heads(
+        self, normed: Tensor, placed: Sequence[tuple[Tensor, ...]], space: VariedSpace
+    ) -> Tensor:
+        """Heads as the attention wants them, ``[N, H + 2K, D]``."""
+        _, scale_heads, scale_values, product, _ = self._ready()
+        count, size, queries, own = self.kv_heads, self.own.head_dim, self.num_heads, self.own
+        rows = product["qkv"](normed).view(len(normed), -1, size)
+        values = None
+        if scale_values is not None:
+            behind = queries if own.values_are_keys else queries + count
+            values = rows[:, behind : behind + count]
+            values = scale_values(values, values.new_empty(values.shape))
+            rows = rows[:, : queries + count]
+        scale_heads(rows, rows)
+        if self.rope is not None:
+            cosines, sines = placed[self.rope]
+            halves = rows.unflatten(2, (2, size // 2))
+            space.turn(halves, cosines, sines)
+        heads = rows.new_zeros(len(rows), queries + 2 * self.most_kv_heads, self.most_size)
+        heads[:, :queries, :size] = rows[:, :queries]
+        if values is None:
+            assert own.keys_of is not None
+            heads[:, queries:] = space.kept[own.keys_of]
+            return heads
+        for part, first in ((rows[:, queries:], 0), (values, self.most_kv_heads)):
+            repeated = part.repeat_interleave(self.most_kv_heads // count, dim=1)
+            heads[:, queries + first : queries + first + self.most_kv_heads, :size] = repeated
+        if self.is_read:
+            space.kept[self.index] = heads[:, queries:]
+        return heads
+
+
+def _normed(normalise: Callable[[Tensor, Tensor], Tensor], branch: Tensor) -> Tensor:
+    """What a part made, normalised in place."""
+    return normalise(branch, branch)
+
+
+def _qkv_rows(config: ModelConfig, own: LayerPlan) -> list[int]:
+    """Rows of queries, and of the keys and values that a layer makes itself."""
+    parts = [config.num_attention_heads] + [own.kv_heads] * (own.keys_of is None)
+    parts += [own.kv_heads] * (own.keys_of is None and not own.values_are_keys)
+    return [count * own.head_dim for count in parts]
+
+
+def varied_rules(config: ModelConfig, index: int) -> list[WeightRule]:
+    """What the parameters of such a block are made of.
+
+    Args:
+        config: The network.
+        index: Number of the layer.
+    """
+    plan, names, hidden = config.blocks[index], config.names, config.hidden_size
+    own = plan.own
+    assert own is not None
+    queries = config.num_attention_heads * own.head_dim
+    rules: list[WeightRule] = []
+
+    def add(ours: str, rows: list[int], columns: int | None = None, bias: bool = False) -> None:
+        stored = [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
+        target = f"layers.{index}.{ours}"
+        rules.extend(module_rules(target, stored[: len(rows)], rows, columns, bias=bias))
+
+    add("input_norm", [hidden])
+    add("qkv", _qkv_rows(config, own), hidden, plan.has_qkv_bias)
+    add("q_norm", [own.head_dim])
+    if own.keys_of is None:
+        add("k_norm", [own.head_dim])
+    add("output", [hidden], queries, plan.has_output_bias)
+    for name in STREAM_NORMS[1:]:
+        add(name, [hidden])
+    add("gate_up", [own.width, own.width], hidden)
+    add("down", [hidden], own.width)
+    if own.input_width:
+        add("input_gate", [own.input_width], hidden)
+        add("input_up", [hidden], own.input_width)
+        add("taken_norm", [hidden])
+    vectors = {"scalar": 1} if own.has_scalar else {}
+    if plan.experts is not None:
+        rules += expert_rules(config, index, plan.experts)
+        for name in EXPERT_NORMS:
+            add(name, [hidden])
+        vectors |= {"router_scale": hidden, "expert_scale": plan.experts.experts}
+    for name, size in vectors.items():
+        stored = f"{names['layers']}.{index}.{names[name]}"
+        rules.append(WeightRule(f"layers.{index}.{name}.weight", (stored,), ((size,),)))
+    return rules

@@ -1,0 +1,1 @@
+"""Offer the documented names: models, Auto classes, pipelines, continuous batching."""

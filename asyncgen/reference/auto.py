@@ -1,0 +1,123 @@
+"""The documented names that find out by themselves what is to be loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from asyncgen.families.config import LiveConfig
+from asyncgen.reference.load_options import (
+    HubAddress,
+    ModelOptions,
+    TokenizerOptions,
+    config_arguments,
+    model_arguments,
+    shows,
+    tokenizer_arguments,
+)
+from asyncgen.reference.loading import read_config
+from asyncgen.reference.pretrained import load_model, load_tokenizer
+
+if TYPE_CHECKING:
+    import os
+    from typing import Unpack
+
+    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.text.tokenizer import Tokenizer
+
+
+class _AutoModel:
+    """What both kinds of model share."""
+
+    _has_encoder: ClassVar[bool]
+
+    @classmethod
+    @shows(ModelOptions)
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        **options: Unpack[ModelOptions],
+    ) -> PreTrainedModel:
+        """Load a model, of the class that its family is known by.
+
+        Args:
+            pretrained_model_name_or_path: As ``source`` of :func:`load_model`.
+            **options: See `asyncgen.reference.load_options.ModelOptions`. Anything else is an error
+                that names it, unless it is off.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+            ModelLoadError: There is no such checkpoint, or it cannot be read.
+            UnsupportedModelError: It is a model of the other kind, or of none that is known.
+        """
+        where = f"{cls.__name__}.from_pretrained"
+        arguments, values, config = model_arguments(options, where)
+        model = load_model(pretrained_model_name_or_path, has_encoder=cls._has_encoder, **arguments)
+        return model.configured(values, config)
+
+
+class AutoModelForCausalLM(_AutoModel):
+    """The documented way to load a decoder-only model; see :func:`load_model` for ours."""
+
+    _has_encoder = False
+
+
+class AutoModelForSeq2SeqLM(_AutoModel):
+    """The documented way to load a model with an encoder; see :func:`load_model` for ours."""
+
+    _has_encoder = True
+
+
+class AutoTokenizer:
+    """The documented way to load a tokenizer; see :func:`load_tokenizer` for ours."""
+
+    @classmethod
+    @shows(TokenizerOptions)
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        **options: Unpack[TokenizerOptions],
+    ) -> Tokenizer:
+        """Load a tokenizer.
+
+        Args:
+            pretrained_model_name_or_path: As ``source`` of :func:`load_tokenizer`.
+            **options: See `asyncgen.reference.load_options.TokenizerOptions`. Anything else is an
+                error that names it, unless it is off.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+            ModelLoadError: There is no such tokenizer, or it cannot be read.
+        """
+        arguments, values = tokenizer_arguments(options, "AutoTokenizer.from_pretrained")
+        tokenizer = load_tokenizer(pretrained_model_name_or_path, **arguments)
+        for name, value in values.items():
+            setattr(tokenizer, name, value)
+        return tokenizer
+
+
+class AutoConfig:
+    """The documented way to read the configuration of a model."""
+
+    @classmethod
+    @shows(HubAddress)
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        **options: Unpack[HubAddress],
+    ) -> LiveConfig:
+        """Read the configuration of a checkpoint, without its weights.
+
+        Args:
+            pretrained_model_name_or_path: As ``source`` of :func:`load_model`.
+            **options: See `asyncgen.reference.load_options.HubAddress`.
+
+        Returns:
+            What ``model.config`` would be; to be given as ``config=`` to ``from_pretrained``.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+            ModelLoadError: There is no such checkpoint, or it cannot be read.
+            UnsupportedModelError: It is of no family that is known.
+        """
+        arguments = config_arguments(options, "AutoConfig.from_pretrained")
+        return LiveConfig(read_config(pretrained_model_name_or_path, **arguments))

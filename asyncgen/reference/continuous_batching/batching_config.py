@@ -1,0 +1,233 @@
+"""`ContinuousBatchingConfig`: the later spelling of what the synchronous doors take.
+
+Its fields are those of the reference, in its order and with its defaults. Each is honoured, or
+refused by name; those that only choose between ways to compute the same are accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.families.plans.state_plan import keeps_states
+from asyncgen.generation.config.rules import Range, Rule, integer, require, switch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)
+
+
+def _graphs(value: object) -> str | None:
+    if isinstance(value, tuple) and len(value) == 2 and value[0] is False:
+        return switch(value[1])
+    if isinstance(value, bool):
+        return None
+    return "a bool; of a pair the first must be False, since only decode steps are recorded"
+
+
+def _scheduler(value: object) -> str | None:
+    return None if value in ("fifo", "prefill_first") else '"fifo" or "prefill_first"'
+
+
+def _nothing(value: object) -> str | None:
+    return None if value in (None, 0, False) else "there is no such thing here; leave it out"
+
+
+_RULES: Mapping[str, Rule] = {
+    "page_size": _COUNT,
+    "num_blocks": _COUNT,
+    "max_batch_tokens": _COUNT,
+    "max_memory_percent": Range(0, 1, above=True),
+    "max_requests_per_batch": _COUNT,
+    "max_blocks_per_request": _nothing,
+    "allow_block_sharing": switch,
+    "use_async_batching": switch,
+    "use_cuda_graph": _graphs,
+    "q_padding_interval_size": _NATURAL,
+    "kv_padding_interval_size": _NATURAL,
+    "varlen_compile_config": _nothing,
+    "decode_compile_config": _nothing,
+    "default_compile_level": _nothing,
+    "scheduler_type": _scheduler,
+    "safety_margin": _nothing,
+    "return_logprobs": switch,
+    "seed": integer,
+    "auto_switch_to_flash": switch,
+    "cpu_offload_space": _nothing,
+    "cpu_offload_space_safety_threshold": Range(0, 1),
+    "max_queue_size": _NATURAL,
+    "per_request_processors": switch,
+    "drop_unsupported_processors": switch,
+    "disable_nccl_graph_mixing": switch,
+    "cpu_group_timeout": Range(0),
+    "use_default_compile_configs": _nothing,
+    "max_cached_graphs": _nothing,
+    "block_size": _COUNT,
+}
+
+
+@dataclass(slots=True)
+class ContinuousBatchingConfig:
+    """How requests share steps and memory.
+
+    Attributes:
+        page_size: Tokens of a page.
+        num_blocks: Pages of the cache; ``None`` leaves it to the memory.
+        max_batch_tokens: Most tokens of a step, decoded ones included.
+        max_memory_percent: Share of the memory that is free beside the model for keys and values.
+        max_requests_per_batch: Most samples that share a step; ``None`` is 64.
+        max_blocks_per_request: Sizes a table of the reference; ``None`` or 0.
+        allow_block_sharing: Whether requests share the pages of equal beginnings.
+        use_async_batching: Whether a step begins before the tokens of the last one are read.
+        use_cuda_graph: Whether decode steps are recorded; of a pair the second says so.
+        q_padding_interval_size: Rows between two recorded sizes; 0 for a choice of ours.
+        kv_padding_interval_size: Positions between two recorded lengths; 0 likewise.
+        varlen_compile_config: Nothing is compiled, so ``None``.
+        decode_compile_config: Likewise.
+        default_compile_level: Likewise 0.
+        scheduler_type: ``"fifo"`` or ``"prefill_first"``.
+        safety_margin: Nothing is offloaded, so ``None``.
+        return_logprobs: Whether results have ``logprobs``.
+        seed: The i-th request that samples without a seed of its own draws with ``seed + i``.
+        auto_switch_to_flash: Accepted: the kernel is chosen by what the device has.
+        cpu_offload_space: Nothing is offloaded, so 0.
+        cpu_offload_space_safety_threshold: Accepted: it limits that.
+        max_queue_size: Most requests that wait; 0 for no limit.
+        per_request_processors: Accepted: every request has its own.
+        drop_unsupported_processors: Accepted: there are none.
+        disable_nccl_graph_mixing: Accepted: one device computes.
+        cpu_group_timeout: Likewise.
+        use_default_compile_configs: As ``default_compile_level``.
+        max_cached_graphs: An older field, which the reference does not read any more: ``None``.
+        block_size: The older name of ``page_size``.
+    """
+
+    page_size: int = 256
+    num_blocks: int | None = None
+    max_batch_tokens: int | None = None
+    max_memory_percent: float | None = None
+    max_requests_per_batch: int | None = None
+    max_blocks_per_request: int | None = None
+    allow_block_sharing: bool = True
+    use_async_batching: bool | None = None
+    use_cuda_graph: bool | tuple[bool, bool] | None = None
+    q_padding_interval_size: int = 0
+    kv_padding_interval_size: int = 0
+    varlen_compile_config: None = None
+    decode_compile_config: None = None
+    default_compile_level: int = 0
+    scheduler_type: str = "fifo"
+    safety_margin: float | None = None
+    return_logprobs: bool = False
+    seed: int | None = None
+    auto_switch_to_flash: bool = True
+    cpu_offload_space: float | None = 0.0
+    cpu_offload_space_safety_threshold: float = 0.8
+    max_queue_size: int = 0
+    per_request_processors: bool = False
+    drop_unsupported_processors: bool = True
+    disable_nccl_graph_mixing: bool = True
+    cpu_group_timeout: float | None = 300.0
+    use_default_compile_configs: bool | None = None
+    max_cached_graphs: int | None = None
+    block_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidRequestError: A value that is not allowed, or two page sizes.
+        """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None or not (each.default is None or each.name in _OR_NONE):
+                require(each.name, value, _RULES[each.name])
+        if self.block_size is not None:
+            if self.page_size not in (256, self.block_size):
+                allowed = f"`page_size` is {self.page_size}; give one"
+                raise InvalidRequestError("block_size", self.block_size, allowed)
+            self.page_size = self.block_size
+
+
+_OR_NONE = frozenset({"cpu_offload_space", "cpu_group_timeout"})
+_MOST_ROWS = 64
+"""Samples that share a step where nothing is said."""
+
+
+def translated(
+    config: ContinuousBatchingConfig, model: Any, given: Mapping[str, Any], cache_dtype: str
+) -> dict[str, Any]:
+    """What a configuration says, as the arguments of the engine's options.
+
+    Args:
+        config: The configuration.
+        model: The loaded model, whose pages are counted.
+        given: What the door got of the same arguments.
+        cache_dtype: What pages hold, of which the configuration says nothing.
+
+    Returns:
+        Keywords: those of ``EngineOptions``, and ``allow_block_sharing``.
+
+    Raises:
+        InvalidRequestError: It is none, or one of its arguments was given beside it.
+    """
+    if not isinstance(config, ContinuousBatchingConfig):
+        allowed = "give a ContinuousBatchingConfig"
+        raise InvalidRequestError("continuous_batching_config", config, allowed)
+    for name, value in given.items():
+        allowed = "`continuous_batching_config` says it already; give one of them"
+        raise InvalidRequestError(name, value, allowed)
+    graphs = config.use_cuda_graph
+    rows, chunk = _rows_and_chunk(config)
+    found: dict[str, Any] = {
+        "allow_block_sharing": config.allow_block_sharing,
+        "page_size": config.page_size,
+        "max_running": rows,
+        "scheduler": config.scheduler_type,
+        "kv_cache_memory": _memory(config, model, is_packed=cache_dtype == "int8"),
+        "kv_cache_dtype": cache_dtype,
+        "use_cuda_graph": graphs[1] if isinstance(graphs, tuple) else graphs,
+        "use_async_batching": config.use_async_batching,
+        "num_q_padding_intervals": _intervals(rows, config.q_padding_interval_size),
+    }
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    lengths = _intervals(positions, config.kv_padding_interval_size)
+    found["num_kv_padding_intervals"] = lengths
+    if chunk is not None:
+        found["prefill_chunk_size"] = chunk
+    return found
+
+
+def _rows_and_chunk(config: ContinuousBatchingConfig) -> tuple[int, int | None]:
+    """Most samples of a step, and most prompt tokens beside them."""
+    rows, most = config.max_requests_per_batch, config.max_batch_tokens
+    if most is None:
+        return rows or _MOST_ROWS, None
+    rows = min(_MOST_ROWS, most // 2) if rows is None else min(rows, most - 1)
+    rows = max(rows, 1)
+    return rows, max(most - rows, 1)
+
+
+def _memory(config: ContinuousBatchingConfig, model: Any, *, is_packed: bool) -> int | None:
+    """Bytes for keys and values."""
+    from asyncgen.cache.paged import page_bytes
+    from asyncgen.runtime.device_memory import device_memory
+
+    limits = []
+    if config.num_blocks is not None:
+        if keeps_states(model.core.config):
+            allowed = "layers of this model keep states, which share its memory; leave it out"
+            raise InvalidRequestError("num_blocks", config.num_blocks, allowed)
+        size = config.page_size
+        page = page_bytes(model.core.config, size, model.dtype, is_packed=is_packed)
+        limits.append(config.num_blocks * page)
+    if config.max_memory_percent is not None:
+        limits.append(int(device_memory(model.device)[0] * config.max_memory_percent))
+    return min(limits, default=None)
+
+
+def _intervals(most: int, size: int) -> int:
+    """How many intervals of a size there are up to the most."""
+    return -(-most // size) if size else 0

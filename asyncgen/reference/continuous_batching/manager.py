@@ -1,0 +1,378 @@
+"""A door to the engine without an event loop: a manager that runs it on a decode thread.
+
+It keeps the results until they are read, and knows nothing of a model's insides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
+from asyncgen.engine.setup.threads import computing_threads
+from asyncgen.engine.thread import DecodeThread
+from asyncgen.errors import EngineClosedError, InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
+from asyncgen.reference.continuous_batching.frontend import Frontend, check_inputs, engine_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Unpack
+
+    from asyncgen.engine.core import Engine
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.state import GenerationOutput
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.reference.continuous_batching.batching_config import ContinuousBatchingConfig
+    from asyncgen.text.tokenizer import Tokenizer
+
+
+_log = logging.getLogger("asyncgen.engine")
+_THREAD = "asyncgen-decode"
+
+
+class ContinuousBatchingManager:
+    """A queue of requests, a thread that serves them together, and their results.
+
+    Requests may be added before :meth:`start`, at any time while it runs, from any thread.
+    Every one of them gets a last result, whatever becomes of it: ``status`` is ``FINISHED``, or
+    ``FAILED`` with an ``error`` if it raised, was cancelled, or was cut off by a hard stop.
+    Iterating over the manager gives results as they come, until it is stopped and all are read.
+    Dropped, it ends its thread.
+    """
+
+    @spells_out(SharedOptions, EngineOptions)
+    def __init__(
+        self,
+        model: Any,
+        generation_config: GenerationConfig | None = None,
+        manual_eviction: bool = False,
+        max_queue_size: int = 0,
+        num_q_padding_intervals: int = 0,
+        num_kv_padding_intervals: int = 0,
+        allow_block_sharing: bool = True,
+        *,
+        tokenizer: Tokenizer | None = None,
+        continuous_batching_config: ContinuousBatchingConfig | None = None,
+        **options: Unpack[SharedOptions],
+    ) -> None:
+        """Plan; nothing is allocated or computed before :meth:`start`.
+
+        Args:
+            model: A model of this library.
+            generation_config: What requests are based on; ``None`` is the model's own.
+            manual_eviction: Whether the pages of a finished request stay its own until
+                :meth:`evict_request_from_cache`, or until their space is needed. A new request of
+                the same id goes on in them.
+            max_queue_size: Most requests that wait, beyond those that find a place at once; 0 for
+                no limit.
+            num_q_padding_intervals: Into how many the numbers of rows up to ``max_running`` are
+                divided for CUDA graphs: a decode step is padded to the next. 0 is a choice of
+                ours: 1, 2, 4, 8 and so on. Elsewhere nothing is padded.
+            num_kv_padding_intervals: The same for the lengths up to the end of the context; 0 is
+                1024, 2048 and so on.
+            allow_block_sharing: Whether requests share the pages of equal beginnings.
+            tokenizer: For parameters that look at text, such as ``stop_strings``.
+            continuous_batching_config: The later spelling of these options, in place of them.
+            **options: ``scheduler``, ``max_running``, ``kv_cache_memory``, ``page_size``,
+                ``use_cuda_graph`` and ``use_async_batching``, as in :class:`AsyncLLM`.
+
+        Raises:
+            InvalidRequestError: A value that is not allowed.
+        """
+        require("max_queue_size", max_queue_size, Range(0, whole=True))
+        batching = continuous_batching_config
+        chosen = engine_options(
+            allow_block_sharing,
+            options,
+            batching=batching,
+            model=model,
+            manual_eviction=manual_eviction,
+            num_q_padding_intervals=num_q_padding_intervals,
+            num_kv_padding_intervals=num_kv_padding_intervals,
+        )
+        self._frontend = Frontend(
+            model,
+            generation_config,
+            chosen,
+            tokenizer=tokenizer,
+            max_queue_size=_queue_size(max_queue_size, batching),
+            batching=batching,
+        )
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+        self._thread: DecodeThread[Engine] | None = None
+        self._early: list[Request] = []
+
+    def start(self) -> None:
+        """Start the thread; one that was stopped starts anew, one that runs goes on.
+
+        Raises:
+            EngineClosedError: It is still stopping; :meth:`join` it first.
+            Exception: What making the engine raised.
+        """
+        with self._lock:
+            if self.is_running():
+                assert self._thread is not None
+                if not self._thread.is_alive:
+                    raise EngineClosedError("the manager is still stopping; `join` it first")
+                _log.warning("the manager runs already")
+                return
+            within = partial(computing_threads, None)
+            thread = DecodeThread(self._frontend.load, name=_THREAD, within=within)
+            thread.start()
+            thread.wait_ready_in_thread()
+            thread.call_when_finished(self._frontend.results.wake)
+            self._thread = thread
+            early, self._early = self._early, []
+            for request in early:
+                thread.post(request)
+
+    def is_running(self) -> bool:
+        """Whether the thread runs, also while it is stopping."""
+        thread = self._thread
+        return thread is not None and not thread.join(0)
+
+    def stop(
+        self, block: bool = True, timeout: float | None = None, *, hard_stop: bool = False
+    ) -> None:
+        """Take no more requests, let those that were added end, and end the thread. Idempotent.
+
+        Args:
+            block: Whether to wait for the thread to end.
+            timeout: Most seconds to wait; ``None`` for no limit. At the timeout the thread still
+                runs, and a line in the log says so.
+            hard_stop: Whether to cut requests off instead; they fail within one step, with what
+                was generated so far.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        thread.stop(drain=not hard_stop)
+        if block and not thread.is_current:
+            self.join(timeout)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end, without asking it to.
+
+        Args:
+            timeout: Most seconds to wait; ``None`` for no limit.
+        """
+        thread = self._thread
+        if thread is not None and not thread.join(timeout):
+            _log.warning("the manager's thread still runs after %s s", timeout)
+
+    def add_request(
+        self,
+        input_ids: list[int],
+        request_id: str | None = None,
+        max_new_tokens: int | None = None,
+        streaming: bool = False,
+        record_timestamps: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """Add a request to the queue; never waits.
+
+        Args:
+            input_ids: The prompt, token ids.
+            request_id: Its name; ``None`` makes one up.
+            max_new_tokens: Most tokens to generate; ``None`` is what the configuration says, which
+                may be to the end of the context.
+            streaming: Whether there is a result for each step, each with all tokens so far.
+            record_timestamps: Whether results say when each token came.
+            **kwargs: Parameters of this request alone, as those of ``AsyncLLM.stream``: fields of
+                ``GenerationConfig``, ``seed``, ``logprobs``, ``logits_processor``, ``priority`` and
+                so on. A sampling parameter asks for sampling. Further samples
+                (``num_return_sequences``) are called ``"<request_id>__child#0"`` and so on.
+
+        Returns:
+            The request's name.
+
+        Raises:
+            InvalidRequestError: Something that cannot be served, an unknown parameter, or a name
+                that is in use.
+            ContextLengthError: The prompt and the tokens asked for exceed the context or the
+                memory.
+            OverloadedError: As many wait as may.
+            EngineClosedError: It was stopped.
+            EngineDiedError: The thread died.
+        """
+        params = {**kwargs, "max_new_tokens": max_new_tokens}
+        request = self._prepare(
+            "input_ids", input_ids, request_id, params, streaming, record_timestamps
+        )
+        self._post([request])
+        return request.id
+
+    def add_requests(
+        self,
+        inputs: list[list[int]],
+        max_new_tokens: int | None = None,
+        streaming: bool = False,
+        record_timestamps: bool = False,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Add several requests to the queue, all or none; never waits.
+
+        Args:
+            inputs: The prompts, token ids.
+            max_new_tokens: As in :meth:`add_request`, like all that follow.
+            streaming: Whether there is a result for each step.
+            record_timestamps: Whether results say when each token came.
+            **kwargs: Parameters of each of these requests.
+
+        Returns:
+            The requests' names, in the order of the prompts.
+
+        Raises:
+            AsyncgenError: As in :meth:`add_request`.
+        """
+        params = {**kwargs, "max_new_tokens": max_new_tokens}
+        check_inputs(inputs)
+        requests: list[Request] = []
+        try:
+            for number, input_ids in enumerate(inputs):
+                place = f"inputs[{number}]"
+                requests.append(
+                    self._prepare(place, input_ids, None, params, streaming, record_timestamps)
+                )
+        except BaseException:
+            self._frontend.withdraw(requests)
+            raise
+        self._post(requests)
+        return [request.id for request in requests]
+
+    def cancel_request(self, request_id: str) -> None:
+        """End a request, with all its samples, within one step; one that has ended is fine.
+
+        Its last result has the status ``FAILED`` and what was generated so far.
+
+        Args:
+            request_id: Its name.
+        """
+        request = self._frontend.results.request(request_id)
+        if request is None:
+            return
+        request.cancel.set()
+        thread = self._thread
+        if thread is not None:
+            thread.cancel(request)
+
+    def evict_request_from_cache(self, request_id: str) -> None:
+        """Give back the pages of a finished request; one that has none is fine.
+
+        Args:
+            request_id: Its name, or that of one of its further samples.
+
+        Raises:
+            InvalidRequestError: It is not finished.
+        """
+        if self._frontend.results.request(request_id) is not None:
+            raise InvalidRequestError(
+                "request_id", request_id, "is not finished; `cancel_request` ends it"
+            )
+        thread = self._thread
+        if thread is not None:
+            thread.evict(request_id)
+
+    def get_result(
+        self, request_id: str | None = None, timeout: float | None = None
+    ) -> GenerationOutput | None:
+        """Take one result out, the oldest that was not read.
+
+        Args:
+            request_id: Of this request only; ``None`` for any.
+            timeout: Most seconds to wait; ``None`` waits until there is one.
+
+        Returns:
+            The result, with all tokens so far; ``None`` at the timeout, where the manager does not
+            run, and where the one request has ended and all was read, or is not known.
+
+        Raises:
+            EngineDiedError: The thread died, and all results were read.
+        """
+        output = self._frontend.results.take(request_id, timeout, self._is_serving)
+        thread = self._thread
+        if output is None and thread is not None and thread.is_over and thread.death is not None:
+            raise thread.death
+        return output
+
+    def __iter__(self) -> Iterator[GenerationOutput]:
+        """Results as they come, until the manager is stopped and all are read.
+
+        Raises:
+            EngineDiedError: The thread died, and all results were read.
+        """
+        while (output := self.get_result()) is not None:
+            yield output
+
+    def request_id_iter(self, request_id: str) -> Iterator[GenerationOutput]:
+        """Results of one request as they come, until its last.
+
+        Args:
+            request_id: Its name; one that is not known has no results.
+
+        Raises:
+            EngineDiedError: The thread died, and all results were read.
+        """
+        while (output := self.get_result(request_id)) is not None:
+            yield output
+            if output.is_finished():
+                return
+
+    def _prepare(
+        self,
+        place: str,
+        input_ids: list[int],
+        request_id: str | None,
+        params: Mapping[str, Any],
+        streaming: bool,
+        record_timestamps: bool,
+    ) -> Request:
+        if self._thread is not None:
+            self._thread.require_open()
+        if request_id is None:
+            request_id = self._new_name()
+        elif not isinstance(request_id, str) or not request_id:
+            raise InvalidRequestError("request_id", request_id, "a non-empty text, or None")
+        return self._frontend.prepare(
+            place,
+            input_ids,
+            request_id,
+            params,
+            streaming=streaming,
+            record_timestamps=record_timestamps,
+        )
+
+    def _post(self, requests: list[Request]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._early += requests
+                return
+            for number, request in enumerate(requests):
+                try:
+                    self._thread.post(request)
+                except BaseException:
+                    self._frontend.withdraw(requests[number:])
+                    raise
+
+    def _new_name(self) -> str:
+        names = (f"req_{number}" for number in self._numbers)
+        return next(name for name in names if not self._frontend.results.is_known(name))
+
+    def _is_serving(self) -> bool:
+        """Whether results may still come."""
+        thread = self._thread
+        return thread is not None and not thread.is_over
+
+
+def _queue_size(given: int, batching: ContinuousBatchingConfig | None) -> int | None:
+    """Most requests that wait; ``None`` for no limit."""
+    stated = 0 if batching is None else batching.max_queue_size
+    if given and batching is not None:
+        allowed = "`continuous_batching_config` says it already; give one of them"
+        raise InvalidRequestError("max_queue_size", given, allowed)
+    return given or stated or None

@@ -1,0 +1,128 @@
+"""What a model is called with: checked, and brought into the form that it computes with.
+
+What labels and `logits_to_keep` ask of its results is here, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.families.config.editable_config import CALL_DEFAULTS
+from asyncgen.models.embeddings import refuse_embeddings
+
+if TYPE_CHECKING:
+    from asyncgen.families.config.editable_config import LiveConfig
+    from asyncgen.models.decoder import DecoderLM
+
+IGNORED = -100
+"""Label of a position that does not count."""
+
+
+def call_settings(config: LiveConfig, *given: bool | None) -> list[bool]:
+    """What a call was told of `CALL_DEFAULTS`, in their order; else what ``config`` says."""
+    return [
+        bool(getattr(config, name)) if value is None else bool(value)
+        for name, value in zip(CALL_DEFAULTS, given, strict=True)
+    ]
+
+
+def embeddings_of(
+    core: DecoderLM, input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = ""
+) -> Tensor:
+    """Return embeddings ``[B, S, E]`` of either input, whose names begin with ``prefix``."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise InvalidRequestError(
+            f"{prefix}input_ids",
+            None if input_ids is None else tuple(input_ids.shape),
+            f"give exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds`",
+        )
+    if inputs_embeds is not None:
+        refuse_embeddings(core, f"{prefix}inputs_embeds", inputs_embeds)
+        width = core.config.hidden_size
+        if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != width:
+            raise wrong_shape(f"{prefix}inputs_embeds", inputs_embeds, f"[B, S, {width}]")
+        return inputs_embeds.to(core.device, core.dtype)
+    assert input_ids is not None
+    if input_ids.dim() != 2 or input_ids.is_floating_point():
+        raise InvalidRequestError(
+            f"{prefix}input_ids",
+            f"{tuple(input_ids.shape)} {input_ids.dtype}",
+            "give integers of shape [B, S]",
+        )
+    ids = input_ids.to(core.device, torch.int64)
+    size = core.config.vocab_size
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise InvalidRequestError(
+            f"{prefix}input_ids", [int(ids.min()), int(ids.max())], f"ids go from 0 to {size - 1}"
+        )
+    return core.embed(ids)
+
+
+def check_cache(past_key_values: object) -> Cache:
+    """Return the cache that was given, or a new one."""
+    if past_key_values is None:
+        return DynamicCache()
+    if not isinstance(past_key_values, Cache):
+        raise InvalidRequestError(
+            "past_key_values",
+            type(past_key_values).__name__,
+            "give a cache, such as `DynamicCache()`; tuples go through "
+            "`DynamicCache.from_legacy_cache`",
+        )
+    return past_key_values
+
+
+def check_cache_position(cache_position: Tensor | None, start: int, length: int) -> None:
+    """Refuse positions other than those behind the cache."""
+    if cache_position is not None and cache_position.tolist() != [*range(start, start + length)]:
+        raise InvalidRequestError(
+            "cache_position",
+            cache_position.tolist(),
+            f"tokens are appended to the cache, here at {start} to {start + length - 1}",
+        )
+
+
+def check_mask(
+    attention_mask: Tensor | None, embeddings: Tensor, start: int, name: str = "attention_mask"
+) -> Tensor | None:
+    """Return a boolean mask ``[B, P + S]``."""
+    if attention_mask is None:
+        return None
+    expected = (embeddings.shape[0], start + embeddings.shape[1])
+    if attention_mask.shape != expected:
+        allowed = f"{list(expected)}: rows, and positions of cache and input together"
+        raise wrong_shape(name, attention_mask, allowed)
+    return attention_mask.to(embeddings.device) != 0
+
+
+def states_to_project(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """Return the hidden states ``[B, n, E]`` that logits are wanted for."""
+    if isinstance(logits_to_keep, Tensor):
+        return hidden[:, logits_to_keep.to(hidden.device)]
+    if isinstance(logits_to_keep, bool) or logits_to_keep < 0:
+        raise InvalidRequestError(
+            "logits_to_keep", logits_to_keep, "give a number of positions, 0 for all"
+        )
+    return hidden[:, -logits_to_keep:] if logits_to_keep else hidden
+
+
+def loss_of(logits: Tensor, labels: Tensor | None, *, shift: int) -> Tensor | None:
+    """Mean negative log-likelihood of each label, told by the logits ``shift`` positions before."""
+    if labels is None:
+        return None
+    if labels.shape != logits.shape[:2]:
+        raise wrong_shape("labels", labels, str(list(logits.shape[:2])))
+    predicted = logits[:, : logits.shape[1] - shift].float().flatten(0, 1)
+    wanted = labels[:, shift:].to(logits.device).flatten()
+    return F.cross_entropy(predicted, wanted, ignore_index=IGNORED)
+
+
+def wrong_shape(name: str, given: Tensor, allowed: str) -> InvalidRequestError:
+    """The error of a tensor that has another shape than it may."""
+    return InvalidRequestError(name, tuple(given.shape), f"its shape must be {allowed}")

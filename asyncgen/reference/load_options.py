@@ -1,0 +1,295 @@
+"""The arguments by which people know how to load things, checked and translated.
+
+Nothing is loaded here. An argument that cannot be honoured is an error that names it; one whose
+meaning holds anyway is accepted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+import torch
+
+from asyncgen.checkpoints.packed.bits_and_bytes import packing_asked
+from asyncgen.checkpoints.packed.quantise import check_packing
+from asyncgen.errors import InvalidRequestError
+from asyncgen.families.config import LiveConfig
+from asyncgen.families.config.editable_config import CALL_DEFAULTS, FREE
+from asyncgen.generation.config.rules import require, switch
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from asyncgen.checkpoints.packed.bits_and_bytes import BitsAndBytesConfig
+    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.runtime.progress import ProgressOption
+    from asyncgen.text.batch_encoding import Side
+
+
+class HubAddress(TypedDict, total=False):
+    """Where a checkpoint lies on the hub, and how it is reached."""
+
+    revision: str | None
+    """Branch, tag or commit on the hub."""
+    token: str | bool | None
+    """Access token for the hub."""
+    cache_dir: str | os.PathLike[str] | None
+    """Where downloads are kept."""
+    local_files_only: bool
+    """Never download."""
+    subfolder: str
+    """Folder of the checkpoint inside of the source."""
+    trust_remote_code: bool | None
+    """No remote code is run, so ``True`` is an error."""
+    progress: ProgressOption
+    """How far downloads and loading are: as in :func:`asyncgen.load_model`."""
+
+
+class ModelOptions(HubAddress, total=False):
+    """The keywords of ``from_pretrained`` of a model."""
+
+    config: LiveConfig | None
+    """A configuration from ``AutoConfig``: what was set on it is set on the model's."""
+    dtype: str | torch.dtype | None
+    """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
+    torch_dtype: str | torch.dtype | None
+    """The older name of ``dtype``."""
+    quantize: Packing | None
+    """``"int8"`` or ``"int4"``: weights are packed while they are read."""
+    quantization_config: BitsAndBytesConfig | None
+    """The reference's way to ask for that."""
+    load_in_8bit: bool | None
+    """The older one."""
+    load_in_4bit: bool | None
+    """See ``load_in_8bit``."""
+    device_map: str | int | torch.device | dict[str, Any] | None
+    """``None`` is the CPU, ``"auto"`` is CUDA where there is one; or one device for the whole."""
+    attn_implementation: str | None
+    """``"eager"`` or ``"sdpa"``: both are computed by the same kernels, to the same numbers."""
+    low_cpu_mem_usage: bool | None
+    """Accepted: loading always needs little memory."""
+    use_safetensors: bool | None
+    """Only safetensors are read, so ``False`` is an error."""
+    bos_token_id: int | None
+    """Set on ``model.config``, as all that follow."""
+    eos_token_id: int | list[int] | None
+    """See ``bos_token_id``."""
+    pad_token_id: int | None
+    """See ``bos_token_id``."""
+    decoder_start_token_id: int | None
+    """See ``bos_token_id``."""
+    use_cache: bool
+    """See ``bos_token_id``."""
+    output_attentions: bool
+    """See ``bos_token_id``."""
+    output_hidden_states: bool
+    """See ``bos_token_id``."""
+    return_dict: bool
+    """See ``bos_token_id``."""
+
+
+class TokenizerOptions(HubAddress, total=False):
+    """The keywords of ``from_pretrained`` of a tokenizer; ``None`` leaves it to the files."""
+
+    use_fast: bool | None
+    """There are no slow tokenizers, so ``False`` is an error."""
+    legacy: bool | None
+    """``tokenizer.json`` says how text is split, so ``True`` is an error."""
+    add_prefix_space: bool | None
+    """Whether a text is split as if a space stood before it."""
+    padding_side: Side | None
+    """Side that padding goes to."""
+    truncation_side: Side | None
+    """Side that truncation removes from."""
+    model_max_length: int | None
+    """Positions that the model was trained for, in tokens."""
+    chat_template: str | dict[str, str] | None
+    """Jinja text, or several by name."""
+    bos_token: str | None
+    """A token of the vocabulary, as the following three."""
+    eos_token: str | None
+    """See ``bos_token``."""
+    unk_token: str | None
+    """See ``bos_token``."""
+    pad_token: str | None
+    """See ``bos_token``."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def shows(keywords: type) -> Callable[[Function], Function]:
+    """Show keywords that a function takes as ``**options`` one by one in its signature.
+
+    Args:
+        keywords: The TypedDict of these keywords; each may be left out.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.name != "options"]
+        hints: dict[str, Any] = keywords.__annotations__
+        shown = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint.__forward_arg__
+            )
+            for name, hint in hints.items()
+        ]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *shown]
+        )
+        return function
+
+    return decorate
+
+
+_ADDRESS = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "progress")
+_SET = FREE | CALL_DEFAULTS.keys()
+_OFF = frozenset(
+    """
+    force_download ignore_mismatched_sizes max_memory offload_folder offload_state_dict
+    output_loading_info proxies state_dict tp_plan variant
+    from_tf from_flax
+    """.split()
+)
+"""What the reference takes and this library does not: accepted where it is off."""
+
+
+def model_arguments(
+    given: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], dict[str, Any], LiveConfig | None]:
+    """Translate the keywords of ``from_pretrained`` of a model.
+
+    Args:
+        given: See `ModelOptions`.
+        where: What was called, for a message.
+
+    Returns:
+        Arguments for loading, what is to be set on the configuration, and the configuration that
+        was given.
+
+    Raises:
+        InvalidRequestError: An argument that cannot be honoured.
+    """
+    _refuse_unknown(given, ModelOptions.__annotations__.keys(), where)
+    refused = {
+        "use_safetensors": (False, "pickle weights are never opened"),
+        "trust_remote_code": (True, "remote code is never run"),
+    }
+    _refuse(given, refused)
+    for name in ("low_cpu_mem_usage", "use_safetensors", "load_in_8bit", "load_in_4bit"):
+        if given.get(name) is not None:
+            require(name, given[name], switch)
+    attention = given.get("attn_implementation")
+    if attention not in (None, "sdpa", "eager"):
+        raise InvalidRequestError("attn_implementation", attention, "use 'sdpa' or 'eager'")
+    dtype, older, config = given.get("dtype"), given.get("torch_dtype"), given.get("config")
+    if dtype is not None and older is not None and dtype != older:
+        raise InvalidRequestError("torch_dtype", older, f"`dtype` is {dtype}; give one")
+    if config is not None and not isinstance(config, LiveConfig):
+        allowed = "give what `AutoConfig.from_pretrained` returns"
+        raise InvalidRequestError("config", type(config).__name__, allowed)
+    arguments = _address(given)
+    arguments["device"] = check_device_map(given.get("device_map"))
+    packing, computed = packing_asked(
+        given.get("quantization_config"),
+        given.get("load_in_8bit"),
+        given.get("load_in_4bit"),
+        check_packing(given.get("quantize")),
+    )
+    dtype = older if dtype is None else dtype
+    arguments["dtype"] = computed if dtype is None else dtype
+    arguments["quantize"] = packing
+    return arguments, {name: given[name] for name in given if name in _SET}, config
+
+
+def tokenizer_arguments(
+    given: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Translate the keywords of ``from_pretrained`` of a tokenizer.
+
+    Args:
+        given: See `TokenizerOptions`.
+        where: What was called, for a message.
+
+    Returns:
+        Arguments for loading, and attributes to be set.
+
+    Raises:
+        InvalidRequestError: An argument that cannot be honoured.
+    """
+    known = TokenizerOptions.__annotations__.keys()
+    _refuse_unknown(given, known, where)
+    refused = {
+        "use_fast": (False, "only fast tokenizers are read"),
+        "legacy": (True, "`tokenizer.json` says how text is split"),
+        "trust_remote_code": (True, "remote code is never run"),
+    }
+    _refuse(given, refused)
+    arguments = _address(given)
+    arguments["add_prefix_space"] = given.get("add_prefix_space")
+    own = known - HubAddress.__annotations__.keys() - {"use_fast", "legacy", "add_prefix_space"}
+    values = {name: given[name] for name in sorted(own) if given.get(name) is not None}
+    return arguments, values
+
+
+def config_arguments(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Translate the keywords of ``from_pretrained`` of a configuration.
+
+    Args:
+        given: See `HubAddress`.
+        where: What was called, for a message.
+
+    Raises:
+        InvalidRequestError: An argument that cannot be honoured.
+    """
+    _refuse_unknown(given, HubAddress.__annotations__.keys(), where)
+    _refuse(given, {"trust_remote_code": (True, "remote code is never run")})
+    return _address(given)
+
+
+def check_device_map(
+    device_map: str | int | torch.device | dict[str, Any] | None,
+) -> str | int | torch.device:
+    """The one device that a map means.
+
+    Args:
+        device_map: See `ModelOptions`.
+
+    Raises:
+        InvalidRequestError: It spreads a model over several devices, or is none.
+    """
+    device: object = device_map
+    if isinstance(device_map, dict) and set(device_map) == {""}:
+        device = device_map[""]
+    if device is None:
+        return "cpu"
+    # The reference's names for spreading a model over several devices.
+    spread = device in ("balanced", "balanced_low_0", "sequential")
+    if spread or not isinstance(device, str | int | torch.device):
+        raise InvalidRequestError(
+            "device_map", device_map, 'the model stays in one piece: use "auto" or one device'
+        )
+    return device
+
+
+def _address(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in _ADDRESS if given.get(name) is not None}
+
+
+def _refuse(given: Mapping[str, Any], refused: Mapping[str, tuple[bool, str]]) -> None:
+    for name, (value, reason) in refused.items():
+        if given.get(name) is value:
+            raise InvalidRequestError(name, value, reason)
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Any, where: str) -> None:
+    """Raise for the first keyword that is not understood."""
+    for name, value in given.items():
+        is_off = name in _OFF and (value is None or value is False)
+        if name not in known and not is_off:
+            allowed = f"`{where}` does not take it; it takes {sorted(known)}"
+            raise InvalidRequestError(name, value, allowed)

@@ -1,0 +1,1 @@
+"""Serve every room: memory sizes, copies between devices, progress bars, failures of user code."""

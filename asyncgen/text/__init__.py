@@ -1,0 +1,1 @@
+"""Turn text into token ids and back: tokenizers, chat templates, tool calls."""

@@ -1,0 +1,344 @@
+"""Turns chat messages into a prompt, by the template that came with the checkpoint.
+
+Templates are programs from strangers, so they run in jinja's immutable sandbox, and within limits
+(:mod:`asyncgen.text.template_sandbox`). This module knows nothing of tokens and files: template
+text and messages in, text out.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+
+from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from asyncgen.text.chat_content import has_parts, is_text, joined_texts, reads_parts
+from asyncgen.text.template_sandbox import BoundedEnvironment, bounded, measure_format, rendering
+
+if TYPE_CHECKING:
+    from jinja2.parser import Parser
+
+    from asyncgen.types import Message
+
+
+_NO_TEMPLATE = (
+    "this tokenizer has no chat template: pass `chat_template=` (jinja text), give a plain text "
+    "prompt instead of messages, or load the instruction-tuned version of the model"
+)
+
+_MARKER = "asyncgenContinuesHere"
+
+
+def check_messages(conversation: object, parameter: str = "messages") -> None:
+    """Refuse a conversation that no template could read.
+
+    Args:
+        conversation: What the caller gave as messages.
+        parameter: Name to use in the message of the error.
+
+    Raises:
+        InvalidRequestError: It is not a non-empty list of mappings, a role is missing, or a
+            content is neither a text, nor a list of content parts, nor absent beside tool calls.
+    """
+    if isinstance(conversation, str | bytes | Mapping) or not isinstance(conversation, Sequence):
+        raise InvalidRequestError(
+            parameter, conversation, 'give a list of messages, each like {"role": …, "content": …}'
+        )
+    if not conversation:
+        raise InvalidRequestError(parameter, conversation, "give at least one message")
+    for index, message in enumerate(conversation):
+        _check_message(message, f"{parameter}[{index}]")
+
+
+def select_template(
+    templates: str | Mapping[str, str] | None, choice: str | None, *, has_tools: bool
+) -> str:
+    """Pick the template text for one rendering.
+
+    Args:
+        templates: The tokenizer's template, or its templates by name.
+        choice: What the caller passed: a template's name, jinja text, or nothing.
+        has_tools: Whether tools are offered; then a template named ``tool_use`` is preferred.
+
+    Returns:
+        The jinja text.
+
+    Raises:
+        ChatTemplateError: There is no template, or none that is called ``default``.
+    """
+    if isinstance(templates, Mapping):
+        if choice is not None:
+            return templates.get(choice, choice)
+        if has_tools and "tool_use" in templates:
+            return templates["tool_use"]
+        if "default" in templates:
+            return templates["default"]
+        if templates:
+            raise ChatTemplateError(
+                "the tokenizer has several chat templates and none is called `default`: "
+                f"pass `chat_template=` one of {sorted(templates)}"
+            )
+    elif choice is not None:
+        return choice
+    elif templates is not None:
+        return templates
+    raise ChatTemplateError(_NO_TEMPLATE)
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = False,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, object] | None = None,
+) -> str:
+    """Render messages to the text that the model was trained on.
+
+    Args:
+        template: Jinja text. Compiled once, then kept.
+        messages: At least one message with a ``role``. A content of text parts is joined, a part
+            a line, unless the template goes through the parts itself.
+        add_generation_prompt: Ask the template to open the assistant's turn at the end.
+        continue_final_message: End the text right after the last message's content, so that the
+            model continues it; not together with ``add_generation_prompt``.
+        tools: JSON schemas of the functions that the model may call.
+        documents: Documents that the model may quote.
+        variables: More names for the template, such as ``bos_token`` or ``enable_thinking``.
+
+    Returns:
+        The prompt text.
+
+    Raises:
+        InvalidRequestError: The messages, tools or options are malformed.
+        ChatTemplateError: The template is broken, was stopped by the sandbox, or refused.
+    """
+    check_messages(messages)
+    _check_mappings(tools, "tools", "the JSON schema of a function")
+    _check_mappings(documents, "documents", "a document")
+    if continue_final_message:
+        _check_continuation(messages, add_generation_prompt)
+    names: dict[str, object] = {
+        **(variables or {}),
+        "tools": list(tools) if tools is not None else None,
+        "documents": list(documents) if documents is not None else None,
+        "add_generation_prompt": add_generation_prompt,
+    }
+    compiled = _compile(template)
+    if any(map(has_parts, messages)) and not _reads_parts(template):
+        messages = joined_texts(messages)
+    text = _render(compiled, messages, names)
+    if continue_final_message:
+        return _cut_at_marker(_render(compiled, _mark_final(messages), names), text)
+    return text
+
+
+@lru_cache(maxsize=64)
+def template_variables(template: str) -> frozenset[str]:
+    """Names that a template reads and does not set itself.
+
+    Args:
+        template: Jinja text; one that is none reads nothing.
+    """
+    try:
+        return frozenset(meta.find_undeclared_variables(_environment().parse(template)))
+    except jinja2.TemplateError:
+        return frozenset()
+
+
+class _Refusal(Exception):
+    """Raised by a template through ``raise_exception``."""
+
+
+class _GenerationBlock(Extension):
+    """Accept ``{% generation %}…{% endgeneration %}``, which marks the assistant's own words.
+
+    Training masks are made from it. Here the block stands for its body.
+    """
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Parse the block into its body, with a scope of its own as every block has."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _raise_exception(message: object) -> None:
+    raise _Refusal(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    measure_format(form, ())
+    return datetime.now().strftime(form)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes <, >, & and ' for HTML, which a prompt must not contain.
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+@lru_cache(maxsize=1)
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
+    environment.filters["tojson"] = bounded("tojson", _tojson)
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+@lru_cache(maxsize=64)
+def _compile(template: str) -> jinja2.Template:
+    if not isinstance(template, str):
+        raise InvalidRequestError("chat_template", template, "give jinja text")
+    try:
+        return _environment().from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise ChatTemplateError(
+            f"line {error.lineno} of the chat template is not valid jinja: {error.message}"
+        ) from error
+
+
+@lru_cache(maxsize=64)
+def _reads_parts(template: str) -> bool:
+    return reads_parts(_environment().parse(template))
+
+
+def _render(
+    template: jinja2.Template, messages: Sequence[Message], names: Mapping[str, object]
+) -> str:
+    try:
+        given = {**names, "messages": [_without_nones(m) for m in messages]}
+        with rendering(given):
+            return template.render(given)
+    except _Refusal as refusal:
+        raise ChatTemplateError(f"the chat template refused the messages: {refusal}") from refusal
+    except SecurityError as error:
+        raise ChatTemplateError(
+            f"the sandbox stopped the chat template{_where(error)}: {error}; "
+            "do not use this template"
+        ) from error
+    except Exception as error:
+        raise ChatTemplateError(
+            f"the chat template failed{_where(error)}: {type(error).__name__}: {error}; "
+            "check that the messages have the form that this model expects"
+        ) from error
+
+
+def _without_nones(message: Message) -> dict[str, Any]:
+    # As the reference does: templates ask whether a key is defined, and get `content: None` beside
+    # tool calls from OpenAI's clients.
+    return {name: value for name, value in message.items() if value is not None}
+
+
+def _where(error: BaseException) -> str:
+    """Name the template line that an error came from, if it came from one."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename in ("<template>", "<unknown>")
+    ]
+    return f" on line {lines[-1]}" if lines else ""
+
+
+def _check_message(message: object, name: str) -> None:
+    if not isinstance(message, Mapping):
+        raise InvalidRequestError(
+            name, message, 'give a mapping such as {"role": "user", "content": "…"}'
+        )
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidRequestError(
+            f"{name}.role", role, 'give a text such as "system", "user", "assistant" or "tool"'
+        )
+    content = message.get("content")
+    if isinstance(content, str) or (content is None and len(message) > 1):
+        return
+    allowed = "give a text or a list of content parts"
+    if isinstance(content, Sequence) and not isinstance(content, bytes):
+        if all(isinstance(part, str | Mapping) for part in content):
+            return
+        allowed = 'give parts such as {"type": "text", "text": "…"}'
+    raise InvalidRequestError(f"{name}.content", content, allowed)
+
+
+def _check_mappings(value: object, parameter: str, meaning: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+        raise InvalidRequestError(parameter, value, f"give a list, each entry {meaning}")
+    for index, item in enumerate(value):
+        if not isinstance(item, Mapping):
+            raise InvalidRequestError(
+                f"{parameter}[{index}]", item, f"give {meaning}, as a mapping"
+            )
+
+
+def _check_continuation(messages: Sequence[Message], add_generation_prompt: bool) -> None:
+    if add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message",
+            True,
+            "it cannot be combined with `add_generation_prompt`, which opens a new message",
+        )
+    content = messages[-1].get("content")
+    if not isinstance(content, str) and not any(is_text(part) for part in content or ()):
+        raise InvalidRequestError(
+            f"messages[{len(messages) - 1}].content",
+            content,
+            "`continue_final_message` needs a text to continue",
+        )
+
+
+def _mark_final(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with the marker behind the last text of the last one."""
+    last = messages[-1]
+    content = last["content"]
+    if isinstance(content, str):
+        return [*messages[:-1], {**last, "content": content + _MARKER}]
+    index = max(number for number, part in enumerate(content) if is_text(part))
+    parts = [*content]
+    parts[index] = {**parts[index], "text": parts[index]["text"] + _MARKER}
+    return [*messages[:-1], {**last, "content": parts}]
+
+
+def _cut_at_marker(marked: str, plain: str) -> str:
+    """Return ``plain`` up to where the last message's content ends.
+
+    Args:
+        marked: The chat, rendered with the marker behind the last content.
+        plain: The same chat without the marker.
+    """
+    if _MARKER not in marked:
+        raise ChatTemplateError(
+            "the last message does not appear in the rendered chat, so it cannot be continued: "
+            "this template changes or drops it; leave `continue_final_message` out"
+        )
+    text = marked[: marked.rindex(_MARKER)]
+    # A template that trims contents keeps the spaces before the marker, but not in the real chat.
+    return text if plain.startswith(text) else text.rstrip()

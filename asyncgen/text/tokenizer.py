@@ -1,0 +1,598 @@
+"""Text to token ids and back, over the `tokenizers` library.
+
+A :class:`Tokenizer` is read from the folder of a checkpoint. ``tokenizer.json`` alone decides how
+text is split and which special tokens frame it; the other files give special tokens their roles
+and bring the chat template. This module knows nothing of models, devices and threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeGuard, overload
+
+from tokenizers.models import BPE
+
+from asyncgen.checkpoints.hub import checked_folder
+from asyncgen.errors import InvalidRequestError
+from asyncgen.text.batch_encoding import (
+    BatchEncoding,
+    Padding,
+    Side,
+    check_side,
+    collate,
+    pack_rows,
+    pad_rows,
+    rounded_up,
+)
+from asyncgen.text.chat_template import check_messages, render_chat, select_template
+from asyncgen.text.tokenizer_files import (
+    NO_MAX_LENGTH,
+    TokenizerSettings,
+    read_tokenizer,
+    write_tokenizer,
+)
+from asyncgen.text.vocabulary import Vocabulary, as_ids
+
+if TYPE_CHECKING:
+    import os
+
+    import torch
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as Backend
+
+    from asyncgen.types import Message
+
+__all__ = ["BatchEncoding", "Tokenizer"]
+
+TokenIds: TypeAlias = "int | Sequence[int] | torch.Tensor"
+
+_LONG_TEXT = 2000
+"""Characters from which on `encode_batch` is used: `encode` holds the GIL, 0.4 ms per 1,000."""
+
+_LONG_IDS = 2000
+"""Tokens from which on `decode_batch` is used, which releases the GIL as well."""
+
+_SPACED_MARKS = re.compile(r" (?=[.?!,]|n't|'(?:m|s|ve|re)\b)")
+
+
+class Tokenizer(Vocabulary):
+    """Text to token ids and back.
+
+    Encoding and decoding may be called from several threads at once; setting an attribute
+    meanwhile may not.
+
+    Attributes:
+        chat_template: Jinja text, or several by name, or ``None``.
+        model_max_length: Positions that the model was trained for, in tokens; a huge number where
+            the files name none. Used by ``padding="max_length"`` and ``truncation=True``.
+        name_or_path: Where the tokenizer came from.
+        init_kwargs: What ``tokenizer_config.json`` says, as it is.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        extra_special_tokens: Sequence[str] = (),
+        chat_template: str | Mapping[str, str] | None = None,
+        model_max_length: int = NO_MAX_LENGTH,
+        padding_side: Side = "left",
+        truncation_side: Side = "right",
+        clean_up_tokenization_spaces: bool = False,
+        name_or_path: str = "",
+        init_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Wrap a backend.
+
+        Args:
+            backend: Tokenizer of the `tokenizers` library. Its own padding and truncation are
+                switched off; they are arguments of the call here.
+            special_tokens: Special tokens by role, such as ``{"eos_token": "</s>"}``.
+            extra_special_tokens: Special tokens without a role.
+            chat_template: Jinja text, or several by name.
+            model_max_length: Positions that the model was trained for, in tokens.
+            padding_side: Side that padding goes to; generation needs ``"left"``.
+            truncation_side: Side that truncation removes from.
+            clean_up_tokenization_spaces: Default of :meth:`decode`.
+            name_or_path: Where the tokenizer came from.
+            init_kwargs: What its ``tokenizer_config.json`` says, to be saved with it.
+
+        Raises:
+            InvalidRequestError: A special token has an unknown role or is not in the vocabulary.
+        """
+        backend.no_padding()
+        backend.no_truncation()
+        super().__init__(backend, special_tokens, extra_special_tokens)
+        self.chat_template = chat_template
+        self.model_max_length = model_max_length
+        self.padding_side = padding_side
+        self.truncation_side = truncation_side
+        self.clean_up_tokenization_spaces = clean_up_tokenization_spaces
+        self.name_or_path = name_or_path
+        self.init_kwargs = dict(init_kwargs or {})
+
+    @classmethod
+    def from_folder(
+        cls, folder: str | os.PathLike[str], *, add_prefix_space: bool | None = None
+    ) -> Self:
+        """Read the tokenizer of a checkpoint.
+
+        Args:
+            folder: A GGUF file, or folder with ``tokenizer.json``; ``tokenizer_config.json``,
+                ``special_tokens_map.json``, ``added_tokens.json``, ``chat_template.jinja`` and
+                ``additional_chat_templates`` are read where they exist.
+            add_prefix_space: Whether a text that begins a word is split as if a space stood
+                before it; ``None`` leaves it to ``tokenizer.json``.
+
+        Raises:
+            ModelLoadError: A file is missing or cannot be read.
+            InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
+        """
+        settings, backend = read_tokenizer(folder, add_prefix_space=add_prefix_space)
+        return cls(
+            backend,
+            special_tokens=settings.special_tokens,
+            extra_special_tokens=settings.extra_special_tokens,
+            chat_template=settings.chat_template,
+            model_max_length=settings.model_max_length,
+            padding_side=settings.padding_side,
+            # It would destroy the text of a BPE model, and many files of such models ask for it.
+            clean_up_tokenization_spaces=settings.clean_up_tokenization_spaces
+            and not isinstance(backend.model, BPE),
+            truncation_side=settings.truncation_side,
+            name_or_path=str(folder),
+            init_kwargs=settings.stated,
+        )
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+        push_to_hub: bool = False,
+    ) -> tuple[str, ...]:
+        """Save to a folder, for :func:`load_tokenizer` and for the reference alike.
+
+        Args:
+            save_directory: The folder; made where it does not exist.
+            legacy_format: Only ``tokenizer.json`` is written, so ``True`` is an error.
+            filename_prefix: What the names of the files begin with, and a ``-``.
+            push_to_hub: Nothing is uploaded, so ``True`` is an error.
+
+        Returns:
+            Paths of the files: ``tokenizer.json``, ``tokenizer_config.json``,
+            ``special_tokens_map.json``, and the chat templates.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+        """
+        if legacy_format:
+            raise InvalidRequestError("legacy_format", True, "only tokenizer.json is written")
+        if push_to_hub:
+            raise InvalidRequestError("push_to_hub", True, "upload the folder with the hub's tool")
+        settings = TokenizerSettings(
+            special_tokens=self._roles,
+            extra_special_tokens=self._extra,
+            chat_template=self.chat_template,
+            model_max_length=self.model_max_length,
+            padding_side=self.padding_side,
+            truncation_side=self.truncation_side,
+            clean_up_tokenization_spaces=self.clean_up_tokenization_spaces,
+            stated=self.init_kwargs,
+        )
+        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        folder = checked_folder(save_directory)
+        return write_tokenizer(folder, self.backend_tokenizer, settings, prefix=prefix)
+
+    @property
+    def padding_side(self) -> Side:
+        """Side that padding goes to."""
+        return self._padding_side
+
+    @padding_side.setter
+    def padding_side(self, side: Side) -> None:
+        self._padding_side = check_side("padding_side", side)
+
+    @property
+    def truncation_side(self) -> Side:
+        """Side that truncation removes from."""
+        return self._truncation_side
+
+    @truncation_side.setter
+    def truncation_side(self, side: Side) -> None:
+        self._truncation_side = check_side("truncation_side", side)
+
+    def __repr__(self) -> str:
+        """Return a line with the source, the size and the special tokens."""
+        return (
+            f"{type(self).__name__}({self.name_or_path!r}, tokens={len(self)}, "
+            f"padding_side={self.padding_side!r}, special_tokens={self._roles})"
+        )
+
+    def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
+        """Split ``text`` into tokens as they stand in the vocabulary."""
+        return self._encode(text, add_special_tokens).tokens
+
+    def encode_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Encode one text.
+
+        Long texts free the GIL, so that a thread may call this beside a running event loop.
+
+        Args:
+            text: The text.
+            add_special_tokens: Frame it with special tokens, where the tokenizer does so.
+
+        Returns:
+            The token ids.
+
+        Raises:
+            InvalidRequestError: ``text`` is not a string, or holds half a character.
+        """
+        return self._encode(text, add_special_tokens).ids
+
+    @overload
+    def encode(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: None = None,
+    ) -> list[int]: ...
+
+    @overload
+    def encode(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: Literal["pt"],
+    ) -> torch.Tensor: ...
+
+    def encode(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: Literal["pt"] | None = None,
+    ) -> list[int] | torch.Tensor:
+        """Encode one text; the parameters are those of a call.
+
+        Returns:
+            The token ids, or an int64 tensor ``[1, S]`` with ``return_tensors="pt"``.
+        """
+        if not isinstance(text, str):
+            raise InvalidRequestError(
+                "text", text, "give one string; call the tokenizer itself for a list"
+            )
+        return self(
+            text,
+            add_special_tokens,
+            truncation=truncation,
+            max_length=max_length,
+            return_tensors=return_tensors,
+        )["input_ids"]
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        add_special_tokens: bool = True,
+        *,
+        padding: Padding = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        padding_side: Side | None = None,
+        return_tensors: Literal["pt"] | None = None,
+        return_attention_mask: bool = True,
+        return_token_type_ids: bool = False,
+    ) -> BatchEncoding:
+        """Encode one text or several.
+
+        Args:
+            text: A text, or a list of texts.
+            add_special_tokens: Frame each with special tokens, where the tokenizer does so.
+            padding: ``True`` or ``"longest"`` pads to the longest text, ``"max_length"`` to
+                ``max_length``.
+            truncation: Cut to ``max_length`` tokens, special tokens included.
+            max_length: A number of tokens; ``model_max_length`` if left out.
+            padding_side: Overrides the attribute for this call.
+            return_tensors: ``"pt"`` for tensors.
+            return_attention_mask: Whether to return ``attention_mask``.
+            return_token_type_ids: There are none, so ``True`` is an error.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``: lists of ints for one text, lists of such lists
+            for several, int64 tensors ``[B, S]`` with ``"pt"``.
+
+        Raises:
+            InvalidRequestError: A parameter is malformed, padding was asked for without a
+                ``pad_token``, or tensors of texts with different lengths without padding.
+        """
+        texts = [text] if isinstance(text, str) else _check_texts(text)
+        if padding not in (True, False, "longest", "max_length", "do_not_pad"):
+            raise InvalidRequestError(
+                "padding", padding, "use True, False, 'longest' or 'max_length'"
+            )
+        if return_tensors not in (None, "pt"):
+            raise InvalidRequestError("return_tensors", return_tensors, "use 'pt' or None")
+        if return_token_type_ids:
+            raise InvalidRequestError("return_token_type_ids", True, "a text has no types here")
+        limit = self._limit(max_length, padding, truncation)
+        rows = self._encode_rows(texts, add_special_tokens, limit if truncation else None)
+        data = {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
+        if padding in (True, "longest", "max_length"):
+            side = self.padding_side if padding_side is None else padding_side
+            pad_rows(
+                rows,
+                data["attention_mask"],
+                width=limit if padding == "max_length" else max(map(len, rows), default=0),
+                pad_id=self._needed_pad_id(),
+                side=check_side("padding_side", side),
+            )
+        if not return_attention_mask:
+            del data["attention_mask"]
+        return pack_rows(data, single=isinstance(text, str), return_tensors=return_tensors)
+
+    def pad(
+        self,
+        encoded_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        padding: Padding = True,
+        *,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: Side | None = None,
+        return_tensors: Literal["pt"] | None = None,
+    ) -> BatchEncoding:
+        """Pad what was encoded before.
+
+        Args:
+            encoded_inputs: A list of what calls returned for a text each, or one such result.
+            padding: As in a call.
+            max_length: As in a call.
+            pad_to_multiple_of: Pad further, to a multiple of this number of tokens.
+            padding_side: Overrides the attribute for this call.
+            return_tensors: ``"pt"`` for tensors ``[B, S]``.
+
+        Raises:
+            InvalidRequestError: As a call does, or it is not what calls return.
+        """
+        data, single = collate(encoded_inputs)
+        if padding in (True, "longest", "max_length"):
+            rows, limit = data["input_ids"], self._limit(max_length, padding, False)
+            width = limit if padding == "max_length" else max(map(len, rows), default=0)
+            side = self.padding_side if padding_side is None else padding_side
+            pad_rows(
+                rows,
+                data["attention_mask"],
+                width=rounded_up(width, pad_to_multiple_of),
+                pad_id=self._needed_pad_id(),
+                side=check_side("padding_side", side),
+            )
+        return pack_rows(data, single=single, return_tensors=return_tensors)
+
+    def decode(
+        self,
+        token_ids: TokenIds,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> str:
+        """Turn token ids into text.
+
+        Args:
+            token_ids: One id, a list of ids, or a tensor ``[S]``. Ids beyond the vocabulary are
+                left out, as the reference does.
+            skip_special_tokens: Leave special tokens out.
+            clean_up_tokenization_spaces: Remove the space before English punctuation and
+                contractions; ``None`` takes the attribute.
+
+        Raises:
+            InvalidRequestError: An id is negative, or there are several rows.
+        """
+        ids, backend = as_ids(token_ids), self.backend_tokenizer
+        if len(ids) >= _LONG_IDS:
+            (text,) = backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
+        else:
+            text = backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        clean = clean_up_tokenization_spaces
+        if clean is None:
+            clean = self.clean_up_tokenization_spaces
+        return _SPACED_MARKS.sub("", text.replace(" ' ", "'")) if clean else text
+
+    def batch_decode(
+        self,
+        sequences: Sequence[Sequence[int]] | Sequence[torch.Tensor] | torch.Tensor,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """Turn rows of token ids into texts.
+
+        Args:
+            sequences: Lists of ids, or a tensor ``[B, S]``.
+            skip_special_tokens: As in :meth:`decode`.
+            clean_up_tokenization_spaces: As in :meth:`decode`.
+        """
+        rows: Any = sequences.tolist() if hasattr(sequences, "tolist") else sequences
+        return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Message] | Sequence[Sequence[Message]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        padding: Padding = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: Literal["pt"] | None = None,
+        return_dict: bool = False,
+        **template_variables: Any,
+    ) -> Any:
+        """Render chat messages to the prompt that the model was trained on.
+
+        Args:
+            conversation: Messages, each a mapping with ``role`` and ``content``; or a list of
+                such conversations.
+            tools: JSON schemas of the functions that the model may call.
+            documents: Documents that the model may quote.
+            chat_template: Jinja text, or the name of one of the tokenizer's templates.
+            add_generation_prompt: Ask the template to open the assistant's turn at the end.
+            continue_final_message: End right after the last message, for the model to go on.
+            tokenize: Return token ids; ``False`` for text.
+            padding: As in a call; needs ``tokenize``.
+            truncation: As in a call; needs ``tokenize``.
+            max_length: As in a call; needs ``tokenize``.
+            return_tensors: ``"pt"`` for tensors ``[B, S]``; needs ``tokenize``.
+            return_dict: Return the :class:`BatchEncoding` instead of the ids alone.
+            **template_variables: More names for the template, such as ``enable_thinking=False``.
+
+        Returns:
+            Text, ids or a :class:`BatchEncoding`; a list of texts or of lists of ids for several
+            conversations.
+
+        Raises:
+            InvalidRequestError: The messages or a parameter are malformed.
+            ChatTemplateError: There is no template, it is broken, or it refused the messages.
+        """
+        several = _is_batch(conversation)
+        conversations: Any = conversation if several else [conversation]
+        template = select_template(self.chat_template, chat_template, has_tools=tools is not None)
+        texts = []
+        for index, messages in enumerate(conversations):
+            check_messages(messages, f"conversation[{index}]" if several else "messages")
+            texts.append(
+                render_chat(
+                    template,
+                    messages,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    documents=documents,
+                    variables={**self._roles, **template_variables},
+                )
+            )
+        rendered = texts if several else texts[0]
+        options: dict[str, Any] = {
+            "padding": padding,
+            "truncation": truncation,
+            "max_length": max_length,
+            "return_tensors": return_tensors,
+        }
+        if not tokenize:
+            for name, value in {**options, "return_dict": return_dict}.items():
+                if value:
+                    raise InvalidRequestError(name, value, "it needs `tokenize=True`")
+            return rendered
+        encoded = self(rendered, add_special_tokens=False, **options)
+        return encoded if return_dict else encoded["input_ids"]
+
+    def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
+        if not isinstance(text, str):
+            raise InvalidRequestError("text", text, "give a string")
+        backend = self.backend_tokenizer
+        try:
+            if len(text) < _LONG_TEXT:
+                return backend.encode(text, add_special_tokens=add_special_tokens)
+            return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        except TypeError as error:
+            raise _not_unicode([text], error) from None
+        except BaseException as error:
+            raise _without_panic([text], error) from error
+
+    def _encode_rows(
+        self, texts: Sequence[str], add_special_tokens: bool, limit: int | None
+    ) -> list[list[int]]:
+        if limit is None:
+            if len(texts) == 1:
+                return [self._encode(texts[0], add_special_tokens).ids]
+            try:
+                encodings = self.backend_tokenizer.encode_batch_fast(
+                    list(texts), add_special_tokens=add_special_tokens
+                )
+            except TypeError as error:
+                raise _not_unicode(texts, error) from None
+            except BaseException as error:
+                raise _without_panic(texts, error) from error
+            return [encoding.ids for encoding in encodings]
+        return [self._encode_truncated(text, add_special_tokens, limit) for text in texts]
+
+    def _encode_truncated(self, text: str, add_special_tokens: bool, limit: int) -> list[int]:
+        # The backend's own truncation is a setting, which other threads would see.
+        frame = self.backend_tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
+        if limit < frame:
+            raise InvalidRequestError(
+                "max_length", limit, f"the special tokens alone are {frame}; give more"
+            )
+        bare = self._encode(text, add_special_tokens=False)
+        bare.truncate(limit - frame, direction=self.truncation_side)
+        return self.backend_tokenizer.post_process(bare, None, add_special_tokens).ids
+
+    def _limit(self, max_length: int | None, padding: Padding, truncation: bool) -> int:
+        if not isinstance(truncation, bool):
+            raise InvalidRequestError("truncation", truncation, "use True or False")
+        if max_length is None:
+            if padding == "max_length" and self.model_max_length >= NO_MAX_LENGTH:
+                raise InvalidRequestError(
+                    "padding", padding, "this tokenizer names no length; give `max_length`"
+                )
+            return self.model_max_length
+        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 0:
+            raise InvalidRequestError("max_length", max_length, "give a number of tokens")
+        if not truncation and padding != "max_length":
+            raise InvalidRequestError(
+                "max_length", max_length, "add `truncation=True` or `padding='max_length'`"
+            )
+        return max_length
+
+    def _needed_pad_id(self) -> int:
+        pad_id = self.pad_token_id
+        if pad_id is None:
+            raise InvalidRequestError(
+                "padding",
+                True,
+                "the tokenizer has no padding token; set one, for example "
+                "`tokenizer.pad_token = tokenizer.eos_token`",
+            )
+        return pad_id
+
+
+def _check_texts(texts: object) -> list[str]:
+    if _is_list(texts) and all(isinstance(text, str) for text in texts):
+        return list(texts)
+    raise InvalidRequestError("text", texts, "give a string or a list of strings")
+
+
+def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
+    """What the backend calls a wrong type: a text with half a character, which no text has."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as found:
+            allowed = f"no Unicode text: a lone surrogate at position {found.start}"
+            return InvalidRequestError("text", text, allowed)
+    return error
+
+
+def _without_panic(texts: Sequence[str], error: BaseException) -> BaseException:
+    """What the backend raises when its pattern gives up: no ``Exception``, though it is one."""
+    if type(error).__module__ != "pyo3_runtime":
+        return error
+    value = texts[0] if len(texts) == 1 else texts
+    return InvalidRequestError("text", value, f"the tokenizer gave up over it: {error}")
+
+
+def _is_batch(conversation: object) -> bool:
+    return _is_list(conversation) and len(conversation) > 0 and _is_list(conversation[0])
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

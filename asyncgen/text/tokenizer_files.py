@@ -1,0 +1,332 @@
+"""Reads and writes the files that make up a tokenizer in a checkpoint folder.
+
+``tokenizer.json`` is the tokenizer; the other files give special tokens their roles, add tokens
+and bring chat templates. Nothing here encodes or decodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+
+from asyncgen.checkpoints.gguf.file_choice import is_single
+from asyncgen.checkpoints.gguf.tokenizer import read_gguf_tokenizer
+from asyncgen.checkpoints.hub import read_json, read_text, write_text
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.text.batch_encoding import Side, check_side
+
+if TYPE_CHECKING:
+    import os
+
+
+NO_MAX_LENGTH = int(1e30)
+"""``model_max_length`` of a tokenizer whose files name none, as the reference has it."""
+
+ROLES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+_PANIC = "PanicException"
+"""What a failed assertion in Rust becomes: no `Exception`, of a class that cannot be imported."""
+
+_CONVERT = (
+    "convert it once with `transformers.AutoTokenizer.from_pretrained(folder)"
+    ".save_pretrained(folder)`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSettings:
+    """What the files beside ``tokenizer.json`` say.
+
+    Attributes:
+        special_tokens: Special tokens by role.
+        extra_special_tokens: Special tokens without a role.
+        added_tokens: Tokens by id that belong to the vocabulary on top of ``tokenizer.json``.
+        chat_template: Jinja text, or several by name, or ``None``.
+        model_max_length: Positions that the model was trained for, in tokens.
+        padding_side: Side that padding goes to.
+        truncation_side: Side that truncation removes from.
+        clean_up_tokenization_spaces: Whether decoding removes spaces before punctuation.
+        stated: What ``tokenizer_config.json`` says, as it is.
+    """
+
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    extra_special_tokens: Sequence[str] = ()
+    added_tokens: Mapping[int, AddedToken] = field(default_factory=dict)
+    chat_template: str | Mapping[str, str] | None = None
+    model_max_length: int = NO_MAX_LENGTH
+    padding_side: Side = "left"
+    truncation_side: Side = "right"
+    clean_up_tokenization_spaces: bool = False
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_tokenizer(
+    place: str | os.PathLike[str], *, add_prefix_space: bool | None = None
+) -> tuple[TokenizerSettings, Backend]:
+    """Read a tokenizer, and what is said of it.
+
+    Args:
+        place: Folder of a checkpoint, or a GGUF file.
+        add_prefix_space: Overrides the pre-tokenizer's setting of that name.
+
+    Raises:
+        ModelLoadError: There is none, or it cannot be read.
+        UnsupportedModelError: That of a GGUF file is of a kind that is not read.
+        InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
+    """
+    path = Path(place)
+    if is_single(path):
+        if add_prefix_space is not None:
+            raise InvalidRequestError("add_prefix_space", add_prefix_space, "a GGUF file says it")
+        backend, stated = read_gguf_tokenizer(path)
+        return TokenizerSettings(**stated), backend
+    settings = read_settings(path)
+    return settings, read_backend(path, settings, add_prefix_space=add_prefix_space)
+
+
+def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
+    """Read every file beside ``tokenizer.json``; all of them may be absent.
+
+    Raises:
+        ModelLoadError: A file is not what its name says.
+    """
+    path = Path(folder)
+    config_file = path / "tokenizer_config.json"
+    config = _read_optional(config_file)
+    tokens = {**_read_optional(path / "special_tokens_map.json"), **config}
+    try:
+        return TokenizerSettings(
+            special_tokens={role: _content(tokens[role]) for role in ROLES if tokens.get(role)},
+            extra_special_tokens=_extra_tokens(tokens),
+            added_tokens=_added_tokens(_read_optional(path / "added_tokens.json"), config),
+            chat_template=_chat_template(path, config),
+            model_max_length=int(config.get("model_max_length") or NO_MAX_LENGTH),
+            padding_side=check_side("padding_side", config.get("padding_side", "left")),
+            truncation_side=check_side("truncation_side", config.get("truncation_side", "right")),
+            clean_up_tokenization_spaces=bool(config.get("clean_up_tokenization_spaces")),
+            stated=config,
+        )
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ModelLoadError(
+            f"{config_file} or a file beside it has an entry of the wrong kind "
+            f"({type(error).__name__}: {error}); download the tokenizer again"
+        ) from error
+
+
+def read_backend(
+    folder: str | os.PathLike[str],
+    settings: TokenizerSettings,
+    *,
+    add_prefix_space: bool | None = None,
+) -> Backend:
+    """Read ``tokenizer.json`` and add the tokens that the settings name.
+
+    Args:
+        folder: Folder of the checkpoint.
+        settings: What the other files say.
+        add_prefix_space: Overrides the pre-tokenizer's setting of that name.
+
+    Raises:
+        ModelLoadError: There is no ``tokenizer.json``, or it cannot be read.
+        InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
+    """
+    file = Path(folder) / "tokenizer.json"
+    if not file.is_file():
+        raise ModelLoadError(_missing(file))
+    text = read_text(file)
+    if add_prefix_space is not None:
+        text = _with_prefix_space(text, add_prefix_space)
+    try:
+        backend = Backend.from_str(text)
+        _add_tokens(backend, settings)
+    except ModelLoadError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise  # somebody wants to leave
+        raise ModelLoadError(
+            f"{file} is not a tokenizer file ({str(error)[:300]}); download it again"
+        ) from error
+    return backend
+
+
+def write_tokenizer(
+    folder: Path, backend: Backend, settings: TokenizerSettings, *, prefix: str = ""
+) -> tuple[str, ...]:
+    """Write every file of a tokenizer; those of one that was saved there before are replaced.
+
+    Args:
+        folder: Where to; it exists.
+        backend: The tokenizer.
+        settings: What belongs into the files beside it.
+        prefix: What the names of the files begin with.
+
+    Returns:
+        The paths of the files.
+    """
+    tokens: dict[str, Any] = dict(settings.special_tokens)
+    if settings.extra_special_tokens:
+        tokens["additional_special_tokens"] = list(settings.extra_special_tokens)
+    texts = {
+        "tokenizer.json": backend.to_str(pretty=True),
+        "tokenizer_config.json": _as_json(
+            _stated_now(settings, is_bpe=isinstance(backend.model, BPE))
+        ),
+        "special_tokens_map.json": _as_json(tokens),
+    }
+    extra = folder / "additional_chat_templates"
+    old = [folder / "added_tokens.json", folder / "chat_template.jinja", *extra.glob("*.jinja")]
+    templates = settings.chat_template or {}
+    if isinstance(templates, str):
+        templates = {"default": templates}
+    for name, text in templates.items():
+        is_default = name == "default"
+        texts["chat_template.jinja" if is_default else f"{extra.name}/{name}.jinja"] = text
+    files = []
+    for name, text in texts.items():
+        file = folder / name
+        file = file.with_name(prefix + file.name)
+        file.parent.mkdir(exist_ok=True)
+        write_text(file, text)
+        files.append(file)
+    for file in old:
+        if file not in files and not prefix:
+            file.unlink(missing_ok=True)
+    return tuple(map(str, files))
+
+
+def _stated_now(settings: TokenizerSettings, *, is_bpe: bool) -> dict[str, Any]:
+    """What ``tokenizer_config.json`` is to say: as it was, but for what was changed."""
+    # What these said of tokens and templates is in files of their own.
+    elsewhere = ("added_tokens_decoder", "chat_template", "name_or_path", "auto_map")
+    stated = {key: value for key, value in settings.stated.items() if key not in elsewhere}
+    stated.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    for role in ROLES:
+        token, was = settings.special_tokens.get(role), stated.get(role)
+        if was is None or token is None or _content(was) != token:
+            stated[role] = token
+    if list(settings.extra_special_tokens) != _extra_tokens(stated):
+        stated.pop("extra_special_tokens", None)
+        stated["additional_special_tokens"] = list(settings.extra_special_tokens)
+    clean = settings.clean_up_tokenization_spaces
+    # Files of BPE models ask for it in vain: see `Tokenizer.from_folder`.
+    if clean != bool(stated.get("clean_up_tokenization_spaces")) and (clean or not is_bpe):
+        stated["clean_up_tokenization_spaces"] = clean
+    stated["padding_side"] = settings.padding_side
+    stated["truncation_side"] = settings.truncation_side
+    if settings.model_max_length != NO_MAX_LENGTH or "model_max_length" in stated:
+        stated["model_max_length"] = settings.model_max_length
+    return stated
+
+
+def _as_json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _read_optional(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.is_file() else {}
+
+
+def _missing(file: Path) -> str:
+    folder = file.parent
+    if not folder.is_dir():
+        return f"there is no folder {str(folder)!r}; check the path"
+    for other in ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"):
+        if (folder / other).is_file():
+            return f"{folder} has {other} but no tokenizer.json; {_CONVERT}"
+    return f"{folder} has no tokenizer.json; copy the tokenizer's files there"
+
+
+def _content(token: object) -> str:
+    content = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(content, str):
+        raise TypeError(f"{token!r} is not a token")
+    return content
+
+
+def _extra_tokens(tokens: Mapping[str, Any]) -> list[str]:
+    named = tokens.get("extra_special_tokens") or []
+    listed = list(named.values() if isinstance(named, Mapping) else named)
+    listed += tokens.get("additional_special_tokens") or []
+    return list(dict.fromkeys(_content(token) for token in listed))
+
+
+def _added_tokens(by_text: Mapping[str, Any], config: Mapping[str, Any]) -> dict[int, AddedToken]:
+    added = {int(token_id): AddedToken(text, normalized=True) for text, token_id in by_text.items()}
+    for token_id, entry in (config.get("added_tokens_decoder") or {}).items():
+        flags = {
+            name: bool(entry.get(name, False))
+            for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
+        }
+        added[int(token_id)] = AddedToken(_content(entry), **flags)
+    return dict(sorted(added.items()))
+
+
+def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
+    """Make every named token a token: first those with ids, in order, then the special ones."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for token_id, token in settings.added_tokens.items():
+        if token.content in known:
+            continue
+        backend.add_tokens([token])
+        found = backend.token_to_id(token.content)
+        if found != token_id:
+            raise ModelLoadError(
+                f"the added token {token.content!r} should have id {token_id}, but tokenizer.json "
+                f"makes it {found}; the tokenizer's files do not belong together: download them all"
+            )
+    decoder = backend.get_added_tokens_decoder().values()
+    special = {token.content for token in decoder if token.special}
+    named = [*settings.special_tokens.values(), *settings.extra_special_tokens]
+    backend.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text in named if text not in special]
+    )
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
+    stored = config.get("chat_template")
+    templates: dict[str, str] = {}
+    if isinstance(stored, str):
+        templates["default"] = stored
+    elif stored is not None:
+        templates = {entry["name"]: entry["template"] for entry in stored}
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        templates["default"] = read_text(file)
+    for extra in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        templates[extra.stem] = read_text(extra)
+    if set(templates) == {"default"}:
+        return templates["default"]
+    return templates or None
+
+
+def _with_prefix_space(text: str, value: bool) -> str:
+    """Return ``tokenizer.json`` with the pre-tokenizer's prefix space switched on or off."""
+    state = json.loads(text)
+    first = state.get("pre_tokenizer") or {}
+    steps = [first, *first.get("pretokenizers", [])]
+    spaced = [step for step in steps if "add_prefix_space" in step]
+    for step in spaced:
+        step["add_prefix_space"] = value
+    if not spaced:
+        raise InvalidRequestError(
+            "add_prefix_space",
+            value,
+            "this tokenizer's prefix is fixed in its tokenizer.json; put the space in the text",
+        )
+    return json.dumps(state)

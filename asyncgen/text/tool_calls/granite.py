@@ -1,0 +1,21 @@
+"""Granite 3: ``<|tool_call|>[{…}]``. (Granite 4 writes as Qwen does.)"""
+
+from __future__ import annotations
+
+from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.json_calls import read_list
+
+FORMAT = ToolFormat(
+    name="granite",
+    signs=(("<|tool_call|>",),),
+    begin="<|tool_call|>",
+    read=read_list,
+    words=CallWords(
+        before='{"name": "',
+        between='", "arguments": ',
+        after="}",
+        opening="<|tool_call|>[",
+        separator=", ",
+        closing="]",
+    ),
+)

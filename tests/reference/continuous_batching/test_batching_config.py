@@ -1,0 +1,176 @@
+"""`ContinuousBatchingConfig` says to the engine what the older arguments say."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from asyncgen.cache.paged import page_bytes
+from asyncgen.engine.options import EngineOptions
+from asyncgen.errors import InvalidRequestError, OverloadedError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.reference.continuous_batching.batching_config import ContinuousBatchingConfig
+from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
+from asyncgen.reference.pretrained import PreTrainedModel, load_model
+from tests.doubles.checkpoints import save_checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROMPTS = [[3, 4, 5], [6] * 20, [7, 8], [3, 4, 5]]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> PreTrainedModel:
+    save_checkpoint(tmp_path, eos_token_id=None)
+    return load_model(tmp_path, device="cpu")
+
+
+def options_of(model: PreTrainedModel, **fields: Any) -> EngineOptions:
+    """What a manager makes of a configuration."""
+    manager = ContinuousBatchingManager(
+        model, continuous_batching_config=ContinuousBatchingConfig(**fields)
+    )
+    return manager._frontend._options
+
+
+def test_names_and_defaults_are_the_references() -> None:
+    transformers = pytest.importorskip("transformers")
+    kinds = (ContinuousBatchingConfig, transformers.ContinuousBatchingConfig)
+    ours, theirs = (
+        [(one.name, one.default) for one in inspect.signature(kind).parameters.values()]
+        for kind in kinds
+    )
+    assert ours == theirs
+
+
+def test_what_it_says(model: PreTrainedModel) -> None:
+    page = page_bytes(model.core.config, 16, model.dtype)
+    assert options_of(model) == EngineOptions(page_size=256)
+    options = options_of(
+        model,
+        page_size=16,
+        num_blocks=9,
+        max_batch_tokens=48,
+        max_requests_per_batch=8,
+        allow_block_sharing=False,
+        use_async_batching=True,
+        use_cuda_graph=(False, False),
+        q_padding_interval_size=3,
+        kv_padding_interval_size=20,
+        scheduler_type="prefill_first",
+    )
+    assert options == EngineOptions(
+        page_size=16,
+        kv_cache_memory=9 * page,
+        max_running=8,
+        prefill_chunk_size=40,
+        prefix_caching=False,
+        page_sharing=False,
+        use_async_batching=True,
+        use_cuda_graph=False,
+        num_q_padding_intervals=3,
+        num_kv_padding_intervals=4,
+        scheduler="prefill_first",
+    )
+    assert options_of(model, block_size=32).page_size == 32
+    half = options_of(model, max_memory_percent=0.5).kv_cache_memory
+    assert isinstance(half, int) and half > 9 * page
+    both = options_of(model, max_memory_percent=0.5, num_blocks=2).kv_cache_memory
+    assert both == 2 * page_bytes(model.core.config, 256, model.dtype)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 64, 1000])
+@pytest.mark.parametrize("rows", [None, 1, 3, 500])
+def test_a_step_has_no_more_tokens(model: PreTrainedModel, most: int, rows: int | None) -> None:
+    options = options_of(model, max_batch_tokens=most, max_requests_per_batch=rows)
+    assert options.max_running <= (64 if rows is None else rows)
+    # A row that decodes is one that does not read its prompt.
+    assert options.prefill_chunk_size is not None
+    assert options.max_running + options.prefill_chunk_size <= max(most, 2)
+
+
+def test_the_same_tokens(model: PreTrainedModel) -> None:
+    settings = GenerationConfig(max_new_tokens=6)
+    plain = model.generate_batch(PROMPTS, settings, progress_bar=False)
+    config = ContinuousBatchingConfig(
+        page_size=4, num_blocks=24, max_batch_tokens=5, return_logprobs=True
+    )
+    found = model.generate_batch(
+        PROMPTS, settings, continuous_batching_config=config, progress_bar=False
+    )
+    for name, output in plain.items():
+        assert found[name].generated_tokens == output.generated_tokens
+        assert len(found[name].logprobs) == 6 and output.logprobs == []
+    with model.continuous_batching_context_manager(
+        settings, continuous_batching_config=config
+    ) as manager:
+        manager.add_request(PROMPTS[0], request_id="one")
+        result = manager.get_result("one", timeout=60)
+    assert result is not None
+    assert result.generated_tokens == plain["req_0"].generated_tokens
+    assert len(result.logprobs) == 6
+
+
+def test_a_seed(model: PreTrainedModel) -> None:
+    settings = GenerationConfig(max_new_tokens=8, do_sample=True)
+    config = ContinuousBatchingConfig(seed=11)
+    torch.manual_seed(0)
+    first = model.generate_batch(
+        PROMPTS, settings, continuous_batching_config=config, progress_bar=False
+    )
+    again = model.generate_batch(
+        PROMPTS, settings, continuous_batching_config=config, progress_bar=False
+    )
+    other = model.generate_batch(PROMPTS, settings, seed=11, progress_bar=False)
+    tokens = [[one.generated_tokens for one in run.values()] for run in (first, again, other)]
+    assert tokens[0] == tokens[1] == tokens[2]
+    assert tokens[0][0] != tokens[0][3]  # equal prompts do not draw alike
+
+
+def test_a_full_queue(model: PreTrainedModel) -> None:
+    config = ContinuousBatchingConfig(max_queue_size=1, max_requests_per_batch=1)
+    manager = ContinuousBatchingManager(model, continuous_batching_config=config)
+    with pytest.raises(OverloadedError):
+        manager.add_requests([[3]] * 9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"page_size": 0}, "`page_size` is 0: a whole number of at least 1"),
+        ({"page_size": None}, "`page_size` is None"),
+        ({"page_size": 16, "block_size": 32}, "`block_size` is 32: `page_size` is 16"),
+        ({"max_memory_percent": 90}, "`max_memory_percent` is 90: a number from 0 to 1"),
+        ({"max_blocks_per_request": 4}, "`max_blocks_per_request` is 4: there is no such thing"),
+        ({"use_cuda_graph": (True, True)}, "only decode steps are recorded"),
+        ({"varlen_compile_config": {}}, "`varlen_compile_config` is {}"),
+        ({"default_compile_level": 2}, "`default_compile_level` is 2"),
+        ({"scheduler_type": "lifo"}, '`scheduler_type` is .lifo.: "fifo" or "prefill_first"'),
+        ({"cpu_offload_space": 4.0}, "`cpu_offload_space` is 4.0"),
+        ({"safety_margin": 0.2}, "`safety_margin` is 0.2"),
+        ({"seed": "1"}, "`seed` is '1'"),
+        ({"return_logprobs": 1}, "`return_logprobs` is 1"),
+    ],
+)
+def test_fields_that_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        ContinuousBatchingConfig(**fields)
+
+
+def test_an_option_that_is_said_twice(model: PreTrainedModel) -> None:
+    config = ContinuousBatchingConfig()
+    doors: Any = (model.init_continuous_batching, lambda **given: model.generate_batch([], **given))
+    for door in doors:
+        for option in ({"page_size": 4}, {"allow_block_sharing": False},
+                       {"num_q_padding_intervals": 2}):  # fmt: skip
+            name = next(iter(option))
+            with pytest.raises(InvalidRequestError, match=f"`{name}` .*says it already"):
+                door(continuous_batching_config=config, **option)
+        with pytest.raises(InvalidRequestError, match="give a ContinuousBatchingConfig"):
+            door(continuous_batching_config={"page_size": 4})
+    with pytest.raises(InvalidRequestError, match="`max_queue_size` is 3"):
+        model.init_continuous_batching(max_queue_size=3, continuous_batching_config=config)

@@ -1,0 +1,75 @@
+"""Checkpoints that are packed into a new folder, and what is said of their errors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import asyncgen
+from asyncgen.checkpoints.packed.quantise import Packing, quantise
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from tests.families.arch.families import make
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("packing", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral"])
+def test_a_packed_folder_holds_the_packed_weights(
+    tmp_path: Path, family: str, packing: Packing
+) -> None:
+    pytest.importorskip("transformers")
+    source, folder = tmp_path / "source", tmp_path / "packed"
+    source.mkdir()
+    make(family, source, hidden_size=64, intermediate_size=72)
+    report = asyncgen.quantize_checkpoint(source, folder, to=packing)
+    asyncgen.load_model(folder, dtype="float32").save_pretrained(tmp_path / "saved")
+    stored, found = (
+        load_file(place / "model.safetensors") for place in (source, tmp_path / "saved")
+    )
+    errors = {name: float((found[name] - tensor).abs().max()) for name, tensor in stored.items()}
+    assert max(errors.values()) == pytest.approx(report.largest_error)
+    assert errors["model.embed_tokens.weight"] == 0
+    name = "model.layers.1.self_attn.o_proj.weight"
+    expected = quantise(stored[name], packing, scale_dtype=torch.float32).dequantise()
+    assert torch.equal(found[name], expected)
+    assert 0 < report.mean_error < report.largest_error
+    assert report.bytes_after < report.bytes_before
+
+
+def test_the_report_says_what_packing_costs(tmp_path: Path) -> None:
+    reports = [
+        asyncgen.quantize_checkpoint("demo", tmp_path / packing, to=packing)
+        for packing in ("int8", "int4")
+    ]
+    eight, four = reports
+    assert eight.relative_error < 0.01 < four.relative_error < 0.1
+    assert four.bytes_after < eight.bytes_after < 0.4 * eight.bytes_before
+    settings = json.loads((tmp_path / "int4" / "config.json").read_text())["quantization_config"]
+    assert settings["ignore"] == ["lm_head", "model.embed_tokens"]
+    assert (tmp_path / "int4" / "tokenizer.json").is_file()
+
+
+def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for name, value in (("to", "int3"), ("folder", str(tmp_path))):
+        (tmp_path / "something").touch()
+        with pytest.raises(InvalidRequestError, match=f"`{name}`"):
+            asyncgen.quantize_checkpoint(
+                "demo",
+                tmp_path if name == "folder" else tmp_path / "new",
+                to=value if name == "to" else "int8",  # type: ignore[arg-type]
+            )
+    asyncgen.quantize_checkpoint("demo", tmp_path / "packed", to="int8")
+    with pytest.raises(ModelLoadError, match="packed already"):
+        asyncgen.quantize_checkpoint(tmp_path / "packed", tmp_path / "again")
+    gpt2 = tmp_path / "gpt2"
+    gpt2.mkdir()
+    make("gpt2", gpt2)
+    with pytest.raises(ModelLoadError, match="no matrices that can be packed"):
+        asyncgen.quantize_checkpoint(gpt2, tmp_path / "new")

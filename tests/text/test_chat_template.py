@@ -1,0 +1,312 @@
+"""Tests of `asyncgen.text.chat_template`, beside transformers' rendering of the same templates."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from asyncgen.text.chat_template import _compile, check_messages, render_chat, select_template
+from asyncgen.text.tokenizer import Tokenizer
+from tests.doubles.tokenizers import save_tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+transformers = pytest.importorskip("transformers")
+
+CHATML = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+# In the style of Llama 2: the system message moves into the first user turn.
+INST = """\
+{% if messages[0]['role'] == 'system' %}
+{% set loop_messages = messages[1:] %}
+{% set system = '<<SYS>>\\n' + messages[0]['content'] + '\\n<</SYS>>\\n\\n' %}
+{% else %}
+{% set loop_messages = messages %}
+{% set system = '' %}
+{% endif %}
+{% for message in loop_messages %}
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+{% endif %}
+{% set content = system + message['content'] if loop.index0 == 0 else message['content'] %}
+{% if message['role'] == 'user' %}
+{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
+{% elif message['role'] == 'assistant' %}
+{{ ' ' + content.strip() + ' ' + eos_token }}
+{% endif %}
+{% endfor %}"""
+
+# In the style of Llama 3: headers, and content that may be a list of parts.
+HEADERS = """\
+{%- macro text(content) %}
+    {%- if content is string %}{{- content | trim }}
+    {%- else %}
+        {%- for part in content if part['type'] == 'text' %}{{- part['text'] }}{%- endfor %}
+    {%- endif %}
+{%- endmacro %}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'skip' %}{%- continue %}{%- endif %}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}
+    {{- text(message.content) + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}"""
+
+# In the style of Qwen: tools as JSON, calls and answers, a namespace, a variable of the caller's.
+TOOLS = """\
+{%- set ns = namespace(calls=0) %}
+{%- if tools %}
+    {{- '<|im_start|>system\\n# Tools\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools><|im_end|>\\n" }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role }}
+    {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+    {%- for call in message.tool_calls or [] %}
+        {%- set ns.calls = ns.calls + 1 %}
+        {{- '\\n<tool_call>\\n' + call.function | tojson(indent=2) + '\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '(' ~ ns.calls ~ ' calls)' }}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+# In the style of Mistral: alternation, training marks, the date.
+STRICT = """\
+{%- set today = strftime_now("%Y") %}
+{%- for message in messages %}
+    {%- if (message["role"] == "user") != (loop.index0 is divisibleby 2) %}
+        {{- raise_exception("After the optional system message, roles must alternate") }}
+    {%- endif %}
+    {%- if message["role"] == "assistant" %}
+        {%- generation %}{{- message["content"] + eos_token }}{%- endgeneration %}
+    {%- else %}
+        {{- "[INST]" + message["content"] + "[/INST]" + today }}
+    {%- endif %}
+{%- endfor %}"""
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "inst": INST,
+    "headers": HEADERS,
+    "tools": TOOLS,
+    "strict": STRICT,
+}
+
+USER = {"role": "user", "content": " Hello <b>'wörld'</b> & you "}
+ASSISTANT = {"role": "assistant", "content": " Yes,\nof course. "}
+SYSTEM = {"role": "system", "content": "Be kind."}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"function": {"name": "wetter", "arguments": {"ort": "Köln", "tage": 3}}}],
+}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "wetter", "description": "how's the <weather>?", "parameters": {}},
+}
+
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "question": [USER],
+    "turns": [USER, ASSISTANT, USER],
+    "answered": [USER, ASSISTANT],
+    "system": [SYSTEM, USER],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image"}]}],
+    "call": [USER, CALL, {"role": "tool", "content": "rain"}],
+    "wrong order": [ASSISTANT, USER],
+    "skipped": [{"role": "skip", "content": "x"}, USER],
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
+    folder = save_tokenizer(tmp_path_factory.mktemp("chat"), "byte_fallback")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(str(folder))
+    return Tokenizer.from_folder(folder), theirs
+
+
+def outcome(tokenizer: Any, messages: Any, options: dict[str, Any]) -> str | None:
+    """The rendered text, or nothing where the template fails."""
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    except Exception:
+        return None
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_as_the_reference(pair: tuple[Tokenizer, Any], name: str, conversation: str) -> None:
+    ours, theirs = pair
+    messages = CONVERSATIONS[conversation]
+    for extra in (
+        {},
+        {"add_generation_prompt": True},
+        {"add_generation_prompt": True, "enable_thinking": False},
+        {"tools": [WEATHER]},
+        {"continue_final_message": True},
+    ):
+        options = {"chat_template": TEMPLATES[name], **extra}
+        assert outcome(ours, messages, options) == outcome(theirs, messages, options), extra
+
+
+def test_the_comparison_compares_something(pair: tuple[Tokenizer, Any]) -> None:
+    texts = {
+        outcome(pair[0], messages, {"chat_template": template})
+        for messages in CONVERSATIONS.values()
+        for template in TEMPLATES.values()
+    }
+    assert len(texts) > 15
+
+
+def test_block_lines_leave_no_trace() -> None:
+    template = "{% if true %}\n  a\n  {% endif %}\nb\n"
+    assert render_chat(template, [USER]) == "  a\nb"
+
+
+def test_tojson_does_not_escape_for_html() -> None:
+    text = render_chat("{{ messages[0].content | tojson }}", [USER])
+    assert text == "\" Hello <b>'wörld'</b> & you \""
+
+
+def test_the_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert render_chat("{{ strftime_now('%Y-%m') }}", [USER]) == datetime.now().strftime("%Y-%m")
+
+
+def test_variables_do_not_shadow_the_messages() -> None:
+    text = render_chat("{{ messages | length }}{{ x }}", [USER], variables={"messages": [], "x": 1})
+    assert text == "11"
+
+
+def test_rendering_leaves_messages_alone() -> None:
+    message = dict(USER)
+    render_chat(TOOLS, [message], continue_final_message=True)
+    assert message == USER
+
+
+def test_a_template_is_compiled_once() -> None:
+    template = "{{ messages[0].role }} once"
+    _compile.cache_clear()
+    for _ in range(3):
+        render_chat(template, [USER])
+    assert _compile.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ x", r"line 1 of the chat template is not valid jinja: unexpected end"),
+        ("a\n{% fir %}", r"line 2 of the chat template is not valid jinja: .*'fir'"),
+        ("a\n\n{{ nothing.x }}", r"failed on line 3: UndefinedError: 'nothing' is undefined"),
+        ("{{ messages[0].content + 1 }}", r"failed on line 1: TypeError: .*check that the mess"),
+        ("{{ raise_exception('roles must alternate') }}", r"refused the messages: roles must alt"),
+    ],
+)
+def test_broken_templates(template: str, message: str) -> None:
+    with pytest.raises(ChatTemplateError, match=message):
+        render_chat(template, [USER])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'x'}) }}",
+        "{{ raise_exception.__globals__['json'] }}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{% for i in range(10000000) %}x{% endfor %}",
+    ],
+)
+def test_the_sandbox_holds(template: str) -> None:
+    with pytest.raises(ChatTemplateError):
+        render_chat(template, [USER])
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ("hi", "`messages` is 'hi': give a list"),
+        ({"role": "user", "content": "x"}, "`messages` is .*: give a list"),
+        ([], "give at least one message"),
+        ([USER, "hi"], r"`messages\[1\]` is 'hi': give a mapping"),
+        ([{"content": "x"}], r"`messages\[0\].role` is None: give a text"),
+        ([{"role": "", "content": "x"}], r"`messages\[0\].role` is ''"),
+        ([{"role": "user"}], r"`messages\[0\].content` is None: give a text or a list"),
+        ([USER, {"role": "user", "content": 5}], r"`messages\[1\].content` is 5"),
+        ([{"role": "user", "content": [5]}], r"`messages\[0\].content` is \[5\]: give parts"),
+    ],
+)
+def test_malformed_messages(messages: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        check_messages(messages)
+    with pytest.raises(InvalidRequestError, match=message):
+        render_chat(CHATML, messages)
+
+
+def test_malformed_tools_and_documents() -> None:
+    with pytest.raises(InvalidRequestError, match="`tools` is .*: give a list"):
+        render_chat(TOOLS, [USER], tools={"name": "f"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=r"`tools\[0\]` is .*: give the JSON schema"):
+        render_chat(TOOLS, [USER], tools=[print])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequestError, match=r"`documents\[0\]`"):
+        render_chat(TOOLS, [USER], documents=["text"])  # type: ignore[list-item]
+
+
+def test_continuing_needs_something_to_continue() -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be combined with `add_generation_"):
+        render_chat(CHATML, [USER], continue_final_message=True, add_generation_prompt=True)
+    with pytest.raises(InvalidRequestError, match=r"`messages\[1\].content` is None.*continue"):
+        render_chat(TOOLS, [USER, CALL], continue_final_message=True)
+    with pytest.raises(ChatTemplateError, match="the last message does not appear"):
+        render_chat("{{ messages[0].content }}", [USER, ASSISTANT], continue_final_message=True)
+
+
+def test_selecting_a_template() -> None:
+    named = {"default": "d", "tool_use": "t", "rag": "r"}
+    assert select_template(named, None, has_tools=False) == "d"
+    assert select_template(named, None, has_tools=True) == "t"
+    assert select_template(named, "rag", has_tools=True) == "r"
+    assert select_template(named, "{{ x }}", has_tools=False) == "{{ x }}"
+    assert select_template("one", None, has_tools=True) == "one"
+    assert select_template(None, "given", has_tools=False) == "given"
+    with pytest.raises(ChatTemplateError, match="none is called `default`.*'rag'"):
+        select_template({"rag": "r"}, None, has_tools=False)
+    with pytest.raises(ChatTemplateError, match="has no chat template"):
+        select_template(None, None, has_tools=False)
+    with pytest.raises(ChatTemplateError, match="has no chat template"):
+        select_template({}, None, has_tools=False)
+
+
+def test_templates_from_files(tmp_path: Path) -> None:
+    listed = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+    folder = save_tokenizer(tmp_path, "byte_level", chat_template=listed)
+    assert Tokenizer.from_folder(folder).chat_template == {"default": "one", "tool_use": "two"}
+    (folder / "chat_template.jinja").write_text("from the file", encoding="utf-8")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("rag", encoding="utf-8")
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.chat_template == {"default": "from the file", "tool_use": "two", "rag": "rag"}
+    assert tokenizer.apply_chat_template([USER], tokenize=False, chat_template="rag") == "rag"
+    assert tokenizer.apply_chat_template([USER], tokenize=False, tools=[WEATHER]) == "two"

@@ -1,0 +1,145 @@
+"""Tests of `asyncgen.text.tokenizer_files`: the files of a tokenizer, whole and broken."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tokenizers import Tokenizer as Backend
+
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.text.tokenizer_files import NO_MAX_LENGTH, read_backend, read_settings
+from tests.doubles.tokenizers import save_tokenizer, tokenizer_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_tokenizer_json_is_enough(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level")
+    (tmp_path / "tokenizer_config.json").unlink()
+    settings = read_settings(tmp_path)
+    assert settings.special_tokens == {} and settings.chat_template is None
+    assert settings.model_max_length == NO_MAX_LENGTH
+    assert settings.padding_side == "left"
+    assert read_backend(tmp_path, settings).get_vocab_size() > 256
+
+
+def test_the_config_wins_over_the_map(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level", eos_token={"content": "<|im_end|>"}, pad_token=None)
+    (tmp_path / "special_tokens_map.json").write_text(
+        json.dumps({"eos_token": "<|im_start|>", "unk_token": {"content": "<|endoftext|>"}})
+    )
+    assert read_settings(tmp_path).special_tokens == {
+        "eos_token": "<|im_end|>",
+        "unk_token": "<|endoftext|>",
+    }
+
+
+def test_special_tokens_beyond_the_vocabulary_are_added(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level", pad_token="<pad>", additional_special_tokens=["<x>"])
+    size = Backend.from_str(tokenizer_json("byte_level")).get_vocab_size()
+    added = {"<tool>": size + 1, "<first>": size}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+    settings = read_settings(tmp_path)
+    backend = read_backend(tmp_path, settings)
+    vocabulary = backend.get_vocab()
+    ids = [vocabulary[token] for token in ("<first>", "<tool>", "<pad>", "<x>")]
+    assert ids == [size, size + 1, size + 2, size + 3]
+    assert backend.decode(ids, skip_special_tokens=True) == "<first><tool>"
+
+
+def test_added_tokens_of_another_tokenizer(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<tool>": 9999}))
+    with pytest.raises(ModelLoadError, match="'<tool>' should have id 9999, but .*"):
+        read_backend(tmp_path, read_settings(tmp_path))
+
+
+def test_a_token_of_the_model_becomes_special_in_place(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "wordpiece", eos_token="the")
+    backend = read_backend(tmp_path, read_settings(tmp_path))
+    assert (
+        backend.get_vocab_size()
+        == read_backend(
+            save_tokenizer(tmp_path / "plain", "wordpiece"), read_settings(tmp_path / "plain")
+        ).get_vocab_size()
+    )
+    ids = backend.encode("the fox", add_special_tokens=False).ids
+    assert backend.decode(ids, skip_special_tokens=True) == "fox"
+
+
+def test_long_lengths_are_whole_numbers(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level", model_max_length=1e30)
+    assert read_settings(tmp_path).model_max_length == NO_MAX_LENGTH
+    assert isinstance(read_settings(tmp_path).model_max_length, int)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("tokenizer.model", "has tokenizer.model but no tokenizer.json; convert it once with"),
+        ("vocab.json", "has vocab.json but no tokenizer.json; convert"),
+        ("vocab.txt", "has vocab.txt but no tokenizer.json; convert"),
+        ("config.json", "has no tokenizer.json; copy the tokenizer's files there"),
+    ],
+)
+def test_no_tokenizer_json(tmp_path: Path, file: str, message: str) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(ModelLoadError, match=message):
+        read_backend(tmp_path, read_settings(tmp_path))
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "nothing"
+    with pytest.raises(ModelLoadError, match="there is no folder '.*nothing'"):
+        read_backend(folder, read_settings(folder))
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "Nothing"}}', "not json"])
+def test_broken_tokenizer_json(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelLoadError, match=r"tokenizer.json is not a tokenizer file \(.*again"):
+        read_backend(tmp_path, read_settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"eos_token": 5},
+        {"eos_token": {"text": "x"}},
+        {"padding_side": "up"},
+        {"model_max_length": "long"},
+        {"added_tokens_decoder": {"x": {"content": "y"}}},
+        {"added_tokens_decoder": [1]},
+        {"chat_template": [{"name": "default"}]},
+        {"chat_template": 5},
+    ],
+)
+def test_broken_settings(tmp_path: Path, config: dict[str, object]) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="tokenizer_config.json.* has an entry of the wrong"):
+        read_settings(tmp_path)
+
+
+def test_prefix_space_inside_a_sequence(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level")
+    file = tmp_path / "tokenizer.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    step = state["pre_tokenizer"]
+    state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [step]}
+    file.write_text(json.dumps(state), encoding="utf-8")
+    settings = read_settings(tmp_path)
+    plain = read_backend(tmp_path, settings)
+    spaced = read_backend(tmp_path, settings, add_prefix_space=True)
+    assert spaced.encode("dog").ids == plain.encode(" dog").ids != plain.encode("dog").ids
+    assert read_backend(tmp_path, settings, add_prefix_space=False).encode("dog").ids == (
+        plain.encode("dog").ids
+    )
+
+
+def test_prefix_space_where_there_is_none(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "wordpiece")
+    with pytest.raises(InvalidRequestError, match="`add_prefix_space` is True.*put the space"):
+        read_backend(tmp_path, read_settings(tmp_path), add_prefix_space=True)
