@@ -16,12 +16,12 @@ from asyncgen.models.cuda_graphs import DecodeGraphs
 from asyncgen.reference.modeling import PreTrainedModel
 from tests.device.context import Finding
 from tests.engine.batches import Bench
-from tests.engine.making import sample_of
+from tests.engine.making import sequence_of
 from tests.models.build import random_config, random_model
 from tests.models.packing import alone, make_rows, num_groups, packed, run
 
 if TYPE_CHECKING:
-    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.batch.sequence import Sequence
     from asyncgen.engine.setup.assembly import DeviceKind
     from asyncgen.models.attention.paged.fused import FusedKernel
     from asyncgen.models.decoder import DecoderLM
@@ -233,12 +233,12 @@ def seeds(context: Context, item: Item) -> Finding:
     bench = Bench(PreTrainedModel(core, GenerationConfig(), "random"), pages=2**14)
     draw = torch.Generator().manual_seed(1)
     samplers = [BatchSampler(vocabulary, device) for device in ("cpu", context.device)]
-    rows: list[list[Sample]] = [[], []]
+    rows: list[list[Sequence]] = [[], []]
     for number, given in enumerate(DRAWN * 2):
         prompt = torch.randint(vocabulary, (9,), generator=draw).tolist()
         for own in rows:
             request, _ = bench.prepare(prompt, max_new_tokens=40, seed=number, **given)
-            own.append(sample_of(request, 0))
+            own.append(sequence_of(request, 0))
             own[-1].tokens = list(prompt)
     drawn, other, beyond = 0, 0, []
     for _ in range(context.sizes.draws):
@@ -264,7 +264,7 @@ def seeds(context: Context, item: Item) -> Finding:
 def _is_rounding(
     sampler: BatchSampler,
     logits: torch.Tensor,
-    rows: list[Sample],
+    rows: list[Sequence],
     number: int,
     token: int | None,
 ) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.batch.sample import Sample
+from asyncgen.engine.batch.sequence import Sequence
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from tests.doubles.models import TableModel, byte_tokenizer
@@ -30,11 +30,11 @@ def request_for(
     return request, sink
 
 
-def sample_of(request: Request, index: int = 0) -> Sample:
-    """A sample of a request at its first step."""
-    sample = Sample(request, index)
-    sample.begin_sampling()
-    return sample
+def sequence_of(request: Request, index: int = 0) -> Sequence:
+    """A sequence of a request at its first step."""
+    sequence = Sequence(request, index)
+    sequence.begin_sampling()
+    return sequence
 
 
 class Clock:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from asyncgen.engine.batch.async_step import BegunStep, UnreadTokens
-from asyncgen.engine.batch.sample import Sample, forced_room
+from asyncgen.engine.batch.sequence import Sequence, forced_room
 from asyncgen.engine.kv_cache.cache_groups import withdraw
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
@@ -24,7 +24,7 @@ from asyncgen.runtime.progress import tell
 from streamers import LoopBell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _FINISHED = RequestStatus.FINISHED
-"""From here on, a sample has ended."""
+"""From here on, a sequence has ended."""
 
 _NO_END = 1 << 40
 """Positions that no text has."""
@@ -51,7 +51,7 @@ class Batch:
     """Requests whose rows share every step.
 
     Attributes:
-        requests: Those that have not ended, each with its samples that have not.
+        requests: Those that have not ended, each with its sequences that have not.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Batch:
             sampler: Picks tokens.
             tokenizer: Turns ids to text; ``None`` where only ids are wanted.
             pace: What prompts get of the steps.
-            prefix_caching: Whether requests share the pages of equal beginnings; the samples of
+            prefix_caching: Whether requests share the pages of equal beginnings; the sequences of
                 one request always do.
-            manual_eviction: Whether a sample that ended as it should is left its pages, until
+            manual_eviction: Whether a sequence that ended as it should is left its pages, until
                 :meth:`evict`, or until their space is needed.
             runs_ahead: Whether the next forward pass is begun before the tokens of a step are
                 read: for a device that computes while the host does something else.
@@ -96,9 +96,9 @@ class Batch:
         self._begun: BegunStep | None = None
         self._metrics = metrics
         self._progress = progress
-        self.requests: dict[Request, dict[Sample, None]] = {}
+        self.requests: dict[Request, dict[Sequence, None]] = {}
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
-        self._readers: dict[RequestState, HiddenReader] = {}  # of samples that it is told of
+        self._readers: dict[RequestState, HiddenReader] = {}  # of sequences that it is told of
         self._num_decoding = 0
         self._forced_room: int | None = None  # what is left of it in this step
         # Attention has no budget of its own: each row reads no more than the pool holds, or,
@@ -118,29 +118,29 @@ class Batch:
 
     @property
     def num_preemptions(self) -> int:
-        """How often a sample had to give its pages up so far."""
+        """How often a sequence had to give its pages up so far."""
         return self._scheduler.num_preemptions
 
     @property
     def states(self) -> list[RequestState]:
-        """What the scheduler has of all samples."""
-        return [sample for samples in self.requests.values() for sample in samples]
+        """What the scheduler has of all sequences."""
+        return [sequence for sequences in self.requests.values() for sequence in sequences]
 
     def add(self, request: Request) -> None:
         """Queue a request."""
         reader = request.reader
         is_shared = self._prefix_caching and (reader is None or reader.shares_pages)
         salt = _salt(request) if is_shared else request.id.encode()
-        samples = self.requests[request] = {}
+        sequences = self.requests[request] = {}
         try:
             for index in filter(request.goes_on, range(request.params.num_samples)):
-                sample = Sample(request, index, salt=salt)
-                sample.keeps_states = is_shared or request.params.num_samples > 1
-                self._scheduler.add_waiting_request(sample)
-                samples[sample] = None
+                sequence = Sequence(request, index, salt=salt)
+                sequence.keeps_states = is_shared or request.params.num_samples > 1
+                self._scheduler.add_waiting_request(sequence)
+                sequences[sequence] = None
                 if reader is not None:
-                    self._readers[sample] = reader
-            if not samples:
+                    self._readers[sequence] = reader
+            if not sequences:
                 self._events_of(request)  # tells how each has ended
                 self._forget(request)
         except BaseException as error:
@@ -155,7 +155,7 @@ class Batch:
         return self._scheduler.may_reserve(client)
 
     def evict(self, request_id: str) -> None:
-        """Give back the pages that a finished sample was left; an unknown or live one is fine."""
+        """Give back the pages that a finished sequence was left; an unknown or live one is fine."""
         scheduler = self._scheduler
         live = request_id in scheduler.active_requests or request_id in scheduler.waiting_requests
         if not live:
@@ -187,7 +187,7 @@ class Batch:
         for request in requests:
             fail(request, error, self._metrics)
 
-    def step(self) -> Sequence[ScheduledRow]:
+    def step(self) -> list[ScheduledRow]:
         """Run one step of all rows that are scheduled.
 
         Returns:
@@ -205,57 +205,57 @@ class Batch:
             rows, logits = self._forward(scheduled)
         # Of the rows that came to the end of what they have, the next token is sampled, or what
         # was read on the way is all that was asked for.
-        samples = self._ended(rows, generate=True)
+        sequences = self._ended(rows, generate=True)
         read = self._ended(rows, generate=False) if self._readers else ()
-        if samples:
-            sampled = self._sample(rows, samples, logits)
+        if sequences:
+            sampled = self._sample(rows, sequences, logits)
             if sampled.failures:
-                rows = self._withdraw_poisoned(rows, samples, logits, sampled)
+                rows = self._withdraw_poisoned(rows, sequences, logits, sampled)
         self._scheduler.computed(rows)
         if self._progress is not None:
             self._tell_prefill(rows, self._progress)
-        if samples:
-            self._forced_room = forced_room([cast("Sample", row.state) for row in rows])
-            self._settle(samples, sampled)
+        if sequences:
+            self._forced_room = forced_room([cast("Sequence", row.state) for row in rows])
+            self._settle(sequences, sampled)
         if read:
             self._settle_read(read)
         return scheduled
 
-    def _ended(self, rows: Sequence[ScheduledRow], *, generate: bool) -> list[Sample]:
+    def _ended(self, rows: list[ScheduledRow], *, generate: bool) -> list[Sequence]:
         """Rows that came to the end of what they have: those that go on, or the others."""
         readers = self._readers
         return [
-            cast("Sample", row.state)
+            cast("Sequence", row.state)
             for row in rows
             if row.is_last
             and ((reader := readers.get(row.state)) is None or reader.generates) is generate
         ]
 
     def _tell_prefill(
-        self, rows: Sequence[ScheduledRow], progress: Callable[[str, int, int], object]
+        self, rows: list[ScheduledRow], progress: Callable[[str, int, int], object]
     ) -> None:
         """Say how far the long prompts of a step are."""
         for row in rows:
-            total = len(cast("Sample", row.state).request.prompt_ids)
+            total = len(cast("Sequence", row.state).request.prompt_ids)
             if self._pace.chunk < total and row.start < total:
                 tell(progress, "prefill", min(row.start + row.count, total), total)
 
     def _sample(
-        self, rows: Sequence[ScheduledRow], samples: list[Sample], logits: Tensor
+        self, rows: list[ScheduledRow], sequences: list[Sequence], logits: Tensor
     ) -> Sampled:
         """Pick the tokens of a step; where that is allowed, with the next step under way."""
         if not self._runs_ahead:
-            return self._sampler.sample(logits, samples)
-        picking = self._sampler.start(logits, samples)
+            return self._sampler.sample(logits, sequences)
+        picking = self._sampler.start(logits, sequences)
         if not picking.is_settled:
             return self._sampler.finish(picking)
         goes_on: dict[RequestState, int] = {
-            sample: number for number, sample in enumerate(samples) if sample.may_go_on
+            sequence: number for number, sequence in enumerate(sequences) if sequence.may_go_on
         }
         unread = UnreadTokens(picking.tokens(), goes_on)
         self._scheduler.begun(rows)
-        for sample in samples:
-            self._count_decoding(sample)
+        for sequence in sequences:
+            self._count_decoding(sequence)
         unread.expect()
         self._begun = self._begin_step(unread)
         picking.wait()
@@ -285,18 +285,18 @@ class Batch:
         some_left = bool(scheduler.failed)
         if some_left:
             for state in scheduler.take_failed():
-                request = cast("Sample", state).request
-                if request in self.requests:  # else another sample of it has failed
+                request = cast("Sequence", state).request
+                if request in self.requests:  # else another sequence of it has failed
                     error = InvalidRequestError("max_length", len(state.tokens), str(state.error))
                     self._fail(request, error)
         for row in rows:
-            sample = cast("Sample", row.state)
-            if sample.status >= _FINISHED:  # with another sample of its request, just now
+            sequence = cast("Sequence", row.state)
+            if sequence.status >= _FINISHED:  # with another sequence of its request, just now
                 continue
-            reason = sample.request.ends.interrupted()
-            if reason is not None and (unread is None or sample not in unread.numbers):
-                some_left = self.abort(sample.request, reason)
-            elif not sample.has_begun and not self._begin(sample):
+            reason = sequence.request.ends.interrupted()
+            if reason is not None and (unread is None or sequence not in unread.numbers):
+                some_left = self.abort(sequence.request, reason)
+            elif not sequence.has_begun and not self._begin(sequence):
                 some_left = True
         return [row for row in rows if row.state.status < _FINISHED] if some_left else rows
 
@@ -314,18 +314,18 @@ class Batch:
         pace.note(rows, alone=scheduler.passes_decoding)
         return rows
 
-    def _begin(self, sample: Sample) -> bool:
-        """Take up a sample at its first step; ``False`` if its request failed over it."""
-        request = sample.request
+    def _begin(self, sequence: Sequence) -> bool:
+        """Take up a sequence at its first step; ``False`` if its request failed over it."""
+        request = sequence.request
         try:
             self._events_of(request)
-            sample.begin_sampling()
+            sequence.begin_sampling()
         except BaseException as error:
             # A tokenizer that raised on the prompt.
             self._fail(request, error)
             return False
-        cached = min(sample.num_cached, len(request.prompt_ids))
-        if not any(map(request.goes_on, range(sample.index))):  # the first; others may hit its
+        cached = min(sequence.num_cached, len(request.prompt_ids))
+        if not any(map(request.goes_on, range(sequence.index))):  # the first; others may hit its
             request.cached_tokens = cached
         if self._metrics is not None:
             self._metrics.prefix(len(request.prompt_ids), cached)
@@ -337,7 +337,7 @@ class Batch:
             return rows, self._runner.logits(rows, readers=self._readers)
         except BaseException as error:
             if len(rows) == 1:
-                self._fail(cast("Sample", rows[0].state).request, error)
+                self._fail(cast("Sequence", rows[0].state).request, error)
                 return [], torch.empty(0, 0)
             request_failure(error)
         # The fault of one, or too much at once; alone, each answers for itself.
@@ -348,92 +348,92 @@ class Batch:
             try:
                 found.append((row, self._runner.logits([row], readers=self._readers)))
             except BaseException as error:
-                self._fail(cast("Sample", row.state).request, error)
+                self._fail(cast("Sequence", row.state).request, error)
         found = [(row, logits) for row, logits in found if row.state.status < _FINISHED]
         logits = [logits for _, logits in found] or [torch.empty(0, 0)]
         return [row for row, _ in found], torch.cat(logits)
 
     def _withdraw_poisoned(
-        self, rows: list[ScheduledRow], samples: list[Sample], logits: Tensor, sampled: Sampled
+        self, rows: list[ScheduledRow], sequences: list[Sequence], logits: Tensor, sampled: Sampled
     ) -> list[ScheduledRow]:
         """Take the pages of rows of NaN out of prefix sharing; return the other rows."""
         poisoned = {
-            samples[number]
+            sequences[number]
             for number in sampled.failures
             if bool(torch.isnan(logits[number]).any())  # before any processor saw it
         }
-        for sample in poisoned:
-            withdraw(self._scheduler.cache, sample)
+        for sequence in poisoned:
+            withdraw(self._scheduler.cache, sequence)
         return [row for row in rows if row.state not in poisoned]
 
-    def _settle(self, samples: list[Sample], sampled: Sampled) -> None:
+    def _settle(self, sequences: list[Sequence], sampled: Sampled) -> None:
         """Append the tokens, tell the readers, end what has ended."""
         failures = sampled.failures
         with LoopBell.together():
-            for number, sample in enumerate(samples):
-                if sample.status >= _FINISHED:  # another sample of the same request has failed
+            for number, sequence in enumerate(sequences):
+                if sequence.status >= _FINISHED:  # another sequence of the same request has failed
                     continue
                 try:
                     if number in failures:
                         raise failures[number]
-                    self._settle_sample(sample, number, sampled)
+                    self._settle_one(sequence, number, sampled)
                 except BaseException as error:
                     # A processor, a criterion or a tokenizer that raised; a row of NaN.
-                    self._fail(sample.request, error)
+                    self._fail(sequence.request, error)
 
-    def _settle_sample(self, sample: Sample, number: int, sampled: Sampled) -> None:
-        """Append a sample's token and write its event."""
+    def _settle_one(self, sequence: Sequence, number: int, sampled: Sampled) -> None:
+        """Append a sequence's token and write its event."""
         token_id = sampled.token_ids[number]
         assert token_id is not None
-        if self._readers and (reader := self._readers.pop(sample, None)) is not None:
+        if self._readers and (reader := self._readers.pop(sequence, None)) is not None:
             reader.finish()  # its prompt is behind it
-        sample.tokens.append(token_id)
-        reason = sample.reason_to_end(sampled.scores.get(number))
+        sequence.tokens.append(token_id)
+        reason = sequence.reason_to_end(sampled.scores.get(number))
         token_ids: tuple[int, ...] = (token_id,)
-        if sample.matcher is not None and not self._runs_ahead:  # no next step is under way
-            while reason is None and (forced := sample.take_forced(self._forced_room)):
+        if sequence.matcher is not None and not self._runs_ahead:  # no next step is under way
+            while reason is None and (forced := sequence.take_forced(self._forced_room)):
                 token_ids += tuple(forced)
                 if self._forced_room is not None:
                     self._forced_room -= len(forced)
-                reason = sample.reason_to_end(None)
+                reason = sequence.reason_to_end(None)
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:
             logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
-        if not sample.decodes:
-            self._count_decoding(sample)
-        events = self._events[sample.request]
-        if not events.settle(sample.index, token_ids, reason, logprobs):
+        if not sequence.decodes:
+            self._count_decoding(sequence)
+        events = self._events[sequence.request]
+        if not events.settle(sequence.index, token_ids, reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
-            self._end_sample(sample, evict=not self._manual_eviction or reason == "cancelled")
+            self._end(sequence, evict=not self._manual_eviction or reason == "cancelled")
             if not events.any_live:
-                self._forget(sample.request)
+                self._forget(sequence.request)
 
-    def _settle_read(self, samples: Sequence[Sample]) -> None:
+    def _settle_read(self, sequences: list[Sequence]) -> None:
         """End those that asked for no token: their vectors, or all of their scores, are there."""
         with LoopBell.together():
-            for sample in samples:
-                if sample.status >= _FINISHED:
+            for sequence in sequences:
+                if sequence.status >= _FINISHED:
                     continue
-                request = sample.request
+                request = sequence.request
                 try:
-                    self._readers[sample].finish()
+                    self._readers[sequence].finish()
                     if request.pool is None:
                         self._events[request].end("length")
                     else:
                         if self._metrics is not None:
                             self._metrics.embedded(request, clock())
-                        self._events[request].settle(sample.index, (), "stop")
+                        self._events[request].settle(sequence.index, (), "stop")
                 except BaseException as error:
                     if isinstance(error, InvalidScoresError):
-                        withdraw(self._scheduler.cache, sample)
+                        withdraw(self._scheduler.cache, sequence)
                     self._fail(request, error)
                 else:
                     self._forget(request)
 
-    def _count_decoding(self, sample: Sample) -> None:
-        """Take note that a sample has its first token, or will have it before the next step."""
-        self._num_decoding += not sample.decodes
-        sample.decodes = True
+    def _count_decoding(self, sequence: Sequence) -> None:
+        """Take note that a sequence has its first token, or will have it before the next step."""
+        self._num_decoding += not sequence.decodes
+        sequence.decodes = True
 
     def _events_of(self, request: Request) -> EventWriter:
         """The writer of a request's events, made at its first step."""
@@ -450,25 +450,25 @@ class Batch:
 
     def _forget(self, request: Request) -> None:
         """Give back everything a request holds."""
-        for sample in list(self.requests[request]):
-            self._end_sample(sample)
+        for sequence in list(self.requests[request]):
+            self._end(sequence)
         del self.requests[request]
         self._events.pop(request, None)
         if not self.requests:
             self._begun = None
             self._sampler.forget()
 
-    def _end_sample(self, sample: Sample, *, evict: bool = True) -> None:
-        self._num_decoding -= sample.decodes
-        self._readers.pop(sample, None)
-        reader, samples = sample.request.reader, self.requests[sample.request]
-        del samples[sample]
+    def _end(self, sequence: Sequence, *, evict: bool = True) -> None:
+        self._num_decoding -= sequence.decodes
+        self._readers.pop(sequence, None)
+        reader, sequences = sequence.request.reader, self.requests[sequence.request]
+        del sequences[sequence]
         if reader is not None and not reader.shares_pages:
-            # Nobody else could find them; the other samples have use for those of the prompt.
+            # Nobody else could find them; the other sequences have use for those of the prompt.
             cache = self._scheduler.cache
-            length = len(sample.request.prompt_ids)
-            withdraw(cache, sample, length // cache.page_size if samples else 0)
-        self._scheduler.finish_request(sample.request_id, evict_from_cache=evict)
+            length = len(sequence.request.prompt_ids)
+            withdraw(cache, sequence, length // cache.page_size if sequences else 0)
+        self._scheduler.finish_request(sequence.request_id, evict_from_cache=evict)
 
 
 def _salt(request: Request) -> bytes:

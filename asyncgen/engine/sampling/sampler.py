@@ -20,11 +20,11 @@ from asyncgen.runtime.guard import request_failure
 from asyncgen.runtime.transfer import Readback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from torch import Tensor
 
-    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.batch.sequence import Sequence
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class BatchSampler:
         self._layout = None
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, rows: Sequence[Sample]) -> Sampled:
+    def sample(self, logits: Tensor, rows: list[Sequence]) -> Sampled:
         """Pick one token for each row.
 
         Args:
@@ -86,7 +86,7 @@ class BatchSampler:
         return self._conclude(scores, layout, self._pick(scores, layout).T.tolist())
 
     @torch.no_grad()
-    def start(self, logits: Tensor, rows: Sequence[Sample]) -> Picking:
+    def start(self, logits: Tensor, rows: list[Sequence]) -> Picking:
         """As `sample`, without waiting for the device to be done.
 
         Args:
@@ -107,7 +107,7 @@ class BatchSampler:
         return self._conclude(picking.scores, picking.layout, picking.wait())
 
     def _conclude(
-        self, scores: BatchScores, layout: BatchLayout, picked: Iterable[Sequence[float]]
+        self, scores: BatchScores, layout: BatchLayout, picked: Iterable[Iterable[float]]
     ) -> Sampled:
         """Name the tokens and what went wrong."""
         rows = scores.rows
@@ -132,7 +132,7 @@ class BatchSampler:
             self._add_logprobs(sampled, scores.logits, rows, layout.explained)
         return sampled
 
-    def _process(self, logits: Tensor, rows: Sequence[Sample]) -> tuple[BatchScores, BatchLayout]:
+    def _process(self, logits: Tensor, rows: list[Sequence]) -> tuple[BatchScores, BatchLayout]:
         """Run the processors; where a form for many rows raises, each on its own row instead."""
         own = list(rows)
         try:
@@ -142,7 +142,7 @@ class BatchSampler:
         self._layout = BatchLayout(BatchScores(logits, own, own=False), one_by_one=True)
         return self._run(logits, own)
 
-    def _run(self, logits: Tensor, own: list[Sample]) -> tuple[BatchScores, BatchLayout]:
+    def _run(self, logits: Tensor, own: list[Sequence]) -> tuple[BatchScores, BatchLayout]:
         """Run the processors; they are laid out only where the rows are others than before."""
         layout = self._layout
         if layout is None or layout.rows != own:  # rows are told apart by identity
@@ -188,7 +188,7 @@ class BatchSampler:
 
     @staticmethod
     def _add_logprobs(
-        sampled: Sampled, logits: Tensor, rows: Sequence[Sample], explained: list[int]
+        sampled: Sampled, logits: Tensor, rows: list[Sequence], explained: list[int]
     ) -> None:
         """Log-probabilities of the raw distribution, for the rows that ask."""
         asking = [
@@ -226,7 +226,7 @@ class Picking:
         # Where there is nothing to pick from the number may be any.
         return self.pairs[0].clamp(0, self.scores.size - 1).long()
 
-    def wait(self) -> Sequence[Sequence[float]]:
+    def wait(self) -> list[list[float]]:
         """Wait for the token of each row, and its score."""
         pairs: list[list[float]] = self.back.wait().T.tolist()
         return pairs

@@ -16,11 +16,11 @@ from asyncgen.runtime.guard import request_failure
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.batch.sequence import Sequence
     from asyncgen.engine.sampling.shortlist import Placed
 
 
@@ -35,7 +35,7 @@ class BatchScores:
         size: V.
     """
 
-    def __init__(self, logits: Tensor, rows: list[Sample], *, own: bool) -> None:
+    def __init__(self, logits: Tensor, rows: list[Sequence], *, own: bool) -> None:
         """Begin a step.
 
         Args:
@@ -119,7 +119,7 @@ class BatchLayout:
         self.judged: list[int] = []
         self.explained: list[int] = []
         picked: dict[str, list[int]] = {"greedy": [], "drawn": [], "listed": []}
-        filters: list[Sequence[Any]] = []
+        filters: list[list[Any]] = []
         by_step: dict[tuple[Any, ...], list[tuple[int, Placed]]] = {}
         for number, row in enumerate(self.rows):
             plan = row.plan(scores.logits)

@@ -23,12 +23,12 @@ from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.token_by_token import most_probable
 from tests.doubles.models import TableModel
-from tests.engine.making import request_for, sample_of
+from tests.engine.making import request_for, sequence_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.batch.sequence import Sequence
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.score_batch import BatchScores
 
@@ -90,7 +90,7 @@ def told(sampled: Sampled, number: int) -> int | None | tuple[type, str]:
 class Mix:
     """Rows of several requests, and for each the same request once more, alone."""
 
-    def __init__(self, kinds: Sequence[dict[str, Any]], size: int) -> None:
+    def __init__(self, kinds: list[dict[str, Any]], size: int) -> None:
         self.sampler = BatchSampler(size, "cpu")
         self.pairs = []
         for number, kind in enumerate(kinds):
@@ -98,9 +98,9 @@ class Mix:
             shared, _ = request_for(prompt, model=MODELS[size], **fresh(kind))
             for index in range(kind.get("n", 1)):
                 apart = replace(shared, processors=copy.deepcopy(shared.processors))
-                self.pairs.append((sample_of(shared, index), apart))
+                self.pairs.append((sequence_of(shared, index), apart))
 
-    def step(self, logits: torch.Tensor, present: Sequence[int]) -> None:
+    def step(self, logits: torch.Tensor, present: list[int] | range) -> None:
         """Compare one step of some rows; those that fail are out."""
         rows = [self.pairs[number] for number in present]
         given = logits[: len(rows)].clone()
@@ -252,7 +252,7 @@ def test_a_large_vocabulary(scale: float) -> None:
         mix.step(torch.randn(len(mix.pairs), 49157) * scale, range(len(mix.pairs)))
 
 
-def sampled_of(rows: Sequence[Sample], logits: torch.Tensor) -> Sampled:
+def sampled_of(rows: list[Sequence], logits: torch.Tensor) -> Sampled:
     """One step."""
     return BatchSampler(260, "cpu").sample(logits, rows)
 
@@ -272,7 +272,7 @@ def test_a_row_fails_alone_and_says_why() -> None:
         for bad in (raises, spoils, shortens)
     ]
     kinds += [{"suppress_tokens": list(range(260))}, {}, {"temperature": 0.5, "seed": 3}]
-    rows = [sample_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
+    rows = [sequence_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
     logits = torch.randn(6, 260, generator=torch.Generator().manual_seed(0))
     sampled = sampled_of(rows, logits)
     assert sampled.failures.keys() == {0, 1, 2, 3}
@@ -287,7 +287,7 @@ def test_a_row_fails_alone_and_says_why() -> None:
 def test_processors_of_users_run_once_a_step_for_each_row() -> None:
     mine = Shifts(1.0)
     request, _ = request_for([1, 2], logits_processor=LogitsProcessorList([mine]), n=3, top_k=9)
-    rows = [sample_of(request, index) for index in range(3)]
+    rows = [sequence_of(request, index) for index in range(3)]
     for _ in range(4):
         sampled_of(rows, torch.randn(3, 260))
     assert mine.calls == 12
@@ -299,7 +299,7 @@ def test_log_probabilities_are_raw_and_for_those_who_ask() -> None:
         {"top_logprobs": 3, "suppress_tokens": [5]},
         {"logprobs": True},
     ]
-    rows = [sample_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
+    rows = [sequence_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
     logits = torch.zeros(3, 260)
     logits[:, 5], logits[:, 6] = 4.0, 3.0
     sampled = sampled_of(rows, logits)
@@ -318,7 +318,7 @@ def test_processed_scores_are_for_criteria_that_look_at_them() -> None:
         {"stopping_criteria": criteria, "top_k": 4, "seed": 1},
         {"stopping_criteria": criteria},
     ]
-    rows = [sample_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
+    rows = [sequence_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
     logits = torch.randn(3, 260)
     sampled = sampled_of(rows, logits)
     assert sampled.scores.keys() == {1, 2}
@@ -335,7 +335,7 @@ def test_parameters_are_laid_out_when_rows_change(monkeypatch: pytest.MonkeyPatc
             super().__init__(scores)
 
     monkeypatch.setattr(batch_sampler, "BatchLayout", Counted)
-    rows = [sample_of(request_for([1, 2], top_k=9)[0], 0) for _ in range(3)]
+    rows = [sequence_of(request_for([1, 2], top_k=9)[0], 0) for _ in range(3)]
     sampler = BatchSampler(260, "cpu")
     for present in (rows, rows, rows[:2], rows[:2], rows):
         sampler.sample(torch.randn(len(present), 260), present)
@@ -358,7 +358,7 @@ def test_started_and_finished_is_sampled(seed: int) -> None:
         {"min_p": 0.1, "temperature": 0.5},
         {"no_repeat_ngram_size": 2},
     ]
-    rows = [sample_of(request_for(PROMPT, seed=seed, **given)[0], 0) for given in parameters]
+    rows = [sequence_of(request_for(PROMPT, seed=seed, **given)[0], 0) for given in parameters]
     picking = BatchSampler(260, "cpu").start(logits, rows)
     assert picking.is_settled
     expected = BatchSampler(260, "cpu").sample(logits, rows).token_ids
@@ -376,9 +376,9 @@ def test_what_is_not_settled_on_the_device() -> None:
         {"top_logprobs": 0},
         {"stopping_criteria": StoppingCriteriaList([lambda ids, scores, **_: ids[:, 0] < 0])},
     ):
-        rows = [sample_of(request_for(PROMPT, **each)[0], 0) for each in (given, {})]
+        rows = [sequence_of(request_for(PROMPT, **each)[0], 0) for each in (given, {})]
         assert not BatchSampler(260, "cpu").start(logits, rows).is_settled
-    rows = [sample_of(request_for(PROMPT, do_sample=True)[0], 0) for _ in range(2)]
+    rows = [sequence_of(request_for(PROMPT, do_sample=True)[0], 0) for _ in range(2)]
     picking = BatchSampler(260, "cpu").start(logits, rows)
     # What goes on with the row of NaN is a token all the same: it will be looked up.
     assert picking.is_settled and all(0 <= token < 260 for token in picking.tokens().tolist())

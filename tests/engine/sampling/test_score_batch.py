@@ -11,18 +11,18 @@ from asyncgen.engine.sampling.score_batch import BatchLayout, BatchScores
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import VOCABULARY
-from tests.engine.making import request_for, sample_of
+from tests.engine.making import request_for, sequence_of
 
 if TYPE_CHECKING:
-    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.batch.sequence import Sequence
 
 
-def row_of(**given: Any) -> Sample:
+def row_of(**given: Any) -> Sequence:
     """A row of a request of its own."""
-    return sample_of(request_for([1, 2], **given)[0], 0)
+    return sequence_of(request_for([1, 2], **given)[0], 0)
 
 
-def layout_of(*rows: Sample) -> BatchLayout:
+def layout_of(*rows: Sequence) -> BatchLayout:
     """The layout of some rows."""
     return BatchLayout(BatchScores(torch.zeros(len(rows), VOCABULARY), list(rows), own=False))
 
@@ -61,5 +61,5 @@ def test_processors_of_users_stand_before_the_filters_of_sampling() -> None:
 def test_an_order_of_its_own_is_kept() -> None:
     request, _ = request_for([1, 2], suppress_tokens=[1], repetition_penalty=1.2)
     request = replace(request, processors=LogitsProcessorList(reversed(request.processors)))
-    layout = layout_of(sample_of(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
+    layout = layout_of(sequence_of(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
     assert names(layout) == ["_Penalize", "Ban", "Ban", "_Penalize"]

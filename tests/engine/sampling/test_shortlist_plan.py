@@ -25,10 +25,10 @@ from asyncgen.generation.logits.batched import Ban, Columns
 from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
 from tests.doubles.models import EOS, VOCABULARY
-from tests.engine.making import request_for, sample_of
+from tests.engine.making import request_for, sequence_of
 
 if TYPE_CHECKING:
-    from asyncgen.engine.batch.sample import Sample
+    from asyncgen.engine.batch.sequence import Sequence
 
 ON: dict[str, Any] = {
     "sequence_bias": [[[1, 2], 0.5], [[7], -1.0]],
@@ -67,12 +67,12 @@ class Mine:
         return scores * 1.01
 
 
-def row_of(**given: Any) -> Sample:
+def row_of(**given: Any) -> Sequence:
     """A row of a request of its own."""
-    return sample_of(request_for([1, 2, 1], **given)[0], 0)
+    return sequence_of(request_for([1, 2, 1], **given)[0], 0)
 
 
-def random_rows(chooser: random.Random) -> list[Sample]:
+def random_rows(chooser: random.Random) -> list[Sequence]:
     """Rows with random sets of processors."""
     rows = []
     for number in range(chooser.randint(1, 6)):
@@ -161,13 +161,13 @@ def test_a_processor_of_a_test_runs_vectorised_by_its_definition_alone(
             """As `Ban` asks."""
             return token_ids[-1:]
 
-    def row(number: int) -> Sample:
+    def row(number: int) -> Sequence:
         own = LogitsProcessorList([Dims(1.0 + number), BansLast()])
         if passed:
             return row_of(logits_processor=own, suppress_tokens=[4])
         request, _ = request_for([1, 2, 1], suppress_tokens=[4])
         request.processors.extend(own)
-        return sample_of(request)
+        return sequence_of(request)
 
     rows = [row(number) for number in range(4)]
     logits = torch.randn(4, VOCABULARY)

@@ -33,7 +33,7 @@ from asyncgen.generation.logits.surprise import (
     TypicalLogitsWarper,
 )
 from tests.doubles.models import EOS, VOCABULARY
-from tests.engine.making import request_for, sample_of
+from tests.engine.making import request_for, sequence_of
 
 SETTINGS: list[dict[str, Any]] = [
     {"sequence_bias": [[[5], -2.0], [[2, 9], 3.0], [[1, 2, 9], 0.5]]},
@@ -99,7 +99,7 @@ def test_a_form_is_the_processor_and_leaves_the_neighbours(setting: dict[str, An
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, VOCABULARY, generator=generator)
     rows = [
-        sample_of(request_for(prompt, **kind)[0], 0)
+        sequence_of(request_for(prompt, **kind)[0], 0)
         for prompt, kind in (([9], {}), ([1, 2], setting), ([4], {}), ([1, 2], setting))
     ]
     for generated in ([], [2], [2]):
@@ -131,7 +131,7 @@ def test_tokens_outside_of_the_vocabulary_are_left_to_the_processor() -> None:
 
 def test_a_row_whose_decay_overflows_fails_alone() -> None:
     kinds = [{"exponential_decay_length_penalty": (0, factor)} for factor in (1e300, 1.5)]
-    rows = [sample_of(request_for([1], **kind)[0], 0) for kind in kinds]
+    rows = [sequence_of(request_for([1], **kind)[0], 0) for kind in kinds]
     for row in rows:
         row.tokens += [2, 3, 4]
     logits = torch.randn(2, VOCABULARY)

@@ -1,4 +1,4 @@
-"""One sample of a request: one row of the shared batch, from its admission to its last event.
+"""One sequence of a request: one row of the shared batch, from its admission to its last event.
 
 The scheduler moves it along (`RequestState`), the sampler picks its tokens, and the batch tells its
 reader. What is true of a growing sequence is kept, so that a step looks at the new token alone.
@@ -21,7 +21,7 @@ from asyncgen.generation.strategies.token_by_token import most_probable, require
 from asyncgen.runtime.guard import request_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -35,16 +35,16 @@ _ROWS_A_FORCED_TOKEN = 32
 """Beside rows without a grammar, a step computes one forced token for so many rows, or one."""
 
 
-class Sample(RequestState):
+class Sequence(RequestState):
     """A row of the batch; ``tokens`` are those of the prompt and those generated so far.
 
     Attributes:
         request: Whose it is.
-        index: Which sample of the request, from 0.
+        index: Which sequence of the request, from 0.
         has_begun: Whether it has had a step.
         decodes: Whether it has its first token, or will have it before the next step.
         processors: Those of the request, from its first step on; what keeps state has an object
-            for this sample.
+            for this sequence.
         draw: Where its tokens come from; ``None`` where the likeliest one is taken.
         matcher: Where it is in its grammar; ``None`` where it is free, or has not begun.
         takes_forced: Whether tokens that the grammar forces need no step of their own: nobody
@@ -74,7 +74,7 @@ class Sample(RequestState):
 
         Args:
             request: Whose it is.
-            index: Which sample.
+            index: Which sequence.
             salt: See `RequestState`.
         """
         config, most = request.params.config, request.ends.max_length
@@ -127,7 +127,7 @@ class Sample(RequestState):
 
     @property
     def ends(self) -> Ends:
-        """When it ends; shared with the other samples of the request."""
+        """When it ends; shared with the other sequences of the request."""
         return self.request.ends
 
     @property
@@ -241,26 +241,26 @@ class Sample(RequestState):
         return taken
 
 
-def forced_room(samples: Sequence[Sample]) -> int | None:
+def forced_room(sequences: list[Sequence]) -> int | None:
     """How many forced tokens may be taken behind a step.
 
     Each of them is computed with the next step, and makes it longer. Where all rows have grammars
     that is their gain; rows without one would wait for what others get.
 
     Args:
-        samples: The rows of the step, those that still read their prompts among them.
+        sequences: The rows of the step, those that still read their prompts among them.
 
     Returns:
         ``None`` where there may be any number.
     """
-    free = sum(sample.matcher is None for sample in samples)
-    if free in (0, len(samples)):
+    free = sum(sequence.matcher is None for sequence in sequences)
+    if free in (0, len(sequences)):
         return None
-    return max(1, len(samples) // _ROWS_A_FORCED_TOKEN)
+    return max(1, len(sequences) // _ROWS_A_FORCED_TOKEN)
 
 
 def _own(processor: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a sample its own object of a processor that keeps something of the sequence."""
+    """Give a sequence its own object of a processor that keeps something of the sequence."""
     definition = definition_of(processor)
     if definition is None:
         return processor

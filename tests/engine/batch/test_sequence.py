@@ -1,4 +1,4 @@
-"""A sample of a request: a row of the scheduler, with tokens, state and ends of its own."""
+"""A sequence of a request: a row of the scheduler, with tokens, state and ends of its own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.engine.batch.sample import Sample
+from asyncgen.engine.batch.sequence import Sequence
 from asyncgen.engine.kv_cache.block_pool import BlockPool
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import EOS
-from tests.engine.making import request_for, sample_of
+from tests.engine.making import request_for, sequence_of
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ def test_samples_of_a_request_have_state_of_their_own() -> None:
         temperature=0.5,
         top_k=0,
     )
-    rows = [sample_of(request, index) for index in range(2)]
+    rows = [sequence_of(request, index) for index in range(2)]
     for first, second, original in zip(
         rows[0].processors, rows[1].processors, rows[0].request.processors, strict=True
     ):
@@ -39,7 +39,7 @@ def test_samples_of_a_request_have_state_of_their_own() -> None:
 
 
 def test_ids_grow_in_place() -> None:
-    row = sample_of(request_for([1, 2, 3])[0], 0)
+    row = sequence_of(request_for([1, 2, 3])[0], 0)
     live = [1, 2, 3]
     row.tokens = live
     first = row.input_ids(CPU)
@@ -56,7 +56,7 @@ def test_ids_grow_in_place() -> None:
     [(5, 3, None), (EOS, 3, "stop"), (5, 6, "length"), (EOS, 6, "stop")],
 )
 def test_reasons_are_those_of_the_request(token: int, length: int, wanted: str | None) -> None:
-    row = sample_of(request_for([1, 2], max_new_tokens=4)[0], 0)
+    row = sequence_of(request_for([1, 2], max_new_tokens=4)[0], 0)
     row.tokens = [1, 2, *[4] * (length - 3), token]
     assert row.reason_to_end(None) == wanted
     ids = torch.tensor([row.tokens])
@@ -65,7 +65,7 @@ def test_reasons_are_those_of_the_request(token: int, length: int, wanted: str |
 
 def test_a_cancelled_row_ends() -> None:
     request, _ = request_for([1, 2])
-    row = sample_of(request, 0)
+    row = sequence_of(request, 0)
     row.tokens.append(3)
     request.cancel.set()
     assert row.reason_to_end(None) == "cancelled"
@@ -80,7 +80,7 @@ def test_criteria_of_users_see_their_row_alone() -> None:
 
     criteria = StoppingCriteriaList([ends_at_7])
     request, _ = request_for([1, 2], n=2, do_sample=True, stopping_criteria=criteria)
-    rows = [sample_of(request, index) for index in range(2)]
+    rows = [sequence_of(request, index) for index in range(2)]
     rows[0].tokens.append(7)
     rows[1].tokens.append(8)
     scores = torch.zeros(1, 9)
@@ -89,10 +89,10 @@ def test_criteria_of_users_see_their_row_alone() -> None:
 
 
 def test_a_failure_names_what_is_behind_it() -> None:
-    plain = sample_of(request_for([1, 2])[0], 0)
+    plain = sequence_of(request_for([1, 2])[0], 0)
     error = plain.failure(torch.full((1, 260), torch.nan), float("nan"))
     assert type(error) is InvalidScoresError and "position 2" in str(error)
-    banning = sample_of(request_for([1, 2], suppress_tokens=list(range(260)))[0], 0)
+    banning = sequence_of(request_for([1, 2], suppress_tokens=list(range(260)))[0], 0)
     error = banning.failure(torch.zeros(1, 260), float("-inf"))
     assert isinstance(error, InvalidScoresError)
     assert error.processor == "SuppressTokensLogitsProcessor"
@@ -102,7 +102,7 @@ def test_a_failure_names_what_is_behind_it() -> None:
 
 def test_a_sample_is_its_request_for_the_scheduler() -> None:
     request, _ = request_for([1, 2, 3], n=2, do_sample=True, max_new_tokens=5, priority=4)
-    first, second = (Sample(request, index, salt=b"x") for index in range(2))
+    first, second = (Sequence(request, index, salt=b"x") for index in range(2))
     assert (first.request_id, second.request_id) == (request.id, f"{request.id}__child#0")
     assert first.tokens == second.tokens == [1, 2, 3]
     assert first.tokens is not second.tokens
@@ -111,11 +111,11 @@ def test_a_sample_is_its_request_for_the_scheduler() -> None:
 
 
 def test_the_scheduler_cuts_its_prompt() -> None:
-    sample = Sample(request_for(list(range(8)), prefill_chunk_size=3, max_new_tokens=2)[0], 0)
+    sequence = Sequence(request_for(list(range(8)), prefill_chunk_size=3, max_new_tokens=2)[0], 0)
     scheduler = FIFOScheduler(BlockPool(8, 4))
-    scheduler.add_waiting_request(sample)
+    scheduler.add_waiting_request(sequence)
     counts = []
-    while not sample.num_computed == 8:
+    while not sequence.num_computed == 8:
         rows = scheduler.schedule_batch(100, 1000)
         counts += [(row.count, row.is_last) for row in rows]
         scheduler.computed(rows)
