@@ -55,7 +55,7 @@ from asyncgen.cache.caches import (
     DynamicCache as DynamicCache,
     StaticCache as StaticCache,
 )
-from asyncgen.cache.quantized.caches import (
+from asyncgen.cache.quantized.quantized_cache import (
     HQQQuantizedCache as HQQQuantizedCache,
     QuantizedCache as QuantizedCache,
     QuantoQuantizedCache as QuantoQuantizedCache,

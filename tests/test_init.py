@@ -89,7 +89,9 @@ def test_a_star_imports_what_is_public() -> None:
 
 
 def test_the_front_is_short() -> None:
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (STUB, STUB.with_suffix(".py"))]
+    trees = [
+        ast.parse(file.read_text(encoding="utf-8")) for file in (STUB, STUB.with_suffix(".py"))
+    ]
     statements = [
         node
         for tree in trees

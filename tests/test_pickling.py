@@ -51,7 +51,7 @@ from asyncgen import (
     types,
 )
 from asyncgen.engine.metrics import EngineMetrics
-from asyncgen.families.config.editable_config import LiveConfig
+from asyncgen.families.config.editable_config import EditableConfig
 from asyncgen.families.config.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def test_the_configuration_of_a_model() -> None:
     config.eos_token_id = [1, 2]
     config.mine = {"a": 1}
     twin = pickle.loads(pickle.dumps(config))
-    assert type(twin) is type(config) is LiveConfig
+    assert type(twin) is type(config) is EditableConfig
     assert twin == config
     assert twin.to_dict() == config.to_dict()
     built = ModelConfig.from_hf(config.to_dict())

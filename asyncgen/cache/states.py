@@ -167,7 +167,8 @@ def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
     count = config.num_hidden_layers
     behind = iter(range(count, count + len(config.mixing)))
     places = [
-        next(behind) if config.blocks[layer].has_attention else layer for layer in config.mixing
+        next(behind) if config.layer_plans[layer].has_attention else layer
+        for layer in config.mixing
     ]
     layers = cast("list[Any]", cache.layers)
     is_growing = isinstance(cache, DynamicCache) and all(
@@ -215,7 +216,7 @@ def way_back(cache: Cache, length: int) -> int:
 
 def state_plans(config: ModelConfig) -> list[MixerPlan]:
     """The mixers of a model."""
-    return [block.mixer for block in config.blocks if block.mixer is not None]
+    return [plan.mixer for plan in config.layer_plans if plan.mixer is not None]
 
 
 def slot_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

@@ -83,7 +83,7 @@ class AltUpLayer(VariedLayer):
     ) -> None:
         """Make the parameters; arguments are those of `DecoderLayer`."""
         super().__init__(config, index, rope=rope, dtype=dtype)
-        hidden, count, rank = config.hidden_size, config.stream.streams, self.own.laurel_rank
+        hidden, count, rank = config.hidden_size, config.stream.streams, self.varied.laurel_rank
         self.count = count
         self.modality_norm = Norm(hidden, self.eps, self.plan.norm, dtype=dtype)
         self.modality = Linear(hidden, count, dtype=dtype)
@@ -117,7 +117,7 @@ class AltUpLayer(VariedLayer):
         coefficients = product["correct"](self._modalities(found)) + 1  # [N, S]
         streams.add_((found - predicted)[None] * coefficients.t()[:, :, None])
         x.copy_(streams[0])
-        scaled = x * self.output_scale.weight.to(x.dtype) if self.own.scales_output else x
+        scaled = x * self.output_scale.weight.to(x.dtype) if self.varied.scales_output else x
         space.others = streams[1:].add_(self._taken(scaled, space))
 
     def _modalities(self, rows: Tensor) -> Tensor:
@@ -148,15 +148,19 @@ def altup_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         config: The network.
         index: Number of the layer.
     """
-    own, hidden, count = config.blocks[index].own, config.hidden_size, config.stream.streams
-    assert own is not None
+    varied, hidden, count = (
+        config.layer_plans[index].varied,
+        config.hidden_size,
+        config.stream.streams,
+    )
+    assert varied is not None
     sizes: dict[str, tuple[int, int | None]] = {
         "modality_norm": (hidden, None),
         "modality": (count, hidden),
         "predict": (count * count, count),
         "correct": (count, count),
-        "laurel_left": (own.laurel_rank, hidden),
-        "laurel_right": (hidden, own.laurel_rank),
+        "laurel_left": (varied.laurel_rank, hidden),
+        "laurel_right": (hidden, varied.laurel_rank),
         "laurel_norm": (hidden, None),
     }
     before, target = f"{config.names['layers']}.{index}", f"layers.{index}"

@@ -9,8 +9,8 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.mixers.dense import DenseStates
-from asyncgen.models.mixers.hybrid import Hybrid
+from asyncgen.models.mixers.dense_states import DenseStates
+from asyncgen.models.mixers.hybrid_context import Hybrid
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from asyncgen.models.attention.paged.graph_buffers import FixedRows
+from asyncgen.models.attention.paged.graph_buffers import GraphRows
 from asyncgen.models.attention.paged.packed_rows import place_rows
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.models.attention.paged.fused import FusedKernel
     from asyncgen.models.attention.paged.packed_rows import PackedRow
 
@@ -292,7 +292,7 @@ class DecodeGraphs:
 
     def _record(self, rows: int, pages: int) -> _Recorded:
         storage, core = self._storage, self._core
-        fixed = FixedRows(
+        fixed = GraphRows(
             core.config, storage, self._kernel, rows=rows, pages=pages, scratch=self._scratch
         )
         last = torch.arange(rows, device=storage.device)
@@ -362,7 +362,7 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
 class _Recorded:
     """A recording and the memory that it works on, which no other recording has."""
 
-    fixed: FixedRows
+    fixed: GraphRows
     repeat: Callable[[], Tensor]
     workspace: object
 

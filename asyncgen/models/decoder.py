@@ -18,13 +18,13 @@ from asyncgen.families.arch.registry import FAMILIES
 from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.decoder_layer import DecoderLayer, Workspace
 from asyncgen.models.embedding_and_head import EmbeddingAndHead
-from asyncgen.models.kernels.blocks import compile_layers, compiled_ends
+from asyncgen.models.kernels.compiled_layers import compile_layers, compiled_ends
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
-from asyncgen.models.mixers.layer import MixerLayer
+from asyncgen.models.mixers.mixer_layer import MixerLayer
 from asyncgen.models.varied_layer import VariedLayer, VariedSpace
 from asyncgen.models.weight_rules import weight_rules
 
@@ -116,7 +116,7 @@ class DecoderLM(EmbeddingAndHead):
         ]
         self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
-        self._keeps_spaces = config.blocks[0].own is None  # others hold results, not memory
+        self._keeps_spaces = config.layer_plans[0].varied is None  # others hold results, not memory
 
     @property
     def family(self) -> Family:
@@ -309,18 +309,18 @@ class DecoderLM(EmbeddingAndHead):
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
-        plan = self.config.blocks[index]
+        plan = self.config.layer_plans[index]
         kind: type[Any] = DecoderLayer
         is_whole = plan.has_attention and plan.has_feed_forward and plan.stays is None
         if plan.mixer is not None or not is_whole:
             kind = MixerLayer
-        elif plan.own is not None:
+        elif plan.varied is not None:
             kind = AltUpLayer if self.config.stream.streams > 1 else VariedLayer
         return kind(self.config, index, rope=rope_of(self.config, index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
         config = self.config
-        plan = config.blocks[-1].norm
+        plan = config.layer_plans[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
@@ -335,11 +335,13 @@ class DecoderLM(EmbeddingAndHead):
             places = config.position_limit + config.stream.position_offset
             self.embed_positions = Embedding(places, hidden, dtype=dtype)
         if "embed_norm" in config.names:
-            self.embed_norm = Norm(hidden, config.rms_norm_eps, config.blocks[0].norm, dtype=dtype)
+            self.embed_norm = Norm(
+                hidden, config.rms_norm_eps, config.layer_plans[0].norm, dtype=dtype
+            )
 
     def _make_space(self, tokens: int, like: Tensor) -> Any:
         """Memory that the layers share for so many tokens."""
-        if self.config.blocks[0].own is not None:
+        if self.config.layer_plans[0].varied is not None:
             return VariedSpace(like)
         return Workspace(self.config, tokens, like)
 

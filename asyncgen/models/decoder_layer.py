@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.models.activations import ACTIVATIONS, FUSED, Xielu
-from asyncgen.models.kernels.blocks import Block, compiled_block, pass_gates
+from asyncgen.models.kernels.compiled_layers import LayerParts, compile_parts, pass_gates
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import GATES
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncgen.families.config import ModelConfig
-    from asyncgen.families.plans.layer_plan import BlockPlan, HeadsPlan
+    from asyncgen.families.plans.layer_plan import HeadsPlan, LayerPlan
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.kernels.products import Kernel
 
@@ -55,7 +55,7 @@ IN_ONE_CALL = frozenset(
         "stays",
     }
 )
-"""The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
+"""The fields of a `LayerPlan` that are computed, or settled by its weights, in one call. A block
 whose plan says anything in another one is computed step by step."""
 
 
@@ -77,8 +77,8 @@ class Workspace:
 
     def __init__(self, config: ModelConfig, tokens: int, like: Tensor) -> None:
         """Allocate for ``tokens`` tokens, in the dtype and on the device of ``like``."""
-        size, plan = config.head_dim, config.blocks[0]
-        is_dense = any(block.experts is None for block in config.blocks)
+        size, plan = config.head_dim, config.layer_plans[0]
+        is_dense = any(plan.experts is None for plan in config.layer_plans)
         width = config.intermediate_size if is_dense else 0  # experts have memory of their own
         heads = config.num_attention_heads + 2 * config.num_key_value_heads
         self.normed = like.new_empty(tokens, config.hidden_size)
@@ -98,8 +98,8 @@ def _branches(config: ModelConfig) -> bool:
     """Whether something is done with what a part adds to the stream."""
     named = (config.names, *config.names_by_kind.values())
     is_normed = any("output_norm" in names or "down_norm" in names for names in named)
-    experts = [block.experts for block in config.blocks if block.experts is not None]
-    block = config.blocks[0]
+    experts = [plan.experts for plan in config.layer_plans if plan.experts is not None]
+    block = config.layer_plans[0]
     scales = {block.residual_scale, block.output_scale, block.down_scale}
     is_scaled = scales != {1.0} or any(plan.scale != 1 for plan in experts)
     return is_normed or is_scaled
@@ -128,7 +128,7 @@ class DecoderLayer(Prepared):
             dtype: Of the parameters.
         """
         super().__init__()
-        self.plan: BlockPlan = config.blocks[index]
+        self.plan: LayerPlan = config.layer_plans[index]
         self.index = index
         self.rope = rope
         self.mixer: Any = None  # see `MixerLayer`
@@ -218,7 +218,7 @@ class DecoderLayer(Prepared):
             self._feed_forward() if plan.has_feed_forward else None,
         )
 
-    def compiled(self) -> Block | None:
+    def compiled(self) -> LayerParts | None:
         """Its parts, where all of them are our kernels' and its plan asks for nothing else."""
         plan, head_norm = self.plan, self.plan.head_norm
         others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
@@ -235,8 +235,8 @@ class DecoderLayer(Prepared):
         if plan.has_feed_forward:
             feed = self._up().ready() if plan.experts is None else self.experts
         is_plain = plan.has_feed_forward and plan.experts is None
-        return compiled_block(
-            Block(
+        return compile_parts(
+            LayerParts(
                 input_norm=_scaler(self.input_norm),
                 qkv=self.qkv.ready() if plan.has_attention else None,
                 heads_norm=heads_scaler,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.dense import AttentionContext
 
 
-class T5Block(Prepared):
+class T5Layer(Prepared):
     """One block of either stack: attention, in the decoder attention across, feed-forward.
 
     Each part is normalised before and added to the stream.
@@ -136,7 +136,7 @@ class T5(DecoderLM):
         super().__init__(config, dtype=dtype)
         dtype = dtype or torch.get_default_dtype()
         self.encoder_layers = nn.ModuleList(
-            T5Block(self.config, index, is_decoder=False, dtype=dtype)
+            T5Layer(self.config, index, is_decoder=False, dtype=dtype)
             for index in range(self.config.num_encoder_layers)
         )
         self.encoder_norm = self._make_norm(dtype)
@@ -147,7 +147,7 @@ class T5(DecoderLM):
         self._biases.clear()
         super().prepare()
         for block in self.encoder_layers:
-            cast("T5Block", block).prepare()
+            cast("T5Layer", block).prepare()
 
     @torch.no_grad()
     def encode(
@@ -180,7 +180,7 @@ class T5(DecoderLM):
         for block in self.encoder_layers:
             if collect is not None:
                 collect.append(stream.view(batch, length, width).clone())
-            cast("T5Block", block).run(stream, (), attention, space)
+            cast("T5Layer", block).run(stream, (), attention, space)
         states = self.encoder_norm.scaler.into(stream, stream).view(batch, length, width)
         if collect is not None:
             collect.append(states)
@@ -304,7 +304,7 @@ class T5(DecoderLM):
         return self._biases[both_ways]
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
-        return T5Block(self.config, index, is_decoder=True, dtype=dtype)
+        return T5Layer(self.config, index, is_decoder=True, dtype=dtype)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
         shape = (self.config.relative_attention_num_buckets, self.config.num_attention_heads)

@@ -9,7 +9,7 @@ from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from asyncgen.families.config import ModelConfig
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[WeightRule]:

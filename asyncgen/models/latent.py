@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_heads import native_heads
+from asyncgen.models.kernels.native_latent import native_latent_heads
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.weight_map import WeightRule, module_rules
@@ -80,7 +80,7 @@ class LatentHeads(Prepared):
     def ready(self) -> MakesHeads:
         """What makes heads of the weights as they are now: our own kernel, or this."""
         self.prepare()
-        ours = native_heads(
+        ours = native_latent_heads(
             self.latents.ready(),
             None if self.query_norm is None else self.query_norm.scaler,
             self.queries.ready(),
@@ -132,7 +132,7 @@ def latent_rules(config: ModelConfig, index: int, plan: LatentPlan) -> list[Weig
         index: Number of the layer.
         plan: Its sizes.
     """
-    names, block = config.names, config.blocks[index]
+    names, block = config.names, config.layer_plans[index]
     hidden, heads = config.hidden_size, config.num_attention_heads
     target = f"layers.{index}.qkv"
 

@@ -41,7 +41,7 @@ class LayerInputs(Prepared):
         features = config.num_hidden_layers * self.width
         self.table = Embedding(rows, features, dtype=dtype)
         self.projection = Linear(config.hidden_size, features, dtype=dtype)
-        self.norm = Norm(self.width, config.rms_norm_eps, config.blocks[0].norm, dtype=dtype)
+        self.norm = Norm(self.width, config.rms_norm_eps, config.layer_plans[0].norm, dtype=dtype)
 
     def prepare(self) -> None:
         """Gather what `mix` uses; again after weights were replaced or moved."""

@@ -22,9 +22,9 @@ def rope_of(config: ModelConfig, index: int) -> int | None:
 
 def _rope_at(config: ModelConfig, index: int) -> tuple[RopeConfig, int]:
     """A layer's rope, and the size of its heads."""
-    own = config.blocks[index].own
+    varied = config.layer_plans[index].varied
     rope = config.ropes[index] if config.ropes else config.rope
-    return rope, config.head_dim if own is None else own.head_dim
+    return rope, config.head_dim if varied is None else varied.head_dim
 
 
 def _is_idle(rope: RopeConfig) -> bool:

@@ -1,4 +1,5 @@
-"""A block of a model whose layers differ in more than their numbers, built from its `LayerPlan`.
+"""A block of a model whose layers differ in more than their numbers, built from a
+`VariedLayerPlan`.
 
 Its heads may be narrower or fewer than those of other layers; the attention gets them as wide and
 as many as the widest have, with zeros behind them and each key head repeated, which changes no
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncgen.families.config import ModelConfig
-    from asyncgen.families.plans.layer_plan import BlockPlan, LayerPlan
+    from asyncgen.families.plans.layer_plan import LayerPlan, VariedLayerPlan
     from asyncgen.models.attention.dense import AttentionContext
 
 STREAM_NORMS = ("input_norm", "output_norm", "post_norm", "down_norm")
@@ -64,36 +65,36 @@ class VariedLayer(Prepared):
     ) -> None:
         """Make the parameters; arguments are those of `DecoderLayer`."""
         super().__init__()
-        plan, own = config.blocks[index], config.blocks[index].own
-        assert own is not None
-        self.plan: BlockPlan = plan
-        self.own: LayerPlan = own
+        plan, varied = config.layer_plans[index], config.layer_plans[index].varied
+        assert varied is not None
+        self.plan: LayerPlan = plan
+        self.varied: VariedLayerPlan = varied
         self.index, self.rope, self.eps = index, rope, config.rms_norm_eps
-        self.num_heads, self.kv_heads = config.num_attention_heads, own.kv_heads
+        self.num_heads, self.kv_heads = config.num_attention_heads, varied.kv_heads
         self.most_kv_heads, self.most_size = config.num_key_value_heads, config.head_dim
         # Whether others read what this layer makes of its tokens.
         self.is_read = any(
-            config.keys_of(layer) == index for layer in range(index + 1, len(config.blocks))
+            config.keys_of(layer) == index for layer in range(index + 1, len(config.layer_plans))
         )
-        hidden, size, bias = config.hidden_size, own.head_dim, plan.has_qkv_bias
+        hidden, size, bias = config.hidden_size, varied.head_dim, plan.has_qkv_bias
 
         def norm(features: int) -> Norm:
             return Norm(features, self.eps, plan.norm, dtype=dtype)
 
-        self.qkv = Linear(hidden, sum(_qkv_rows(config, own)), bias, dtype=dtype)
+        self.qkv = Linear(hidden, sum(_qkv_rows(config, varied)), bias, dtype=dtype)
         self.q_norm = norm(size)
-        self.k_norm = norm(size) if own.keys_of is None else None
+        self.k_norm = norm(size) if varied.keys_of is None else None
         queries = self.num_heads * size
         self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
         for name in STREAM_NORMS:
             setattr(self, name, norm(hidden))
-        self.width = own.width
+        self.width = varied.width
         self.activate = ACTIVATIONS[plan.activation]
-        self.gate_up = Linear(hidden, 2 * own.width, dtype=dtype)
-        self.down = Linear(own.width, hidden, dtype=dtype)
-        if own.input_width:
-            self.input_gate = Linear(hidden, own.input_width, dtype=dtype)
-            self.input_up = Linear(own.input_width, hidden, dtype=dtype)
+        self.gate_up = Linear(hidden, 2 * varied.width, dtype=dtype)
+        self.down = Linear(varied.width, hidden, dtype=dtype)
+        if varied.input_width:
+            self.input_gate = Linear(hidden, varied.input_width, dtype=dtype)
+            self.input_up = Linear(varied.input_width, hidden, dtype=dtype)
             self.taken_norm = norm(hidden)
         if plan.experts is not None:
             self.experts = Experts(hidden, plan.experts, dtype=dtype)
@@ -101,10 +102,10 @@ class VariedLayer(Prepared):
             self.expert_scale = Exact(plan.experts.experts)
             for name in EXPERT_NORMS:
                 setattr(self, name, norm(hidden))
-        if own.has_scalar:
+        if varied.has_scalar:
             self.scalar = Exact(1)
         # From how many deviations above the mean on a gate lets through.
-        self.least_gate = NormalDist().inv_cdf(own.sparsity) if own.sparsity else None
+        self.least_gate = NormalDist().inv_cdf(varied.sparsity) if varied.sparsity else None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -118,9 +119,9 @@ class VariedLayer(Prepared):
         if self.k_norm is not None:
             weights.append(self.k_norm.scale().expand(self.kv_heads, -1))  # type: ignore[union-attr]
             ones = torch.ones_like(weights[1])
-            scale_values = make_scaler(ones, self.own.head_dim, self.eps, self.qkv.dtype).into
+            scale_values = make_scaler(ones, self.varied.head_dim, self.eps, self.qkv.dtype).into
         joined = torch.cat(weights)
-        scale_heads = make_scaler(joined, self.own.head_dim, self.eps, self.qkv.dtype).into
+        scale_heads = make_scaler(joined, self.varied.head_dim, self.eps, self.qkv.dtype).into
         products = {
             name: module.ready().product
             for name, module in self.named_children()
@@ -131,7 +132,7 @@ class VariedLayer(Prepared):
             scale = self.router_scale.weight.detach().float()
             scale = scale * len(scale) ** -0.5
             norms["router"] = make_scaler(scale, len(scale), self.eps, torch.float32).into
-        scalar = float(self.scalar.weight) if self.own.has_scalar else 1.0
+        scalar = float(self.scalar.weight) if self.varied.has_scalar else 1.0
         self._plan = (norms, scale_heads, scale_values, products, scalar)
 
     def compiled(self) -> None:
@@ -149,7 +150,7 @@ class VariedLayer(Prepared):
         normed = norms["input_norm"](x, torch.empty_like(x))
         x.add_(self._attended(normed, placed, attention, space))
         x.add_(self._fed(x))
-        if self.own.input_width:
+        if self.varied.input_width:
             x.add_(self._taken(x, space))
         if scalar != 1:
             x.mul_(scalar)
@@ -164,8 +165,8 @@ class VariedLayer(Prepared):
         """What attention makes of the normalised stream, normalised, ``[N, E]``."""
         norms, _, _, product, _ = self._ready()
         attended = attention.attend(self.index, self._heads(normed, placed, space))
-        if self.own.head_dim < self.most_size:
-            attended = attended.view(len(normed), self.num_heads, -1)[..., : self.own.head_dim]
+        if self.varied.head_dim < self.most_size:
+            attended = attended.view(len(normed), self.num_heads, -1)[..., : self.varied.head_dim]
             attended = attended.reshape(len(normed), -1)
         return _normed(norms["output_norm"], product["output"](attended))
 
@@ -206,11 +207,16 @@ class VariedLayer(Prepared):
     ) -> Tensor:
         """Heads as the attention wants them, ``[N, H + 2K, D]``."""
         _, scale_heads, scale_values, product, _ = self._ready()
-        count, size, queries, own = self.kv_heads, self.own.head_dim, self.num_heads, self.own
+        count, size, queries, varied = (
+            self.kv_heads,
+            self.varied.head_dim,
+            self.num_heads,
+            self.varied,
+        )
         rows = product["qkv"](normed).view(len(normed), -1, size)
         values = None
         if scale_values is not None:
-            behind = queries if own.values_are_keys else queries + count
+            behind = queries if varied.values_are_keys else queries + count
             values = rows[:, behind : behind + count]
             values = scale_values(values, values.new_empty(values.shape))
             rows = rows[:, : queries + count]
@@ -222,8 +228,8 @@ class VariedLayer(Prepared):
         heads = rows.new_zeros(len(rows), queries + 2 * self.most_kv_heads, self.most_size)
         heads[:, :queries, :size] = rows[:, :queries]
         if values is None:
-            assert own.keys_of is not None
-            heads[:, queries:] = space.kept[own.keys_of]
+            assert varied.keys_of is not None
+            heads[:, queries:] = space.kept[varied.keys_of]
             return heads
         for part, first in ((rows[:, queries:], 0), (values, self.most_kv_heads)):
             repeated = part.repeat_interleave(self.most_kv_heads // count, dim=1)
@@ -238,11 +244,11 @@ def _normed(normalise: Callable[[Tensor, Tensor], Tensor], branch: Tensor) -> Te
     return normalise(branch, branch)
 
 
-def _qkv_rows(config: ModelConfig, own: LayerPlan) -> list[int]:
+def _qkv_rows(config: ModelConfig, varied: VariedLayerPlan) -> list[int]:
     """Rows of queries, and of the keys and values that a layer makes itself."""
-    parts = [config.num_attention_heads] + [own.kv_heads] * (own.keys_of is None)
-    parts += [own.kv_heads] * (own.keys_of is None and not own.values_are_keys)
-    return [count * own.head_dim for count in parts]
+    parts = [config.num_attention_heads] + [varied.kv_heads] * (varied.keys_of is None)
+    parts += [varied.kv_heads] * (varied.keys_of is None and not varied.values_are_keys)
+    return [count * varied.head_dim for count in parts]
 
 
 def varied_rules(config: ModelConfig, index: int) -> list[WeightRule]:
@@ -252,10 +258,10 @@ def varied_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         config: The network.
         index: Number of the layer.
     """
-    plan, names, hidden = config.blocks[index], config.names, config.hidden_size
-    own = plan.own
-    assert own is not None
-    queries = config.num_attention_heads * own.head_dim
+    plan, names, hidden = config.layer_plans[index], config.names, config.hidden_size
+    varied = plan.varied
+    assert varied is not None
+    queries = config.num_attention_heads * varied.head_dim
     rules: list[WeightRule] = []
 
     def add(ours: str, rows: list[int], columns: int | None = None, bias: bool = False) -> None:
@@ -264,20 +270,20 @@ def varied_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         rules.extend(module_rules(target, stored[: len(rows)], rows, columns, bias=bias))
 
     add("input_norm", [hidden])
-    add("qkv", _qkv_rows(config, own), hidden, plan.has_qkv_bias)
-    add("q_norm", [own.head_dim])
-    if own.keys_of is None:
-        add("k_norm", [own.head_dim])
+    add("qkv", _qkv_rows(config, varied), hidden, plan.has_qkv_bias)
+    add("q_norm", [varied.head_dim])
+    if varied.keys_of is None:
+        add("k_norm", [varied.head_dim])
     add("output", [hidden], queries, plan.has_output_bias)
     for name in STREAM_NORMS[1:]:
         add(name, [hidden])
-    add("gate_up", [own.width, own.width], hidden)
-    add("down", [hidden], own.width)
-    if own.input_width:
-        add("input_gate", [own.input_width], hidden)
-        add("input_up", [hidden], own.input_width)
+    add("gate_up", [varied.width, varied.width], hidden)
+    add("down", [hidden], varied.width)
+    if varied.input_width:
+        add("input_gate", [varied.input_width], hidden)
+        add("input_up", [hidden], varied.input_width)
         add("taken_norm", [hidden])
-    vectors = {"scalar": 1} if own.has_scalar else {}
+    vectors = {"scalar": 1} if varied.has_scalar else {}
     if plan.experts is not None:
         rules += expert_rules(config, index, plan.experts)
         for name in EXPERT_NORMS:

@@ -14,7 +14,7 @@ from asyncgen.models.altup import altup_rules, stream_rules
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
-from asyncgen.models.mixers.rules import mixer_rules
+from asyncgen.models.mixers.mixer_rules import mixer_rules
 from asyncgen.models.varied_layer import varied_rules
 from asyncgen.models.weight_map import WeightRule, module_rules
 
@@ -31,7 +31,7 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
         config: The network.
         family: Its family.
     """
-    names, hidden, norm = config.names, config.hidden_size, config.blocks[0].norm
+    names, hidden, norm = config.names, config.hidden_size, config.layer_plans[0].norm
     table = [config.vocab_size], hidden
     rules = module_rules("embed_tokens", [names["embed_tokens"]], *table)
     if config.stream.positions == "table":
@@ -47,7 +47,7 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
     for index in range(config.num_hidden_layers):
         if config.stream.streams > 1:
             rules += altup_rules(config, index)
-        elif config.blocks[index].own is not None:
+        elif config.layer_plans[index].varied is not None:
             rules += varied_rules(config, index)
         else:
             rules += _layer_rules(config, family, index)
@@ -64,7 +64,7 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
     size = config.head_dim
     if rope.rope_type == "none":
         return None
-    turned, block = round(rope.turned * size), config.blocks[index]
+    turned, block = round(rope.turned * size), config.layer_plans[index]
     if turned == size and not (block.is_interleaved or block.is_backward):
         return None
     rest = (size - turned) // 2
@@ -93,8 +93,8 @@ def qkv_order(
         heads: Query heads.
         kv_heads: Key and value heads.
         size: Of a head.
-        groups: See `BlockPlan`.
-        parts: See `BlockPlan`.
+        groups: See `LayerPlan`.
+        parts: See `LayerPlan`.
         order: Of the features of a head of queries or keys.
         values: Size of a value, where it is another.
     """
@@ -153,7 +153,7 @@ def _product_rules(
 
 
 def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[WeightRule]:
-    plan, names = config.blocks[index], config.names_of(index)
+    plan, names = config.layer_plans[index], config.names_of(index)
     hidden, width = config.hidden_size, config.intermediate_size
     rules: list[WeightRule] = []
 
@@ -191,7 +191,7 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
 
 
 def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[WeightRule]:
-    plan, hidden, size = config.blocks[index], config.hidden_size, config.head_dim
+    plan, hidden, size = config.layer_plans[index], config.hidden_size, config.head_dim
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     narrow = size
     if plan.heads is not None:

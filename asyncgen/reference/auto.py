@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from asyncgen.families.config import LiveConfig
+from asyncgen.families.config import EditableConfig
 from asyncgen.reference.load_options import (
     HubAddress,
     ModelOptions,
@@ -104,7 +104,7 @@ class AutoConfig:
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         **options: Unpack[HubAddress],
-    ) -> LiveConfig:
+    ) -> EditableConfig:
         """Read the configuration of a checkpoint, without its weights.
 
         Args:
@@ -120,4 +120,4 @@ class AutoConfig:
             UnsupportedModelError: It is of no family that is known.
         """
         arguments = config_arguments(options, "AutoConfig.from_pretrained")
-        return LiveConfig(read_config(pretrained_model_name_or_path, **arguments))
+        return EditableConfig(read_config(pretrained_model_name_or_path, **arguments))

@@ -17,14 +17,14 @@ from asyncgen.families.config.editable_config import CALL_DEFAULTS
 from asyncgen.models.embeddings import refuse_embeddings
 
 if TYPE_CHECKING:
-    from asyncgen.families.config.editable_config import LiveConfig
+    from asyncgen.families.config.editable_config import EditableConfig
     from asyncgen.models.decoder import DecoderLM
 
 IGNORED = -100
 """Label of a position that does not count."""
 
 
-def call_settings(config: LiveConfig, *given: bool | None) -> list[bool]:
+def call_settings(config: EditableConfig, *given: bool | None) -> list[bool]:
     """What a call was told of `CALL_DEFAULTS`, in their order; else what ``config`` says."""
     return [
         bool(getattr(config, name)) if value is None else bool(value)

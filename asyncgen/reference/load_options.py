@@ -15,7 +15,7 @@ import torch
 from asyncgen.checkpoints.packed.bits_and_bytes import packing_asked
 from asyncgen.checkpoints.packed.quantise import check_packing
 from asyncgen.errors import InvalidRequestError
-from asyncgen.families.config import LiveConfig
+from asyncgen.families.config import EditableConfig
 from asyncgen.families.config.editable_config import CALL_DEFAULTS, FREE
 from asyncgen.generation.config.rules import require, switch
 
@@ -51,7 +51,7 @@ class HubAddress(TypedDict, total=False):
 class ModelOptions(HubAddress, total=False):
     """The keywords of ``from_pretrained`` of a model."""
 
-    config: LiveConfig | None
+    config: EditableConfig | None
     """A configuration from ``AutoConfig``: what was set on it is set on the model's."""
     dtype: str | torch.dtype | None
     """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
@@ -160,7 +160,7 @@ _OFF = frozenset(
 
 def model_arguments(
     given: Mapping[str, Any], where: str
-) -> tuple[dict[str, Any], dict[str, Any], LiveConfig | None]:
+) -> tuple[dict[str, Any], dict[str, Any], EditableConfig | None]:
     """Translate the keywords of ``from_pretrained`` of a model.
 
     Args:
@@ -189,7 +189,7 @@ def model_arguments(
     dtype, older, config = given.get("dtype"), given.get("torch_dtype"), given.get("config")
     if dtype is not None and older is not None and dtype != older:
         raise InvalidRequestError("torch_dtype", older, f"`dtype` is {dtype}; give one")
-    if config is not None and not isinstance(config, LiveConfig):
+    if config is not None and not isinstance(config, EditableConfig):
         allowed = "give what `AutoConfig.from_pretrained` returns"
         raise InvalidRequestError("config", type(config).__name__, allowed)
     arguments = _address(given)

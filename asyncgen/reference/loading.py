@@ -25,7 +25,7 @@ from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.config.shape_check import check_sizes
-from asyncgen.families.config.stored_spelling import fit_to
+from asyncgen.families.config.stored_spelling import fit_to_stored
 from asyncgen.families.plans.text_part import text_config, text_tensors
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
@@ -123,7 +123,7 @@ def load_core(
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
         _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
-    config = fit_to(config, checkpoint.tensors.keys())
+    config = fit_to_stored(config, checkpoint.tensors.keys())
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
     with torch.device("meta"):
@@ -203,7 +203,7 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
         raise ModelLoadError(f"{folder} is packed already ({method})")
     checkpoint = open_checkpoint(folder)
     described = ModelConfig.from_hf(text_config(stored) or stored)
-    config = fit_to(described, checkpoint.tensors.keys())
+    config = fit_to_stored(described, checkpoint.tensors.keys())
     with torch.device("meta"):
         core = make_core(config, dtype=torch.float32)
     prefix = _stack_prefix(config)

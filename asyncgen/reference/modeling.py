@@ -19,7 +19,7 @@ from asyncgen.checkpoints.weight_loading import check_dtype
 from asyncgen.engine.setup.model_in_use import require_unattached
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
 from asyncgen.families.arch.registry import FAMILIES
-from asyncgen.families.config.editable_config import LiveConfig
+from asyncgen.families.config.editable_config import EditableConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.generate.mixin import GenerationMixin
@@ -93,7 +93,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         """
         super().__init__()
         self.core = core
-        self.config = LiveConfig(core.config)
+        self.config = EditableConfig(core.config)
         if generation_config is None:
             generation_config = GenerationConfig.from_model_config(core.config)
         self.generation_config = generation_config
@@ -150,7 +150,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
                 raise ModelLoadError(tell_broken(loaded.checkpoint, broken))
         return model
 
-    def configured(self, values: Mapping[str, Any], config: LiveConfig | None) -> Self:
+    def configured(self, values: Mapping[str, Any], config: EditableConfig | None) -> Self:
         """Set what a caller of ``from_pretrained`` gave of the configuration.
 
         Args:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from asyncgen.families.config import LiveConfig
+    from asyncgen.families.config import EditableConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.reference.pretrained import PreTrainedModel
     from asyncgen.text.tokenizer import Tokenizer
@@ -315,7 +315,7 @@ class TextGenerationPipeline:
 def pipeline(
     task: str | None = None,
     model: str | os.PathLike[str] | PreTrainedModel | None = None,
-    config: LiveConfig | None = None,
+    config: EditableConfig | None = None,
     tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     *,
     revision: str | None = None,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from asyncgen import native
 from asyncgen.cache.codes import decode, encode
-from asyncgen.cache.paged import PagedStorage, page_bytes
+from asyncgen.cache.paged_storage import PagedStorage, page_bytes
 from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.paged.torch_attention import TorchAttention
 from tests.models.attention.paged.test_native_attention import (

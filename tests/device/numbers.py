@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.engine.sampling.sampler import BatchSampler
 from asyncgen.engine.setup import assembly
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import DecodeGraphs
 from asyncgen.reference.modeling import PreTrainedModel
 from tests.device.context import Finding

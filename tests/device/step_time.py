@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.engine.sampling.random_draws import HashDraws
 from asyncgen.generation.logits.filters import keep_top_p
 from asyncgen.models.attention.paged.fused import FusedRows

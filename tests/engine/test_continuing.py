@@ -13,7 +13,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from asyncgen.cache.paged import page_bytes
+from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen.native import supports

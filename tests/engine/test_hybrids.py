@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import asyncgen
-from asyncgen.cache.paged import page_bytes
+from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.cache.states import slot_bytes
 from asyncgen.errors import InvalidRequestError
 from tests.engine.batches import Bench, alone, ids_of

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.groups import plan_groups
-from asyncgen.cache.paged import page_bytes
+from asyncgen.cache.layer_groups import plan_groups
+from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.engine.sampling.random_draws import gumbel_noise, mix64
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.reference.modeling import PreTrainedModel

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from asyncgen.cache.groups import plan_groups
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.cache.layer_groups import plan_groups
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.attention.paged.torch_attention import TorchAttention
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
 if TYPE_CHECKING:
     import random
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.models.decoder import DecoderLM
 
 __all__ = ["VARIANTS", "Row", "alone", "make_rows", "model", "num_groups", "packed", "run"]

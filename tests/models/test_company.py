@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.cache.paged_storage import PagedStorage
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from tests.families.arch.families import COMMON, FAMILIES
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, Row, block_by_block, make_rows, num_groups, packed, run

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.fused import FusedKernel
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes
 from tests.doubles.recorders import CallRecorder, NoRecorder, TapeRecorder
 from tests.doubles.varlen import varlen_attn

@@ -10,7 +10,7 @@ import torch
 
 import asyncgen
 from asyncgen import LLM, native
-from asyncgen.cache.groups import plan_groups
+from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.families.config import ModelConfig
 from tests.doubles.models import byte_tokenizer
@@ -48,7 +48,7 @@ def test_sizes_of_layers_are_read_in_either_spelling() -> None:
 
 def test_the_first_ten_layers_of_a_gemma3n_are_sparse() -> None:
     file = {"model_type": "gemma3n_text", "num_hidden_layers": 12, "num_kv_shared_layers": 2}
-    plans = [block.own for block in ModelConfig.from_hf(file).blocks]
+    plans = [plan.varied for plan in ModelConfig.from_hf(file).layer_plans]
     assert [plan and plan.sparsity for plan in plans] == [0.95] * 10 + [0.0] * 2
     for key, value in (
         ("activation_sparsity_pattern", [0.5] * 11),

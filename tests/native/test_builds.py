@@ -39,10 +39,10 @@ NATIVE_TESTS = (
     "tests/models/kernels/test_norm.py",
     "tests/models/kernels/test_rope.py",
     "tests/models/test_company.py",
-    "tests/models/kernels/test_blocks.py",
+    "tests/models/kernels/test_compiled_layers.py",
     "tests/models/kernels/test_experts.py",
     "tests/families/arch/test_latent.py",
-    "tests/models/mixers/test_native.py",
+    "tests/models/mixers/test_native_mixer.py",
 )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from asyncgen import native
 from asyncgen.families.plans.layer_plan import LatentPlan
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_heads import NativeHeads
+from asyncgen.models.kernels.native_latent import NativeLatentHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import NativeScaler, Norm
 from asyncgen.models.latent import LatentHeads
@@ -102,7 +102,7 @@ def test_latent_heads_stay_inside_of_their_tensors(kernels: Any) -> None:
         if isinstance(module, (Linear, Norm)):
             module.prepare()
     heads, x, out = made.ready(), torch.randn(5, 16), torch.empty(5, 3 * 3 * 14)
-    assert isinstance(heads, NativeHeads)
+    assert isinstance(heads, NativeLatentHeads)
     assert heads.into(x, out) is out
     assert torch.equal(made.into(x, torch.empty_like(out)), out)
     for wrong in ((cut_off(x.clone()), out), (x, cut_off(out.clone()))):

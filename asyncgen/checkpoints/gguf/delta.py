@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.checkpoints.gguf.tensors import read_as, read_packed
-from asyncgen.families.plans.delta import DeltaPlan
+from asyncgen.families.plans.delta_plan import DeltaPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,15 +36,15 @@ _RATES = "in_proj_ba"
 
 def separate(config: ModelConfig, model: GgufModel) -> ModelConfig:
     """The network whose mixers have a matrix for each part, where files have them so."""
-    blocks = tuple(
-        replace(block, mixer=replace(block.mixer, storing="parts"))
-        if isinstance(block.mixer, DeltaPlan)
-        and block.mixer.storing != "apart"
+    plans = tuple(
+        replace(plan, mixer=replace(plan.mixer, storing="parts"))
+        if isinstance(plan.mixer, DeltaPlan)
+        and plan.mixer.storing != "apart"
         and _JOINED.format(index) not in model.tensors
-        else block
-        for index, block in enumerate(config.blocks)
+        else plan
+        for index, plan in enumerate(config.layer_plans)
     )
-    return replace(config, blocks=blocks)
+    return replace(config, layer_plans=plans)
 
 
 def delta_rules(
@@ -65,7 +65,7 @@ def _moved(
     rule: WeightRule, model: GgufModel, config: ModelConfig, takes_turns: bool
 ) -> WeightRule:
     first, _, rest = rule.target.removeprefix("layers.").partition(".mixer.")
-    plan = config.blocks[int(first)].mixer if rest else None
+    plan = config.layer_plans[int(first)].mixer if rest else None
     if not isinstance(plan, DeltaPlan) or plan.storing != "parts":
         return rule
     part = rest.removesuffix(".weight")

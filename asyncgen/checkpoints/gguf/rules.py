@@ -25,7 +25,7 @@ from asyncgen.checkpoints.gguf.stacks import stack_names
 from asyncgen.checkpoints.gguf.tensors import kept_as, read_as, read_packed
 from asyncgen.errors import UnsupportedModelError
 from asyncgen.families.arch.registry import FAMILIES
-from asyncgen.families.plans.delta import DeltaPlan
+from asyncgen.families.plans.delta_plan import DeltaPlan
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -77,21 +77,21 @@ def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...] 
             for layer in range(config.num_hidden_layers)
         ):
             names[key] = joined
-    blocks = tuple(
+    plans = tuple(
         replace(
-            block,
+            plan,
             is_interleaved=architecture.turns_neighbours,
             is_backward=False,
             qkv_groups=1,
             qkv_order="qkv",
-            experts=block.experts
+            experts=plan.experts
             and replace(
-                block.experts, takes_turns=False, is_flat=False, has_row_of_corrections=False
+                plan.experts, takes_turns=False, is_flat=False, has_row_of_corrections=False
             ),
         )
-        for block in config.blocks
+        for plan in config.layer_plans
     )
-    seen = separate(replace(config, names=names, blocks=blocks), model)
+    seen = separate(replace(config, names=names, layer_plans=plans), model)
     rules = weight_rules(seen, replace(family, is_transposed=False))
     return delta_rules(rules, model, seen, takes_turns=architecture.values_take_turns)
 
@@ -123,7 +123,7 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
         stem, _, kind = name.rpartition(".")
         less = 1.0 if architecture.plus_one and name.endswith("norm.weight") else 0.0
         layer, _, rest = name.removeprefix("blk.").partition(".")
-        mixer = config.blocks[_layer(name)].mixer if _layer(name) >= 0 else None
+        mixer = config.layer_plans[_layer(name)].mixer if _layer(name) >= 0 else None
         place = architecture.places.get(rest) if mixer is not None else None
         keys = model.tensors.get(f"blk.{layer}.{latent.KEYS}")
         both = latent.joined(keys, tensor) if rest == latent.VALUES and keys else None

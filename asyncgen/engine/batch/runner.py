@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.families.config import ModelConfig
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.attention.paged.paged_attention import PagedAttention
     from asyncgen.models.cuda_graphs import DecodeGraphs
 
 

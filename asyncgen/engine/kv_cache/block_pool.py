@@ -12,8 +12,8 @@ is not full has a key only while it is kept, as the end of a text (`tails`): the
 on from it takes it over, and the key away. So a write never meets a shared page, and nothing is
 ever copied. ``check_integrity`` proves it.
 
-Layers of a model form groups (``asyncgen.cache.groups``), and a page holds the layers of one of
-them: whoever takes it decides of which. What a request holds in each group is the business of
+Layers of a model form groups (``asyncgen.cache.layer_groups``), and a page holds the layers of one
+of them: whoever takes it decides of which. What a request holds in each group is the business of
 ``groups``; the pool only knows the groups' windows.
 """
 
@@ -24,7 +24,7 @@ from collections import Counter, OrderedDict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Protocol
 
-from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.engine.kv_cache.block_hashes import block_hashes, group_hash
 from asyncgen.engine.kv_cache.partial_blocks import PartialBlocks
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.engine.kv_cache.block_hashes import extend_block_hashes, group_hash, next_block_hash
 from asyncgen.engine.kv_cache.block_pool import GONE, UNREAD, held, most_pages
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.cache.groups import first_block
+from asyncgen.cache.layer_groups import first_block
 from asyncgen.engine.kv_cache.block_hashes import num_common
 from asyncgen.engine.kv_cache.block_pool import GONE
 from asyncgen.engine.scheduling.state import RequestState

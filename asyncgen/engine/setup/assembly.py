@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.scheduler import Scheduler
-    from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.attention.paged.paged_attention import PagedAttention
     from asyncgen.models.cuda_graphs import DecodeGraphs, Recorder
     from asyncgen.runtime.progress import ProgressOption
     from asyncgen.text.tokenizer import Tokenizer
@@ -115,8 +115,8 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
         InvalidRequestError: The budget pays for no page, or is more than the device has; graphs
             were asked for and the device has none.
     """
-    from asyncgen.cache.groups import plan_groups
-    from asyncgen.cache.paged import page_bytes
+    from asyncgen.cache.layer_groups import plan_groups
+    from asyncgen.cache.paged_storage import page_bytes
     from asyncgen.engine.kv_cache.block_pool import most_pages
     from asyncgen.engine.kv_cache.cache_groups import CacheRoom
     from asyncgen.engine.setup.cache_memory import plan_pages
@@ -374,11 +374,11 @@ def _make_batch(
 
 def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
     """What the rows of a step ask for earlier tokens; allocates its memory."""
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.cache.states import StateStorage
-    from asyncgen.models.attention.paged.attention import PagedAttention
-    from asyncgen.models.mixers.hybrid import PackedHybrid
-    from asyncgen.models.mixers.packed import PackedStates
+    from asyncgen.models.attention.paged.paged_attention import PagedAttention
+    from asyncgen.models.mixers.hybrid_context import PackedHybrid
+    from asyncgen.models.mixers.packed_states import PackedStates
 
     config, device, dtype = model.core.config, model.device, model.dtype
     states = None

@@ -14,11 +14,11 @@ from asyncgen.families.plans.expert_values import (
     dense_before,
     experts_plan,
 )
-from asyncgen.families.plans.experts import MOST_EXPERTS
+from asyncgen.families.plans.experts_plan import MOST_EXPERTS
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
     from asyncgen.families.plans.layer_plan import NormPlan
 
 

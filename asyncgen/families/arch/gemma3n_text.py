@@ -10,7 +10,7 @@ from asyncgen.families.arch.gemma3_text import GEMMA3
 from asyncgen.families.arch.gemma4_text import LAYER_INPUT_NAMES, source_of, table_of_rows
 from asyncgen.families.plans.config_values import MOST
 from asyncgen.families.plans.declaration import Family, flag, without
-from asyncgen.families.plans.layer_plan import LayerPlan
+from asyncgen.families.plans.layer_plan import VariedLayerPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +46,12 @@ def _sparsity(values: ConfigValues, layer: int, count: int) -> float:
     return 0.95 if layer < _DENSE_AFTER < count else 0.0
 
 
-def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
+def _varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan:
     """What sets a layer apart."""
     table = table_of_rows(values)
     if table is None:
         raise values.bad("hidden_size_per_layer_input", 0, "must be above 0")
-    return LayerPlan(
+    return VariedLayerPlan(
         head_dim=values.count("head_dim"),
         kv_heads=values.count("num_key_value_heads"),
         width=_widths(values, len(kinds))[layer],
@@ -102,7 +102,7 @@ FAMILY = Family(
     spellings=GEMMA2_SPELLINGS,
     only={"altup_active_idx": 0},
     ropes_by_kind=True,
-    own=_own,
+    varied=_varied,
     layer_inputs=table_of_rows,
     streams=lambda values: values.count("altup_num_inputs", most=64),
     width=lambda values: max(_widths(values, values.count("num_hidden_layers"))),

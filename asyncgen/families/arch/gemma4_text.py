@@ -11,11 +11,11 @@ from asyncgen.families.arch.gemma2 import GEMMA2_NAMES, GEMMA2_SPELLINGS
 from asyncgen.families.plans.config_values import MOST, MOST_LAYERS
 from asyncgen.families.plans.declaration import Family, flag
 from asyncgen.families.plans.expert_values import experts_plan
-from asyncgen.families.plans.layer_plan import LayerPlan
+from asyncgen.families.plans.layer_plan import VariedLayerPlan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 LAYER_INPUT_NAMES = {
     "input_gate": "per_layer_input_gate",
@@ -84,7 +84,7 @@ def source_of(values: ConfigValues, layer: int, kinds: Kinds) -> int | None:
     return source
 
 
-def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
+def _varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan:
     """What sets a layer apart."""
     if kinds[-1] != "full_attention":
         raise values.bad("layer_types", list(kinds), "the last layer must be full_attention")
@@ -92,7 +92,7 @@ def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
     source, table = source_of(values, layer, kinds), _table(values)
     width = values.count("intermediate_size")
     is_wide = values.flag("use_double_wide_mlp") and source is not None
-    return LayerPlan(
+    return VariedLayerPlan(
         head_dim=size,
         kv_heads=kv_heads,
         width=2 * width if is_wide else width,
@@ -174,7 +174,7 @@ FAMILY = Family(
     spellings={**GEMMA2_SPELLINGS, "num_experts_per_tok": "top_k_experts"},
     experts=_experts,
     ropes_by_kind=True,
-    own=_own,
+    varied=_varied,
     layer_inputs=_table,
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 GLM = {
     "vocab_size": 151552,

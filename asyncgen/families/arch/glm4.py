@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.arch.glm import GLM, GLM_NAMES
 from asyncgen.families.plans.declaration import Family, flag
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 FAMILY = Family(
     "glm4",

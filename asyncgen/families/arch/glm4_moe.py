@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.plans.declaration import Family, flag
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, dense_before, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues

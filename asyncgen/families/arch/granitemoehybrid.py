@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
     from asyncgen.families.plans.declaration import Family
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
     from asyncgen.families.plans.layer_plan import Positions
 
 _KINDS = {"mamba": STATE, "attention": FULL, STATE: STATE, FULL: FULL}

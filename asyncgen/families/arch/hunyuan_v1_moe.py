@@ -11,7 +11,7 @@ from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:

@@ -14,7 +14,7 @@ from asyncgen.families.plans.state_plan import MAMBA_SPELLINGS, selective_plan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
     from asyncgen.families.plans.state_plan import StatePlan
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import Family, flag
-from asyncgen.families.plans.delta import MOST_WINDOW, DeltaPlan
+from asyncgen.families.plans.delta_plan import MOST_WINDOW, DeltaPlan
 from asyncgen.families.plans.expert_values import as_listed, dense_before, grouped_plan
 from asyncgen.families.plans.latent_values import latent_kv_heads, latent_names, latent_plan
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed, num_layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.convolution import convolution_plan
+from asyncgen.families.plans.convolution_plan import convolution_plan
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed
 from asyncgen.families.plans.layer_plan import HeadNormPlan

@@ -12,7 +12,7 @@ from asyncgen.families.plans.expert_values import dense_before, experts_plan
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
     from asyncgen.families.plans.declaration import Family
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def _plan(values: ConfigValues) -> ExpertsPlan:

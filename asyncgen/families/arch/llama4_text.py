@@ -9,13 +9,13 @@ from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family, flag
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
-from asyncgen.families.plans.rope import QueryScaling
+from asyncgen.families.plans.rope_config import QueryScaling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def _has_rope(values: ConfigValues, layer: int, kind: str) -> bool:

@@ -8,11 +8,11 @@ from asyncgen.families.plans.config_values import MOST_HEADS
 from asyncgen.families.plans.declaration import Family, flag
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, as_listed, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadsPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def _sliding_heads(values: ConfigValues) -> int:

@@ -9,11 +9,11 @@ from asyncgen.families.arch.minimax_m2 import turned
 from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed
-from asyncgen.families.plans.lightning import lightning_plan
+from asyncgen.families.plans.lightning_plan import lightning_plan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 _kinds = listed(lambda values, layer: STATE if layer % 2 else FULL)
 

@@ -9,11 +9,11 @@ from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def turned(values: ConfigValues) -> float:

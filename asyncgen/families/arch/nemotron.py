@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag, without
 from asyncgen.families.plans.layer_plan import NormPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 FAMILY = Family(
     "nemotron",

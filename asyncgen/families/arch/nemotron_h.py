@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 _KINDS = {
     "mamba": STATE,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.olmo2 import OLMO2_NAMES
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
-from asyncgen.families.plans.delta import delta_plan
+from asyncgen.families.plans.delta_plan import delta_plan
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed, num_layers
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.delta import DeltaPlan
+    from asyncgen.families.plans.delta_plan import DeltaPlan
     from asyncgen.families.plans.layer_plan import Positions
 
 

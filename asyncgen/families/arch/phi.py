@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 FAMILY = Family(
     "phi",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from asyncgen.families.arch.qwen3_next import DELTA_NAMES, QWEN3_NEXT
 from asyncgen.families.arch.qwen3_next import FAMILY as QWEN3_NEXT_FAMILY
 from asyncgen.families.plans.declaration import Family, without
-from asyncgen.families.plans.delta import delta_plan
+from asyncgen.families.plans.delta_plan import delta_plan
 
 QWEN3_5 = without(QWEN3_NEXT, "norm_topk_prob")
 

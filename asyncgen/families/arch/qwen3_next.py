@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import RMS_PLUS_ONE, Family, flag
-from asyncgen.families.plans.delta import delta_plan
+from asyncgen.families.plans.delta_plan import delta_plan
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
 from asyncgen.families.plans.layer_kinds import full_every, listed
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 DELTA_NAMES = {
     **EXPERT_NAMES,

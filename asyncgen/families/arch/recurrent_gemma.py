@@ -6,9 +6,9 @@ import struct
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family, flag
-from asyncgen.families.plans.griffin import griffin_plan
+from asyncgen.families.plans.griffin_plan import griffin_plan
 from asyncgen.families.plans.layer_kinds import STATE, num_layers
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds

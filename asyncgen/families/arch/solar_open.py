@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import Family, flag
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, grouped_plan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 FAMILY = Family(
     "solar_open",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, flag, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
-from asyncgen.families.plans.rope import part_that_turns
+from asyncgen.families.plans.rope_config import part_that_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,7 +31,7 @@ CALL_DEFAULTS = {
 """What a call of the model reads here where it is not told, and what it is by itself."""
 
 
-class LiveConfig(ModelConfig):
+class EditableConfig(ModelConfig):
     """The configuration of a model in use.
 
     Token ids, the defaults of a call (``use_cache``, ``output_attentions``,
@@ -130,7 +130,7 @@ class LiveConfig(ModelConfig):
 
     def __eq__(self, other: object) -> bool:
         """Compare what the networks were built from, and what was set."""
-        if not isinstance(other, LiveConfig):
+        if not isinstance(other, EditableConfig):
             return NotImplemented
         own, theirs = vars(self), vars(other)
         return bool(own["_built"] == theirs["_built"] and own["changes"] == theirs["changes"])

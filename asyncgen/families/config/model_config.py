@@ -15,14 +15,14 @@ from asyncgen.families.plans.attention_options import AttentionOptions
 from asyncgen.families.plans.config_values import MOST_HEADS, MOST_LAYERS, ConfigValues
 from asyncgen.families.plans.declaration import Family, settled
 from asyncgen.families.plans.layer_kinds import ATTENDING, MIXING, SLIDING
-from asyncgen.families.plans.layer_plan import BlockPlan, Positions, StreamPlan
-from asyncgen.families.plans.rope import RopeConfig, require_pairs, rope_values
+from asyncgen.families.plans.layer_plan import LayerPlan, Positions, StreamPlan
+from asyncgen.families.plans.rope_config import RopeConfig, require_pairs, rope_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from asyncgen.families.plans.config_values import Kinds
-    from asyncgen.families.plans.layer_plan import LayerPlan
+    from asyncgen.families.plans.layer_plan import VariedLayerPlan
 
 
 _FULL = "full_attention"
@@ -53,7 +53,7 @@ class ModelConfig:
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
             each layer; where not all attend, also one of `layer_kinds`.
-        blocks: What each block computes.
+        layer_plans: Plan of each layer.
         stream: What is done before the first block and after the last.
         names: What the files call each module, see `Family`.
         names_by_kind: The same for layers of some kinds, where they are named otherwise.
@@ -82,7 +82,7 @@ class ModelConfig:
     ropes: tuple[RopeConfig, ...] | None
     sliding_window: int | None
     layer_types: tuple[str, ...]
-    blocks: tuple[BlockPlan, ...] = field(repr=False)
+    layer_plans: tuple[LayerPlan, ...] = field(repr=False)
     stream: StreamPlan
     names: Mapping[str, str] = field(repr=False)
     tie_word_embeddings: bool
@@ -131,32 +131,32 @@ class ModelConfig:
     @property
     def has_states(self) -> bool:
         """Whether layers keep states of texts in the place of keys and values."""
-        return any(block.mixer is not None for block in self.blocks)
+        return any(plan.mixer is not None for plan in self.layer_plans)
 
     @property
     def attending(self) -> tuple[int, ...]:
         """Numbers of the layers that attend."""
-        return tuple(layer for layer, block in enumerate(self.blocks) if block.has_attention)
+        return tuple(layer for layer, plan in enumerate(self.layer_plans) if plan.has_attention)
 
     @property
     def mixing(self) -> tuple[int, ...]:
         """Numbers of the layers that keep states."""
-        return tuple(layer for layer, block in enumerate(self.blocks) if block.mixer is not None)
+        return tuple(layer for layer, plan in enumerate(self.layer_plans) if plan.mixer is not None)
 
     @property
     def attention_bias(self) -> bool:
         """Whether queries, keys and values have biases."""
-        return self.blocks[0].has_qkv_bias
+        return self.layer_plans[0].has_qkv_bias
 
     @property
     def mlp_bias(self) -> bool:
         """Whether the feed-forward projections have biases."""
-        return self.blocks[0].has_up_bias
+        return self.layer_plans[0].has_up_bias
 
     @property
     def hidden_act(self) -> str:
         """Activation of the feed-forward block."""
-        return self.blocks[0].activation
+        return self.layer_plans[0].activation
 
     @property
     def rope_theta(self) -> float:
@@ -170,8 +170,8 @@ class ModelConfig:
 
     def keys_of(self, layer: int) -> int:
         """The layer whose keys and values a layer reads, itself as a rule."""
-        own = self.blocks[layer].own
-        return layer if own is None or own.keys_of is None else own.keys_of
+        varied = self.layer_plans[layer].varied
+        return layer if varied is None or varied.keys_of is None else varied.keys_of
 
     @property
     def is_bidirectional(self) -> bool:
@@ -181,16 +181,21 @@ class ModelConfig:
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
         left_out = _NOT_IN_FILE
-        if self.blocks[0].latent is not None:
+        if self.layer_plans[0].latent is not None:
             left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
-        if any(block.heads is not None for block in self.blocks):
+        if any(plan.heads is not None for plan in self.layer_plans):
             left_out |= {"num_key_value_heads"}  # files say those of some layers by it
-        if self.blocks[0].own is not None:  # the greatest are not what the file means by these
+        if (
+            self.layer_plans[0].varied is not None
+        ):  # the greatest are not what the file means by these
             left_out |= {"head_dim", "num_key_value_heads", "intermediate_size"}
         if self.has_states:  # each such family lists its layers in its own way
             left_out |= {"layer_types"}
         names = [field.name for field in fields(self) if field.name not in left_out]
-        return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
+        return {
+            **self.raw,
+            **{name: _plain(getattr(self, name)) for name in (*names, *_OF_FIRST_LAYER)},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +230,7 @@ _NOT_IN_FILE = frozenset(
         "rope",
         "ropes",
         "attention",
-        "blocks",
+        "layer_plans",
         "stream",
         "names",
         "names_by_kind",
@@ -234,7 +239,7 @@ _NOT_IN_FILE = frozenset(
     }
 )
 
-_OF_BLOCKS = ("attention_bias", "hidden_act", "mlp_bias")
+_OF_FIRST_LAYER = ("attention_bias", "hidden_act", "mlp_bias")
 
 
 def _plain(value: object) -> object:
@@ -277,11 +282,12 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     else:
         fixed = not family.has_layer_types
         kinds = values.layer_types(window, expected, sliding=sliding, fixed=fixed)
-    blocks = _blocks(values, family, kinds)
-    own = [block.own for block in blocks if block.own is not None]
-    if own:
-        head_dim, kv_heads = max(each.head_dim for each in own), max(each.kv_heads for each in own)
-        _check_own(values, own, heads, kv_heads)
+    plans = _layer_plans(values, family, kinds)
+    varied = [plan.varied for plan in plans if plan.varied is not None]
+    if varied:
+        head_dim = max(each.head_dim for each in varied)
+        kv_heads = max(each.kv_heads for each in varied)
+        _check_varied(values, varied, heads, kv_heads)
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
@@ -300,7 +306,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=blocks,
+        layer_plans=plans,
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
@@ -359,9 +365,11 @@ def _ropes(
     return fitted(rope), None if ropes is None else tuple(map(fitted, ropes))
 
 
-def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_heads: int) -> None:
+def _check_varied(
+    values: ConfigValues, varied: Sequence[VariedLayerPlan], heads: int, kv_heads: int
+) -> None:
     """Refuse shapes of layers that do not go together."""
-    for each in own:
+    for each in varied:
         if heads % kv_heads or kv_heads % each.kv_heads:
             allowed = f"the {heads} query heads and the most key heads, {kv_heads}, are multiples"
             raise values.bad("num_key_value_heads", each.kv_heads, allowed)
@@ -369,9 +377,9 @@ def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_he
             raise values.bad("head_dim", each.head_dim, "rotary embeddings turn pairs: an even one")
 
 
-def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
+def _layer_plans(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[LayerPlan, ...]:
     """What each block computes; most differ in heads, norms, experts and mixers."""
-    block = BlockPlan(
+    shared = LayerPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
         has_output_bias=settled(family.output_bias, values),
@@ -395,23 +403,23 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         gate_scale=settled(family.gate_scale, values),
         down_scale=settled(family.down_scale, values),
     )
-    made: dict[tuple[object, ...], BlockPlan] = {}
+    made: dict[tuple[object, ...], LayerPlan] = {}
 
-    def of(layer: int, kind: str) -> BlockPlan:
+    def of(layer: int, kind: str) -> LayerPlan:
         heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
-        normed = block.head_norm if family.has_head_norm(values, layer, kind) else None
-        own = family.own(values, layer, kinds)
+        normed = shared.head_norm if family.has_head_norm(values, layer, kind) else None
+        varied = family.varied(values, layer, kinds)
         mixer = family.mixer(values, layer) if kind in MIXING else None
         attends, feeds = kind in ATTENDING, family.has_feed_forward(values, layer, kind)
         stays = family.stays(values, layer, kind)
-        parts = heads, experts, normed, own, mixer, attends, feeds, stays
+        parts = heads, experts, normed, varied, mixer, attends, feeds, stays
         if parts not in made:
             made[parts] = replace(
-                block,
+                shared,
                 heads=heads,
                 experts=experts,
                 head_norm=normed,
-                own=own,
+                varied=varied,
                 mixer=mixer,
                 has_attention=attends,
                 has_feed_forward=feeds,
@@ -464,7 +472,7 @@ def _with_encoder(decoder: ModelConfig, values: ConfigValues) -> T5Config:
         num_encoder_layers=values.count("num_layers", most=MOST_LAYERS),
         relative_attention_num_buckets=buckets,
         relative_attention_max_distance=distance,
-        is_gated_act=decoder.blocks[0].is_gated,
+        is_gated_act=decoder.layer_plans[0].is_gated,
         scale_decoder_outputs=is_scaled,
         decoder_start_token_id=values.token("decoder_start_token_id"),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.registry import FAMILIES
 from asyncgen.families.plans.config_values import bad
-from asyncgen.families.plans.delta import DeltaPlan
+from asyncgen.families.plans.delta_plan import DeltaPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,11 +48,11 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     # A tensor without elements may claim any length.
     longest = max((max(shape) for shape in shapes.values() if shape and 0 not in shape), default=0)
     sizes = {field: getattr(config, field, 0) for field in _SIZES}
-    experts = [block.experts for block in config.blocks if block.experts is not None]
-    if experts and all(block.experts or not block.has_feed_forward for block in config.blocks):
+    experts = [plan.experts for plan in config.layer_plans if plan.experts is not None]
+    if experts and all(plan.experts or not plan.has_feed_forward for plan in config.layer_plans):
         sizes["intermediate_size"] = max(plan.width for plan in experts)
     heads, head = config.num_attention_heads, config.head_dim
-    latent = config.blocks[0].latent
+    latent = config.layer_plans[0].latent
     if latent is not None:
         head = max(latent.turned + latent.unturned, latent.values)
         sizes |= {"kv_lora_rank": latent.rank, "q_lora_rank": latent.query_rank or 0}
@@ -64,7 +64,7 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
             raise bad(_key(config, field), size, _too_long(longest))
     if heads * head > longest:
         raise bad(_key(config, "head_dim"), head, f"with {heads} heads, {_too_long(longest)}")
-    for plan in {block.mixer for block in config.blocks if isinstance(block.mixer, DeltaPlan)}:
+    for plan in {plan.mixer for plan in config.layer_plans if isinstance(plan.mixer, DeltaPlan)}:
         key, size = max(_DELTA_SIZES, key=lambda each: getattr(plan, each[1]))
         wide = getattr(plan, size)
         if plan.heads * wide > longest:

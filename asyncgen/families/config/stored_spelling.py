@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asyncgen.families.config.model_config import ModelConfig
 
 
-def fit_to(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
+def fit_to_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
     """A description that goes with the tensors of a checkpoint.
 
     Args:
@@ -70,7 +70,7 @@ def _spelled_as_stored(
 def _with_stacked_experts(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
     """With the names of one tensor of all experts, where that is stored."""
     names = config.names
-    experts = [layer for layer, plan in enumerate(config.blocks) if plan.experts is not None]
+    experts = [layer for layer, plan in enumerate(config.layer_plans) if plan.experts is not None]
     if not experts or "*" not in names.get("experts_down", ""):
         return config
     prefix = names["experts_down"].partition(".*.")[0]

@@ -15,14 +15,14 @@ from asyncgen.families.plans.layer_plan import (
     HeadNormPlan,
     HeadsPlan,
     LatentPlan,
-    LayerPlan,
     NormPlan,
     Positions,
+    VariedLayerPlan,
 )
 
 if TYPE_CHECKING:
-    from asyncgen.families.plans.experts import ExpertsPlan
-    from asyncgen.families.plans.rope import QueryScaling
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
+    from asyncgen.families.plans.rope_config import QueryScaling
     from asyncgen.families.plans.state_plan import MixerPlan
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def _no_mixer(values: ConfigValues, layer: int) -> MixerPlan | None:
     return None
 
 
-def _nothing_own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan | None:
+def _nothing_varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan | None:
     return None
 
 
@@ -151,8 +151,8 @@ class Family:
         guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
             others, which guess tokens ahead and are not needed.
         is_transposed: Whether matrices are stored as ``[in, out]``.
-        qkv_groups: See `BlockPlan`.
-        qkv_order: See `BlockPlan`.
+        qkv_groups: See `LayerPlan`.
+        qkv_order: See `LayerPlan`.
 
         defaults: Values of missing keys.
         spellings: Names that the type has for keys of the others; either is read. What stands
@@ -161,14 +161,14 @@ class Family:
         only: Keys with the one value that is supported; whatever else the file says is refused.
         layers: Number of layers.
         kv_heads: Key and value heads that are kept; ``None``: what ``num_key_value_heads`` says.
-        heads: Heads of a layer of this number and kind, where they are others, see `BlockPlan`.
+        heads: Heads of a layer of this number and kind, where they are others, see `LayerPlan`.
         width: Width of the feed-forward block.
 
         positions: See `StreamPlan`.
         position_offset: See `StreamPlan`.
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
-        is_interleaved: See `BlockPlan`.
-        is_backward: See `BlockPlan`.
+        is_interleaved: See `LayerPlan`.
+        is_backward: See `LayerPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
         layer_theta: The theta of a layer of this number, where it has one of its own.
         unturned_scaling: Factors on the queries of layers that do not turn, by position.
@@ -179,15 +179,15 @@ class Family:
         norm: Of the stream.
         epsilon: What keeps the root of a norm from nothing.
         head_norm: Of queries and keys.
-        latent: See `BlockPlan`.
+        latent: See `LayerPlan`.
         has_head_norm: Whether a layer of this number and kind has it.
-        qkv_bias: See `BlockPlan`.
-        output_bias: See `BlockPlan`.
-        qkv_limit: See `BlockPlan`.
-        has_gate: See `BlockPlan`.
-        gates_in_queries: See `BlockPlan`.
-        up_bias: See `BlockPlan`.
-        down_bias: See `BlockPlan`.
+        qkv_bias: See `LayerPlan`.
+        output_bias: See `LayerPlan`.
+        qkv_limit: See `LayerPlan`.
+        has_gate: See `LayerPlan`.
+        gates_in_queries: See `LayerPlan`.
+        up_bias: See `LayerPlan`.
+        down_bias: See `LayerPlan`.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
@@ -198,7 +198,7 @@ class Family:
         allows_dola: Whether DoLa is allowed where layers keep states, as the reference has it: it
             counts short convolutions and lightning attention not among them.
         has_feed_forward: Whether a layer of this number and kind has that.
-        own: What a layer of this number has of its own; layers come with their kinds.
+        varied: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
@@ -213,12 +213,12 @@ class Family:
         is_bidirectional: Whether queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
-        residual_scale: See `BlockPlan`.
-        heads_scale: See `BlockPlan`.
-        output_scale: See `BlockPlan`.
-        gate_scale: See `BlockPlan`.
-        down_scale: See `BlockPlan`.
-        stays: See `BlockPlan`; of a layer of this number and kind.
+        residual_scale: See `LayerPlan`.
+        heads_scale: See `LayerPlan`.
+        output_scale: See `LayerPlan`.
+        gate_scale: See `LayerPlan`.
+        down_scale: See `LayerPlan`.
+        stays: See `LayerPlan`; of a layer of this number and kind.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
@@ -281,7 +281,7 @@ class Family:
     mixer: Callable[[ConfigValues, int], MixerPlan | None] = _no_mixer
     allows_dola: bool = False
     has_feed_forward: Callable[[ConfigValues, int, str], bool] = every_layer
-    own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
+    varied: Callable[[ConfigValues, int, Kinds], VariedLayerPlan | None] = _nothing_varied
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None

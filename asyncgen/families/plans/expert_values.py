@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import LLAMA_NAMES
-from asyncgen.families.plans.experts import MOST_EXPERTS, ExpertsPlan, GatePlan, Routing
+from asyncgen.families.plans.experts_plan import MOST_EXPERTS, ExpertsPlan, GatePlan, Routing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

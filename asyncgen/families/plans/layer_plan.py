@@ -1,4 +1,4 @@
-"""What a network computes, as plain data: one `BlockPlan` a layer, and what lies around them.
+"""What a network computes, as plain data: one `LayerPlan` a layer, and what lies around them.
 
 A family's declaration and its ``config.json`` are settled into these; the decoder builds its
 modules from them and asks no further. This module imports nothing.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from asyncgen.families.plans.experts import ExpertsPlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
     from asyncgen.families.plans.state_plan import MixerPlan
 
 
@@ -96,7 +96,7 @@ class HeadsPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerPlan:
+class VariedLayerPlan:
     """What a layer has of its own, in a family whose layers differ in their shapes (`VariedLayer`).
 
     Queries and keys are normalised per head, values too, without a weight; the block has a norm
@@ -128,7 +128,7 @@ class LayerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockPlan:
+class LayerPlan:
     """One block: attention and feed-forward, as a rule. Which norms it has, its weight names tell.
 
     Attributes:
@@ -165,7 +165,7 @@ class BlockPlan:
         down_scale: Factor on what the feed-forward adds, beside that of each part.
         stays: Where what a norm gives takes the stream's place, for a part to be added to: factors
             on it before attention or mixer, and before the feed-forward; ``None``: it does not.
-        own: What it does not share with the others; ``None``: all are of one shape.
+        varied: What it does not share with the others; ``None``: all are of one shape.
     """
 
     norm: NormPlan = NormPlan()
@@ -196,7 +196,7 @@ class BlockPlan:
     gate_scale: float = 1.0
     down_scale: float = 1.0
     stays: tuple[float, float] | None = None
-    own: LayerPlan | None = None
+    varied: VariedLayerPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

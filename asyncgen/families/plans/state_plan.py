@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from asyncgen.families.plans.convolution import ConvolutionPlan
-from asyncgen.families.plans.delta import MOST_WINDOW, DeltaPlan
-from asyncgen.families.plans.griffin import GriffinPlan
-from asyncgen.families.plans.lightning import LightningPlan
+from asyncgen.families.plans.convolution_plan import ConvolutionPlan
+from asyncgen.families.plans.delta_plan import MOST_WINDOW, DeltaPlan
+from asyncgen.families.plans.griffin_plan import GriffinPlan
+from asyncgen.families.plans.lightning_plan import LightningPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

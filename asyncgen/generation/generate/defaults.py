@@ -11,7 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
-from asyncgen.families.config import LiveConfig
+from asyncgen.families.config import EditableConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_beams, check_no_text, check_supported
 from asyncgen.generation.config.modes import GenerationMode
@@ -124,7 +124,7 @@ def check_model_config(config: object) -> None:
     Raises:
         InvalidRequestError: Names one of them, and where it belongs.
     """
-    changes = config.changes if isinstance(config, LiveConfig) else {}
+    changes = config.changes if isinstance(config, EditableConfig) else {}
     for name, value in changes.items():
         if name in DEFAULTS and name != "use_cache" and value is not None:
             remedy = f"generation does not read it there; set `model.generation_config.{name}`"
@@ -142,7 +142,7 @@ def resolve_use_cache(
         mode: The strategy.
         past: The cache that it continues.
     """
-    changes = model_config.changes if isinstance(model_config, LiveConfig) else {}
+    changes = model_config.changes if isinstance(model_config, EditableConfig) else {}
     if changes.get("use_cache") is not False:
         return
     modes = (GenerationMode.ASSISTED_GENERATION, GenerationMode.CONTRASTIVE_SEARCH)

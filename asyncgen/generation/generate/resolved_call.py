@@ -14,7 +14,7 @@ from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.offloaded import OffloadedCache
-from asyncgen.cache.quantized.caches import QuantizedCache, check_model
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache, check_model
 from asyncgen.cache.quantized.settings import read_settings
 from asyncgen.cache.sliding import HybridCache, SlidingWindowCache
 from asyncgen.errors import InvalidRequestError

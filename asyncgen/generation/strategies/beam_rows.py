@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
-from asyncgen.cache.quantized.caches import QuantizedCache
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import open_forward, read_prompt
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
-from asyncgen.cache.quantized.caches import QuantizedCache
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
 from asyncgen.generation.strategies.forward import Forward, read_prompt

@@ -43,7 +43,7 @@ def hide_unseen(queries: Tensor, keys: Tensor, options: AttentionOptions) -> Ten
     return hidden | (keys <= queries - window)
 
 
-def weights_of(
+def attention_weights(
     scores: Tensor,
     options: AttentionOptions,
     *,
@@ -96,7 +96,7 @@ def attend_eager(
         options: The layer's.
         mask: ``[1 or B, 1, S, T]``, added to the scores: what is hidden gets a number that no
             score reaches.
-        distances: ``[1 or B, 1, S, T]``, float; see `weights_of`.
+        distances: ``[1 or B, 1, S, T]``, float; see `attention_weights`.
         sinks: ``[H]``.
         collect: Gets the weights ``[B, H, S, T]``.
     """
@@ -112,7 +112,7 @@ def attend_eager(
         # A group of heads as so many queries of one.
         rows = part.reshape(batch, kv_heads, group * count, size)
         scores = (rows @ keys.transpose(-1, -2)).float().mul_(scale)
-        found = weights_of(
+        found = attention_weights(
             scores.view(batch, heads, count, seen),
             options,
             mask=None if mask is None else mask[:, :, first : first + each],

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen import native
-from asyncgen.families.plans.experts import MOST_EXPERTS
+from asyncgen.families.plans.experts_plan import MOST_EXPERTS
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack, widens
 from asyncgen.models.kernels.native_packed import PackedStack
@@ -25,7 +25,7 @@ from asyncgen.models.kernels.routing import choose
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from asyncgen.families.plans.experts import ExpertsPlan, GatePlan
+    from asyncgen.families.plans.experts_plan import ExpertsPlan, GatePlan
     from asyncgen.models.kernels.packed_weight import PackedWeight
 
 PLAIN_GATES: Mapping[str, Callable[[Tensor], Tensor]] = {

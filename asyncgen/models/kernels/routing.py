@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.families.plans.experts import Routing
+    from asyncgen.families.plans.experts_plan import Routing
 
 
 def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:

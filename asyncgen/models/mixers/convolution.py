@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.mixers.native import compile_mixer
-from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve
+from asyncgen.models.mixers.state_rows import through_rows
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from asyncgen.families.plans.convolution import ConvolutionPlan
-    from asyncgen.models.mixers.rows import StateContext
+    from asyncgen.families.plans.convolution_plan import ConvolutionPlan
+    from asyncgen.models.mixers.state_rows import StateContext
 
 
 class ConvolutionMixer(Prepared):

@@ -12,15 +12,15 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.gated_delta import LEAST, gated_delta, of_length_one
-from asyncgen.models.mixers.native import compile_mixer
-from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve, silu, softplus
+from asyncgen.models.mixers.state_rows import through_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.families.plans.delta import DeltaPlan
-    from asyncgen.models.mixers.rows import StateContext
+    from asyncgen.families.plans.delta_plan import DeltaPlan
+    from asyncgen.models.mixers.state_rows import StateContext
 
 
 class DeltaMixer(Prepared):

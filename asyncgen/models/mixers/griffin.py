@@ -10,16 +10,16 @@ from torch.nn import functional as F
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.mixers.native import compile_mixer
-from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve
+from asyncgen.models.mixers.state_rows import through_rows
 from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.families.plans.griffin import GriffinPlan
-    from asyncgen.models.mixers.rows import StateContext
+    from asyncgen.families.plans.griffin_plan import GriffinPlan
+    from asyncgen.models.mixers.state_rows import StateContext
 
 _SHARPNESS: Final = 8.0
 """The constant c of equation 3."""

@@ -10,16 +10,16 @@ from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.mixers.native import compile_mixer
-from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import scan, silu
+from asyncgen.models.mixers.state_rows import through_rows
 from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.families.plans.lightning import LightningPlan
-    from asyncgen.models.mixers.rows import StateContext
+    from asyncgen.families.plans.lightning_plan import LightningPlan
+    from asyncgen.models.mixers.state_rows import StateContext
 
 
 class LightningMixer(Prepared):

@@ -12,13 +12,13 @@ from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.mixers.native import compile_mixer
-from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
+from asyncgen.models.mixers.state_rows import through_rows
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.state_plan import StatePlan
-    from asyncgen.models.mixers.rows import StateContext
+    from asyncgen.models.mixers.state_rows import StateContext
 
 
 class Mixer(Prepared):

@@ -212,7 +212,7 @@ def _rows_and_chunk(config: ContinuousBatchingConfig) -> tuple[int, int | None]:
 
 def _memory(config: ContinuousBatchingConfig, model: Any, *, is_packed: bool) -> int | None:
     """Bytes for keys and values."""
-    from asyncgen.cache.paged import page_bytes
+    from asyncgen.cache.paged_storage import page_bytes
     from asyncgen.runtime.device_memory import device_memory
 
     limits = []

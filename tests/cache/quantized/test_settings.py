@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncgen.cache.quantized.caches import HQQQuantizedCache, QuantoQuantizedCache
+from asyncgen.cache.quantized.quantized_cache import HQQQuantizedCache, QuantoQuantizedCache
 from asyncgen.cache.quantized.settings import CacheConfig, QuantizedCacheConfig, read_settings
 from asyncgen.errors import InvalidRequestError
 from tests.cache.old import expected

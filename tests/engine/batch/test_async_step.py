@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.engine.batch.async_step import BegunStep, UnreadTokens
 from asyncgen.engine.batch.runner import BatchRunner
 from asyncgen.engine.kv_cache.block_pool import UNREAD
 from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.fused import FusedKernel
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import DecodeGraphs
 from asyncgen.reference.modeling import PreTrainedModel
 from tests.doubles.engine import greedy_ids, sampled_ids

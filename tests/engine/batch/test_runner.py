@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.engine.batch.runner import BatchRunner
 from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.cache.groups import first_block, plan_groups
+from asyncgen.cache.layer_groups import first_block, plan_groups
 from asyncgen.engine.kv_cache.block_hashes import block_hashes, group_hash
 from asyncgen.engine.kv_cache.block_pool import GONE, BlockPool, held, most_pages
 from asyncgen.engine.kv_cache.cache_groups import CacheRoom, find_block_tables, withdraw
 from asyncgen.engine.scheduling.kept_requests import KeptRequests
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
-from tests.cache.test_groups import config, one_in_six
+from tests.cache.test_layer_groups import config, one_in_six
 from tests.doubles.paged import Loop, alone
 
 

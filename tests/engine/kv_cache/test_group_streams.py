@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.cache.groups import plan_groups
-from asyncgen.cache.paged import page_bytes
+from asyncgen.cache.layer_groups import plan_groups
+from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.engine.kv_cache.block_pool import GONE
 from asyncgen.reference.modeling import PreTrainedModel
 from tests.engine.batches import Bench, ids_of

@@ -10,7 +10,7 @@ import torch
 
 import asyncgen
 from asyncgen import native
-from asyncgen.cache.paged import page_bytes
+from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.setup.assembly import plan_room
 from asyncgen.errors import InvalidRequestError

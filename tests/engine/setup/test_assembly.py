@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.engine.kv_cache.cache_groups import CacheRoom
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.setup import assembly
 from asyncgen.engine.setup.assembly import assemble, plan_room
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.fused import FusedKernel
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from tests.doubles.engine import no_assistants
 from tests.doubles.models import TableModel
 from tests.doubles.recorders import CallRecorder

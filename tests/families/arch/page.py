@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import asyncgen
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.fused import FusedKernel
 from asyncgen.models.attention.paged.native_attention import NativeAttention
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import why_not
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack

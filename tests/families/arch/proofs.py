@@ -19,15 +19,15 @@ from torch import Tensor
 
 import asyncgen
 from asyncgen import native
-from asyncgen.cache.groups import plan_groups
-from asyncgen.cache.paged import PagedStorage, page_bytes
+from asyncgen.cache.layer_groups import plan_groups
+from asyncgen.cache.paged_storage import PagedStorage, page_bytes
 from asyncgen.cache.states import StateStorage, slot_bytes
 from asyncgen.engine.kv_cache.block_pool import most_pages
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
-from asyncgen.models.attention.paged.attention import PagedAttention
-from asyncgen.models.mixers.hybrid import PackedHybrid
-from asyncgen.models.mixers.packed import PackedStates
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
+from asyncgen.models.mixers.hybrid_context import PackedHybrid
+from asyncgen.models.mixers.packed_states import PackedStates
 from tests.families.arch.families import make
 from tests.models.packing import Row, packed
 
@@ -331,7 +331,7 @@ def is_compared(core: Any) -> bool:
 def has_true_cache(core: Any) -> bool:
     """Whether the reference says the same with its cache as without: of Mamba 2 beside attention
     its single steps do not know the longest step of time."""
-    plans = [block.mixer for block in core.config.blocks]
+    plans = [plan.mixer for plan in core.config.layer_plans]
     is_limited = any(getattr(plan, "most_step", inf) < inf for plan in plans)
     return core.config.model_type not in OWN_CACHES and not is_limited
 
@@ -376,7 +376,7 @@ def bfloat16(pair: Pair, _: object) -> None:
     # Torch's operators round about twice as often: each step of a norm or of a gate.
     of_layer = 12 if native.supports(torch.bfloat16) else 24
     bound = 2**-9 * (of_layer * core.config.num_hidden_layers + 4) ** 0.5
-    if any(plan.experts for plan in core.config.blocks):
+    if any(plan.experts for plan in core.config.layer_plans):
         assert off.quantile(0.25) <= 2 * bound
     else:
         assert off.median() <= max(bound, 1.25 * float(_distances(rounded, exact).median()))

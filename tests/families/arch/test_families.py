@@ -11,15 +11,15 @@ import torch
 
 import asyncgen
 from asyncgen import native
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.cache.states import StateStorage
 from asyncgen.families.arch.registry import FAMILIES as DECLARED
 from asyncgen.families.config import ModelConfig
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
-from asyncgen.models.mixers.hybrid import PackedHybrid
-from asyncgen.models.mixers.packed import PackedStates
+from asyncgen.models.mixers.hybrid_context import PackedHybrid
+from asyncgen.models.mixers.packed_states import PackedStates
 from tests.doubles.tokenizers import save_tokenizer
 from tests.families.arch.families import FAMILIES, STATES, make
 from tests.families.arch.variants import VARIANTS

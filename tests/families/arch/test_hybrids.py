@@ -85,8 +85,8 @@ def test_kinds_of_layers_may_be_numbered_in_an_object() -> None:
     keys = {"num_hidden_layers": 3, "linear_attn_config": numbered}
     config = ModelConfig.from_hf({"model_type": "kimi_linear", **keys})
     assert (config.mixing, config.attending) == ((0, 2), (1,))
-    assert config.blocks[0].mixer is not None
-    assert config.blocks[0].mixer.shape == (2, 16, 16)
+    assert config.layer_plans[0].mixer is not None
+    assert config.layer_plans[0].mixer.shape == (2, 16, 16)
 
 
 def test_a_cache_has_keys_and_states_where_layers_have_them(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_files_as_their_makers_write_them(
 ) -> None:
     config = ModelConfig.from_hf(file)
     assert (config.head_dim, round(config.rope.turned * size)) == (size, 64)
-    assert [block.experts is None for block in config.blocks].index(False) == dense
+    assert [plan.experts is None for plan in config.layer_plans].index(False) == dense
     factor = 1 + 0.1 * temperature * math.log(40)  # of queries and of keys
     assert config.attention[0].scale == pytest.approx(factor**2 / math.sqrt(size))
     assert config.to_dict().get("head_dim") is None

@@ -11,7 +11,7 @@ import torch
 
 from asyncgen import AsyncLLM
 from asyncgen.errors import InvalidRequestError
-from asyncgen.families.config import LiveConfig, ModelConfig
+from asyncgen.families.config import EditableConfig, ModelConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.reference.pretrained import PreTrainedModel, load_model
 from tests.doubles.checkpoints import CONFIG, save_checkpoint
@@ -29,8 +29,8 @@ def model(tmp_path: Path) -> PreTrainedModel:
     return load_model(tmp_path, device="cpu")
 
 
-def config_of(**values: Any) -> LiveConfig:
-    return LiveConfig(ModelConfig.from_hf({**CONFIG, **values}))
+def config_of(**values: Any) -> EditableConfig:
+    return EditableConfig(ModelConfig.from_hf({**CONFIG, **values}))
 
 
 def seen(model: Any, name: str, value: object) -> dict[str, object]:
@@ -127,7 +127,7 @@ def test_keys_of_the_file_are_there() -> None:
 
 def test_what_was_set_is_kept_apart() -> None:
     built = ModelConfig.from_hf({**CONFIG, "eos_token_id": [2, 3]})
-    one, other = LiveConfig(built), LiveConfig(built)
+    one, other = EditableConfig(built), EditableConfig(built)
     assert one == other
     one.eos_token_id.append(4)  # type: ignore[union-attr]
     one.pad_token_id = 5

@@ -45,7 +45,7 @@ def test_an_empty_file_means_what_it_means_to_the_reference(model_type: str) -> 
             continue
         assert getattr(ours, name) == getattr(theirs, name, None), name
     if model_type == "gemma4_text":  # it has no number for all layers
-        sizes = [block.own and block.own.head_dim for block in ours.blocks]
+        sizes = [plan.varied and plan.varied.head_dim for plan in ours.layer_plans]
         assert sizes == [theirs.per_layer_config[layer].head_dim for layer in range(len(sizes))]
         return
     for name in ("max_position_embeddings", "num_key_value_heads", "head_dim", "hidden_act"):

@@ -244,17 +244,17 @@ INTERNLM = {
 def test_dbrx() -> None:
     config = ModelConfig.from_hf(DBRX)
     assert (config.hidden_size, config.num_key_value_heads, config.rope_theta) == (6144, 8, 5e5)
-    experts = config.blocks[0].experts
+    experts = config.layer_plans[0].experts
     assert experts is not None
     assert (experts.experts, experts.width, experts.routing.chosen) == (16, 10752, 4)
     assert experts.routing.is_normalised
-    assert config.blocks[0].qkv_limit == 8
+    assert config.layer_plans[0].qkv_limit == 8
 
 
 def test_trinity() -> None:
     config = ModelConfig.from_hf(TRINITY)
-    assert [block.experts is None for block in config.blocks[:3]] == [True, True, False]
-    experts = config.blocks[2].experts
+    assert [plan.experts is None for plan in config.layer_plans[:3]] == [True, True, False]
+    experts = config.layer_plans[2].experts
     assert experts is not None
     assert (experts.shared_width, experts.routing.scale) == (1024, 2.826)
     assert config.stream.embedding_scale == 2048**0.5
@@ -268,15 +268,15 @@ def test_llama_4() -> None:
     assert not config.attention[3].is_chunked
     assert config.ropes is not None
     assert config.ropes[3].query_scaling == QueryScaling(0.1, 8192, 1)
-    assert [block.head_norm is None for block in config.blocks[:4]] == [False] * 3 + [True]
-    assert all(block.experts is not None for block in config.blocks)
+    assert [plan.head_norm is None for plan in config.layer_plans[:4]] == [False] * 3 + [True]
+    assert all(plan.experts is not None for plan in config.layer_plans)
 
 
 def test_minimax_m2() -> None:
     config = ModelConfig.from_hf(MINIMAX)
     assert config.rope.turned == 0.5
     assert config.sliding_window is None
-    experts = config.blocks[0].experts
+    experts = config.layer_plans[0].experts
     assert experts is not None
     assert (experts.routing.scoring, experts.is_corrected) == ("sigmoid", True)
 
@@ -284,8 +284,8 @@ def test_minimax_m2() -> None:
 def test_mimo() -> None:
     config = ModelConfig.from_hf(MIMO)
     assert config.num_key_value_heads == 8
-    assert config.blocks[0].heads == HeadsPlan(4, 128, 0.707)
-    assert config.blocks[1].heads == HeadsPlan(8, 128, 0.707)
+    assert config.layer_plans[0].heads == HeadsPlan(4, 128, 0.707)
+    assert config.layer_plans[1].heads == HeadsPlan(8, 128, 0.707)
     assert [options.has_sinks for options in config.attention[:2]] == [False, True]
     assert config.sliding_window == 129
     assert config.ropes is not None

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.cache.quantized.caches import QuantizedCache
+from asyncgen.cache.paged_storage import PagedStorage
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.plans.attention_options import AttentionOptions, alibi_slopes
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.attention.paged.torch_attention import TorchAttention
 from asyncgen.models.cuda_graphs import why_not
 from tests.doubles.varlen import varlen_attn

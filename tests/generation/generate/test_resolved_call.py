@@ -7,7 +7,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.cache.offloaded import OffloadedCache
-from asyncgen.cache.quantized.caches import QuantizedCache
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.cache.sliding import HybridCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig

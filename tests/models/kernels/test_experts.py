@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close as close
 
 from asyncgen import native
-from asyncgen.families.plans.experts import ExpertsPlan, GatePlan, Routing
+from asyncgen.families.plans.experts_plan import ExpertsPlan, GatePlan, Routing
 from asyncgen.models.kernels import native_linear
 from asyncgen.models.kernels.experts import PLAIN_GATES, Experts, pass_gate
 from asyncgen.models.kernels.linear import Linear

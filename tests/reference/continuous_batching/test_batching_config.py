@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.paged import page_bytes
+from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.engine.options import EngineOptions
 from asyncgen.errors import InvalidRequestError, OverloadedError
 from asyncgen.generation.config import GenerationConfig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
-from asyncgen.cache.quantized.caches import QuantizedCache
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.resolved_call import eos_ids, make_processors

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from asyncgen.cache.groups import first_block
+from asyncgen.cache.layer_groups import first_block
 from asyncgen.models.kernels.products import has_intel_kernels
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.models.attention.paged.packed_rows import PackedRow, PlacedRow
 
 
@@ -85,7 +85,7 @@ class CopyMemory:
         return self._memory[:count].view(shape)
 
 
-class CopiedRows:
+class ContiguousRows:
     """All rows of a step, each with one token."""
 
     def __init__(
@@ -135,7 +135,7 @@ class CopiedRows:
         self._see()
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
-        """Serve the next step with what was laid out for this one; see `SingleTokens.advance`."""
+        """Serve the next step with what was laid out for this one; see `DecodeRows.advance`."""
         column, size = self._column + 1, self._size
         if len(rows) != len(self._pages) or column >= self._most:
             return False

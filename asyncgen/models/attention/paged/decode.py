@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.models.attention.eager import hide_unseen, weights_of
+from asyncgen.models.attention.eager import attention_weights, hide_unseen
 from asyncgen.models.attention.paged.packed_rows import (
-    Block,
+    PageBatch,
     bucket_lengths,
     padded,
-    plan_blocks,
+    plan_pages,
     visible_pages,
 )
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.families.plans.attention_options import AttentionOptions
-    from asyncgen.models.attention.paged.packed_rows import BlockPlan, PackedRow, PlacedRow
+    from asyncgen.models.attention.paged.packed_rows import PackedRow, PagePlan, PlacedRow
 
 
 SPARE_SLICES: Final = 1
 """Slices for pages that a row may begin before the rows are laid out again."""
 
 
-class SingleTokens:
+class DecodeRows:
     """The rows of a step with one token each.
 
     In this class a *slice* is the scores of one query head over one page, ``[page_size]``.
@@ -68,9 +68,9 @@ class SingleTokens:
         self._options = options
         firsts, tables = visible_pages(rows, size, options)
         tokens = [row.token for row in rows]
-        plan = plan_blocks(tables, storage.num_kv_heads, storage.num_pages)
+        plan = plan_pages(tables, storage.num_kv_heads, storage.num_pages)
         with torch.inference_mode(False):
-            self._lay_out_blocks(plan, tokens)
+            self._lay_out_batches(plan, tokens)
             self._lay_out_rows(plan, rows, [first * size for first in firsts])
             self._lay_out_results(plan)
         self._plan, self._tables = plan, tables
@@ -160,16 +160,16 @@ class SingleTokens:
         scale = size**-0.5 if scale is None else scale
         units = heads.view(-1, self._unit * size)
         torch.index_select(units, 0, self._query_index, out=self._queries)
-        pairs = [block.read(layer) for block in self._blocks]
-        for block, (keys, _) in zip(self._blocks, pairs, strict=True):
-            torch.bmm(block.queries, keys.transpose(1, 2), out=block.scores)
+        pairs = [batch.read(layer) for batch in self._batches]
+        for batch, (keys, _) in zip(self._batches, pairs, strict=True):
+            torch.bmm(batch.queries, keys.transpose(1, 2), out=batch.scores)
         torch.index_select(self._slices, 0, self._to_rows, out=self._gathered)
         for scores, weights, mask, _, distances in self._buckets:
             if self._options.is_plain:
                 torch.add(mask, scores, alpha=scale, out=scores)
                 torch.softmax(scores, -1, out=weights)
                 continue
-            weighed = weights_of(
+            weighed = attention_weights(
                 scores.float().mul_(scale)[:, :, None],  # [rows, H, 1, T]
                 self._options,
                 mask=mask[:, None],
@@ -178,14 +178,14 @@ class SingleTokens:
             )
             weights.copy_(weighed[:, :, 0])
         torch.index_select(self._weights, 0, self._to_pages, out=self._slices)
-        for block, (_, values) in zip(self._blocks, pairs, strict=True):
-            block.weigh(values)
+        for batch, (_, values) in zip(self._batches, pairs, strict=True):
+            batch.weigh(values)
         # The sums of rows of unequal numbers of pages.
         return torch.embedding_bag(
             self._results, self._bags, self._bag_starts, False, 0, False, None, False
         )[0]
 
-    def _lay_out_blocks(self, plan: BlockPlan, tokens: list[int]) -> None:
+    def _lay_out_batches(self, plan: PagePlan, tokens: list[int]) -> None:
         """Memory for queries, scores and results, and which query goes where."""
         storage, group = self._storage, self._group
         kv_heads, size = storage.num_kv_heads, storage.head_dim
@@ -194,45 +194,45 @@ class SingleTokens:
         tokens_of = torch.tensor(tokens)
         stride = (self._heads + 2 * kv_heads) // unit
         kinds = torch.arange(self._heads // unit)
-        private = [row for block in plan.blocks for row in block.owners]
+        private = [row for batch in plan.batches for row in batch.owners]
         self._row_queries = tokens_of[:, None] * stride + kinds
         parts = [self._row_queries[private].flatten()]
         kinds = kinds.view(kv_heads, 1, group // unit)
-        for block in plan.blocks:
-            if block.readers is not None:
-                part = tokens_of[list(block.readers)][:, None] * stride + kinds
-                parts.append(part.flatten().repeat(len(block.pages)))
+        for batch in plan.batches:
+            if batch.readers is not None:
+                part = tokens_of[list(batch.readers)][:, None] * stride + kinds
+                parts.append(part.flatten().repeat(len(batch.pages)))
         self._query_index = torch.cat(parts)
         count = self._heads // unit
         self._page_queries = self._query_index[: len(private) * count].view(-1, count)
-        total = len(self._query_index) * unit // group  # places, see `BlockPlan`
+        total = len(self._query_index) * unit // group  # places, see `PagePlan`
         like = torch.empty(0, dtype=storage.dtype, device=storage.device)
         self._queries = like.new_empty(total * group // unit, unit * size)
         self._slices = like.new_empty(total * group, storage.page_size)
-        shared = sum(len(block.readers) for block in plan.blocks if block.readers is not None)
+        shared = sum(len(batch.readers) for batch in plan.batches if batch.readers is not None)
         self._results = like.new_empty(len(private) + shared, self._heads * size)
         queries = self._queries.view(total, group, size)
         scores = self._slices.view(total, group, -1)
-        self._blocks: list[_Pages] = []
+        self._batches: list[_PrivatePages] = []
         place = result = 0
-        for block in plan.blocks:
-            width = 1 if block.readers is None else len(block.readers)
-            batch = len(block.pages) * kv_heads
-            end = place + batch * width
-            count = len(block.pages) if block.readers is None else width
-            kind = _Pages if block.readers is None else _SharedPages
-            self._blocks.append(
+        for batch in plan.batches:
+            width = 1 if batch.readers is None else len(batch.readers)
+            matrices = len(batch.pages) * kv_heads
+            end = place + matrices * width
+            count = len(batch.pages) if batch.readers is None else width
+            kind = _PrivatePages if batch.readers is None else _SharedPages
+            self._batches.append(
                 kind(
-                    block,
+                    batch,
                     storage,
-                    queries[place:end].view(batch, width * group, size),
-                    scores[place:end].view(batch, width * group, -1),
+                    queries[place:end].view(matrices, width * group, size),
+                    scores[place:end].view(matrices, width * group, -1),
                     self._results[result : result + count],
                 )
             )
             place, result = end, result + count
 
-    def _lay_out_rows(self, plan: BlockPlan, rows: Sequence[PlacedRow], begins: list[int]) -> None:
+    def _lay_out_rows(self, plan: PagePlan, rows: Sequence[PlacedRow], begins: list[int]) -> None:
         """Which slices are a row's, what is hidden of them, and which results it adds up."""
         storage, group = self._storage, self._group
         size = storage.page_size
@@ -278,7 +278,7 @@ class SingleTokens:
             for part, weight, bucket, shape in zip(scores, weights, buckets, shapes, strict=True)
         ]
 
-    def _lay_out_results(self, plan: BlockPlan) -> None:
+    def _lay_out_results(self, plan: PagePlan) -> None:
         """Which results each row adds up."""
         counts = [len(row) for row in plan.results]
         self._bags = torch.tensor([number for row in plan.results for number in row])
@@ -304,21 +304,26 @@ class SingleTokens:
         return mask.masked_fill_(hidden, -torch.inf), newest, away
 
 
-class _Pages:
-    """A block whose pages have one reader each."""
+class _PrivatePages:
+    """A batch whose pages have one reader each."""
 
     def __init__(
-        self, block: Block, storage: PagedStorage, queries: Tensor, scores: Tensor, results: Tensor
+        self,
+        batch: PageBatch,
+        storage: PagedStorage,
+        queries: Tensor,
+        scores: Tensor,
+        results: Tensor,
     ) -> None:
         self._storage = storage
         self.queries = queries  # [pages * K, G, D], with M readers of each page M * G
         self.scores = scores  # the same with page_size for D, later the weights
         kv_heads = storage.num_kv_heads
         self._scattered: Tensor | None = None
-        if isinstance(block.pages, range):
-            self._first, self._count = block.pages[0] * kv_heads, len(block.pages) * kv_heads
+        if isinstance(batch.pages, range):
+            self._first, self._count = batch.pages[0] * kv_heads, len(batch.pages) * kv_heads
         else:
-            pages = torch.tensor(block.pages)
+            pages = torch.tensor(batch.pages)
             self._scattered = torch.cat((pages, pages + storage.num_pages))
         self._take_results(results)
 
@@ -339,8 +344,8 @@ class _Pages:
         self._results = results.view(self.queries.shape)
 
 
-class _SharedPages(_Pages):
-    """A block whose pages are all read by the same M rows."""
+class _SharedPages(_PrivatePages):
+    """A batch whose pages are all read by the same M rows."""
 
     def weigh(self, values: Tensor) -> None:
         """One result for each reader."""

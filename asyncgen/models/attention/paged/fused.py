@@ -1,7 +1,7 @@
 """Attention over pages on an accelerator: one fused kernel for rows of any length.
 
 ``torch.nn.attention.varlen.varlen_attn`` reads pages through a table where torch's kernels can do
-that; otherwise the visible keys are gathered first. Which of them a device has, `paged_trial`
+that; otherwise the visible keys are gathered first. Which of them a device has, `kernel_probe`
 finds out.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.models.attention.paged.packed_rows import PackedRow, PlacedRow
 
 
@@ -36,7 +36,7 @@ class FusedKernel:
         wants_key_ends: Whether it is told where each row's keys end beside such a table:
             FlashAttention 2 asks for both, FlashAttention 3 and 4 refuse both.
         options: What else it is told at every call.
-        is_recordable: Whether it computes rows of fixed memory (`paged_fixed`) as well.
+        is_recordable: Whether it computes rows of fixed memory (`graph_buffers`) as well.
         sums_request: What asks it for the logarithms of the sums of exponentials as well;
             ``None``: it is not known to tell them right.
     """

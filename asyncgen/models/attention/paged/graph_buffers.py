@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.models.attention.paged.fused import Reads, attend_fused
 from asyncgen.models.attention.paged.packed_rows import padded
 from asyncgen.runtime.transfer import to_device
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.families.config import ModelConfig
     from asyncgen.models.attention.paged.fused import FusedKernel
     from asyncgen.models.attention.paged.packed_rows import PackedRow
@@ -45,7 +45,7 @@ _ALIGNMENT: Final = 64
 
 
 @dataclass(slots=True)
-class Inputs:
+class GroupBuffers:
     """What the layers of one group read; all of it stays where it is.
 
     Attributes:
@@ -70,7 +70,7 @@ class Inputs:
     gathered: Tensor | None = None
 
 
-class FixedRows:
+class GraphRows:
     """The `AttentionContext` of a fixed number of single tokens.
 
     Before each step: `place`. Everything else may be recorded.
@@ -137,7 +137,7 @@ class FixedRows:
             ]
         self.place([], [])
 
-    def _inputs(self, window: int | None, parts: Tensor, queries: Tensor) -> Inputs:
+    def _inputs(self, window: int | None, parts: Tensor, queries: Tensor) -> GroupBuffers:
         """The memory of one group: of the first three parts, and of a table."""
         rows, size, pages = self.rows, self._storage.page_size, self.pages
         if window is not None:
@@ -145,7 +145,7 @@ class FixedRows:
         cells, used = parts[:2, :rows].unbind(0)
         table = torch.zeros((rows, pages), dtype=torch.int32, device=parts.device)
         reads = Reads(queries, parts[2, : len(queries)], 1, pages * size, used, table)
-        return Inputs(window, pages, cells, reads)
+        return GroupBuffers(window, pages, cells, reads)
 
     def place(self, rows: Sequence[PackedRow], ids: Sequence[int]) -> None:
         """Say what the next step computes; the rest is padding.
@@ -191,7 +191,7 @@ class FixedRows:
         tables += [[self._scratch]] * padding
         return cells, used, tables
 
-    def _key_ends(self, inputs: Inputs, used: list[int]) -> list[int]:
+    def _key_ends(self, inputs: GroupBuffers, used: list[int]) -> list[int]:
         """First key of each row, and the end of the last one; with the gaps if there are any."""
         if self._ends_per_row == 1:
             return [0, *accumulate(used)]

@@ -7,7 +7,7 @@ numbers, on rows of all kinds that a step may have. Several ways are tried, the 
 
 torch's kernels have been wrong in silence: with a table of pages and keys split among blocks, rows
 after the first were not written (pytorch issue 194167). One split a row avoids that, and makes a
-row's numbers independent of its company; and the trial would notice.
+row's numbers independent of its company; and the probe would notice.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.plans.attention_options import AttentionOptions
 from asyncgen.models.attention.paged.fused import FusedKernel, FusedRows
-from asyncgen.models.attention.paged.graph_buffers import FixedRows
+from asyncgen.models.attention.paged.graph_buffers import GraphRows
 from asyncgen.models.attention.paged.packed_rows import PlacedRow
-from asyncgen.models.attention.paged.prefill import Chunks
+from asyncgen.models.attention.paged.prefill import PrefillRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,17 +89,17 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
     if config.num_attention_heads > config.num_key_value_heads and "enable_gqa" in known:
         options["enable_gqa"] = True
     kernel = FusedKernel(varlen_attn, False, options=options)
-    trial = _Trial(config, storage)
+    probe = _Probe(config, storage)
     found = None
     if {"block_table", "seqused_k"} <= known.keys():
         if "num_splits" in known:
             options = {**options, "num_splits": 1}
-        found = _find_for_pages(trial, replace(kernel, reads_pages=True, options=options))
+        found = _find_for_pages(probe, replace(kernel, reads_pages=True, options=options))
     else:
         _log.info("attention reads no pages in place: this torch takes no table of pages")
-    found = found or trial.accept(kernel, "over keys copied together")
+    found = found or probe.accept(kernel, "over keys copied together")
     if found is not None and any(options.has_sinks for options in config.attention):
-        found = trial.try_sinks(found)
+        found = probe.probe_sinks(found)
     left_out = 0 if found is None else sum(not found.serves(each) for each in config.attention)
     if left_out:
         _log.info(
@@ -111,17 +111,17 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
     return None if left_out == config.num_hidden_layers else found
 
 
-def _find_for_pages(trial: _Trial, kernel: FusedKernel) -> FusedKernel | None:
+def _find_for_pages(probe: _Probe, kernel: FusedKernel) -> FusedKernel | None:
     """The first way that works to read pages in place."""
     bare = replace(kernel, wants_key_ends=False)
-    found = trial.accept(kernel, "over a table of pages, with the ends of keys")
-    found = found or trial.accept(bare, "over a table of pages")
+    found = probe.accept(kernel, "over a table of pages, with the ends of keys")
+    found = found or probe.accept(bare, "over a table of pages")
     if found is not None:
         return found
-    name = _activate(trial.device)
+    name = _activate(probe.device)
     if name is None:
         return None
-    found = trial.accept(bare, f"over a table of pages, by {name}")
+    found = probe.accept(bare, f"over a table of pages, by {name}")
     if found is None:
         torch.nn.attention.restore_flash_attention_impl()
     return found
@@ -174,10 +174,10 @@ class _Case:
         rows = FusedRows(self.rows, self.storage, self.config.window(0), kernel)
         return rows.compute(0, self.heads, None, self.sinks)
 
-    def compute_fixed(self, kernel: FusedKernel) -> Tensor:
+    def compute_recorded(self, kernel: FusedKernel) -> Tensor:
         """The same of memory that stays, with a row of padding, and room for another page."""
         count = len(self.rows)
-        fixed = FixedRows(
+        fixed = GraphRows(
             self.config,
             self.storage,
             kernel,
@@ -191,7 +191,7 @@ class _Case:
         return fixed.attend(0, padded, self.sinks)[:count]
 
 
-class _Trial:
+class _Probe:
     """Steps of all kinds, and what the plain way makes of them."""
 
     def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
@@ -243,7 +243,7 @@ class _Trial:
                 return replace(kernel, is_recordable=False)
         return kernel
 
-    def try_sinks(self, kernel: FusedKernel) -> FusedKernel:
+    def probe_sinks(self, kernel: FusedKernel) -> FusedKernel:
         """The same kernel, which is asked for sums if its results with sinks are right."""
         try:
             from torch.nn.attention.varlen import AuxRequest
@@ -263,11 +263,11 @@ class _Trial:
 
 def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
     """What is wrong with a kernel's result; ``None``: nothing."""
-    # What is not written keeps what lay there before, often the right result of the last trial.
+    # What is not written keeps what lay there before, often the right result of the last probe.
     poison = torch.full_like(case.expected, torch.nan, dtype=case.heads.dtype)
     del poison
     try:
-        found = (case.compute_fixed if fixed else case.compute)(kernel)
+        found = (case.compute_recorded if fixed else case.compute)(kernel)
         difference = found.float().view(case.expected.shape) - case.expected
         lengths = torch.linalg.vector_norm(case.expected, dim=-1)
         deviations = (torch.linalg.vector_norm(difference, dim=-1) / lengths).amax(-1)  # [N]
@@ -339,7 +339,9 @@ def _make_case(
     has_sinks = config.attention[0].has_sinks
     sinks = torch.linspace(*SINKS, heads, device=device) if has_sinks else None
     for row in rows:
-        chunks = Chunks([row], exact, config.attention[0].kind, heads // config.num_key_value_heads)
+        chunks = PrefillRows(
+            [row], exact, config.attention[0].kind, heads // config.num_key_value_heads
+        )
         chunks.attend(0, step.float(), expected, None, sinks)
     is_single = all(count == 1 for _, count in spans)
     return _Case(config, storage, rows, step, expected.view(token, heads, -1), is_single, sinks)

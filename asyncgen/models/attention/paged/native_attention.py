@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen import native
-from asyncgen.cache.groups import first_block
+from asyncgen.cache.layer_groups import first_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.families.config import ModelConfig
     from asyncgen.families.plans.attention_options import AttentionOptions
     from asyncgen.models.attention.paged.packed_rows import PackedRow

@@ -1,8 +1,8 @@
 """What a step's rows are to the attention: plain Python over integers, without torch.
 
 Single tokens meet the cache page by page: the pages of all rows that lie side by side in memory
-are one *block*, a batch of matrices that is read in place. This module decides which blocks there
-are. A few unused pages inside a block are computed over and ignored; pages that lie alone are
+are one *batch*, a batch of matrices that is read in place. This module decides which batches there
+are. A few unused pages inside a batch are computed over and ignored; pages that lie alone are
 copied together; and pages that many rows share are read once for all of them.
 """
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.attention_options import AttentionOptions
 
 WIDEST_HOLE: Final = 8
-"""Unused pages in a row that a block computes over; a block of its own costs about as much."""
+"""Unused pages in a row that a batch computes over; a batch of its own costs about as much."""
 
 SHORTEST_RUN: Final = 8
 """Runs of fewer used pages are copied together, if there are several."""
 
 LEAST_SAVED: Final = 16
-"""Readings of a page that sharing must save to be worth a block of its own."""
+"""Readings of a page that sharing must save to be worth a batch of its own."""
 
 SPARE_PAGES: Final = 16
-"""The last block of pages that are read in place ends behind so many pages, or a multiple.
+"""The last batch of pages that are read in place ends behind so many pages, or a multiple.
 
 The pages that rows begin next lie there, mostly, and then need no new layout. It also keeps the
-sizes of blocks few: oneDNN compiles a product for each, which takes longer than ten layers.
+sizes of batches few: oneDNN compiles a product for each, which takes longer than ten layers.
 """
 
 MOST_PADDING: Final = 8
@@ -96,7 +96,7 @@ class PlacedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PageBatch:
     """Pages that are computed as one batch.
 
     Attributes:
@@ -111,22 +111,22 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockPlan:
-    """The blocks of a step, and where each row finds its pages in them.
+class PagePlan:
+    """The batches of a step, and where each row finds its pages in them.
 
-    The scores of a block are ``[pages, K, M, G, page_size]`` for its M readers (one without
-    ``readers``), those of all blocks follow each other, and *places* count in steps of
-    ``G * page_size``. Results are ``[pages, H * D]`` for blocks without ``readers``, all of them
-    one after another, then one of ``[H * D]`` for each reader of each other block.
+    The scores of a batch are ``[pages, K, M, G, page_size]`` for its M readers (one without
+    ``readers``), those of all batches follow each other, and *places* count in steps of
+    ``G * page_size``. Results are ``[pages, H * D]`` for batches without ``readers``, all of them
+    one after another, then one of ``[H * D]`` for each reader of each other batch.
 
     Attributes:
-        blocks: Those without ``readers`` first.
+        batches: Those without ``readers`` first.
         places: For each row and each of its pages in order, the place of the first key head.
         strides: Places from one key head to the next; ``None``: always 1.
         results: For each row, the results that add up to its own.
     """
 
-    blocks: list[Block]
+    batches: list[PageBatch]
     places: list[list[int]]
     strides: list[list[int]] | None
     results: list[list[int]]
@@ -134,10 +134,10 @@ class BlockPlan:
     def number_of(self, page: int) -> int | None:
         """The number of a page that is computed in place and has one reader or none."""
         before = 0
-        for block in self.blocks:
-            if block.readers is None and isinstance(block.pages, range) and page in block.pages:
-                return before + page - block.pages[0]
-            before += len(block.pages)
+        for batch in self.batches:
+            if batch.readers is None and isinstance(batch.pages, range) and page in batch.pages:
+                return before + page - batch.pages[0]
+            before += len(batch.pages)
         return None
 
 
@@ -163,9 +163,9 @@ def visible_pages(
     return firsts, tables
 
 
-def plan_blocks(
+def plan_pages(
     tables: Sequence[Sequence[int]], kv_heads: int, num_pages: int | None = None
-) -> BlockPlan:
+) -> PagePlan:
     """Decide how the pages of rows with one token each are computed.
 
     Args:
@@ -180,38 +180,38 @@ def plan_blocks(
     groups: dict[tuple[int, ...], list[int]] = {}
     if len(owners) < len(flat):
         groups, copies = _share(tables, owners)
-    blocks, strays = _private_blocks(owners, num_pages)
-    # A page in a block has its number there; the copies for other readers come after all.
-    known = dict(zip(chain.from_iterable(block.pages for block in blocks), count(), strict=False))
-    first_stray = sum(len(block.pages) for block in blocks)
+    batches, strays = _private_batches(owners, num_pages)
+    # A page in a batch has its number there; the copies for other readers come after all.
+    known = dict(zip(chain.from_iterable(batch.pages for batch in batches), count(), strict=False))
+    first_stray = sum(len(batch.pages) for batch in batches)
     known.update(zip((page for page, _ in strays), count(first_stray), strict=False))
     first_copy = first_stray + len(strays)
     copied = dict(zip(copies, count(first_copy), strict=False))
     strays += copies
     if strays:
-        blocks.append(Block([page for page, _ in strays], None, [row for _, row in strays]))
+        batches.append(PageBatch([page for page, _ in strays], None, [row for _, row in strays]))
     if not groups and not copies:
         results = [[known[page] for page in table] for table in tables]
-        return BlockPlan(blocks, [[n * kv_heads for n in row] for row in results], None, results)
-    return _place_shared(tables, kv_heads, blocks, groups, known, copied)
+        return PagePlan(batches, [[n * kv_heads for n in row] for row in results], None, results)
+    return _place_shared(tables, kv_heads, batches, groups, known, copied)
 
 
 def _place_shared(
     tables: Sequence[Sequence[int]],
     kv_heads: int,
-    blocks: list[Block],
+    batches: list[PageBatch],
     groups: dict[tuple[int, ...], list[int]],
     known: dict[int, int],
     copied: dict[tuple[int, int], int],
-) -> BlockPlan:
+) -> PagePlan:
     """The plan where pages have several readers."""
-    result = sum(len(block.pages) for block in blocks)
+    result = sum(len(batch.pages) for batch in batches)
     place = result * kv_heads
     shared: dict[tuple[int, int], tuple[int, int]] = {}
     results: list[list[int]] = [[] for _ in tables]
     for readers, members in groups.items():
         pages = _as_range(sorted(members))
-        blocks.append(Block(pages, readers, []))
+        batches.append(PageBatch(pages, readers, []))
         width = len(readers)
         for (slot, page), (member, row) in product(enumerate(pages), enumerate(readers)):
             shared[page, row] = place + slot * width * kv_heads + member, width
@@ -232,7 +232,7 @@ def _place_shared(
             own.append(spot)
         places.append([at for at, _ in own])
         strides.append([stride for _, stride in own])
-    return BlockPlan(blocks, places, strides, results)
+    return PagePlan(batches, places, strides, results)
 
 
 def _share(
@@ -264,9 +264,9 @@ def _share(
     return kept, copies
 
 
-def _private_blocks(
+def _private_batches(
     owners: dict[int, int], num_pages: int | None
-) -> tuple[list[Block], list[tuple[int, int]]]:
+) -> tuple[list[PageBatch], list[tuple[int, int]]]:
     """Blocks of pages side by side, and the pages that are in none, with their readers."""
     used = sorted(owners)
     runs: list[list[int]] = []
@@ -276,7 +276,7 @@ def _private_blocks(
             runs.append([])
         runs[-1].append(page)
         previous = page
-    blocks, strays, short = [], [], [run for run in runs if len(run) < SHORTEST_RUN]
+    batches, strays, short = [], [], [run for run in runs if len(run) < SHORTEST_RUN]
     if len(short) > 1:
         runs = [run for run in runs if len(run) >= SHORTEST_RUN]
         strays = [(page, owners[page]) for run in short for page in run]
@@ -286,8 +286,8 @@ def _private_blocks(
             whole = (end - run[0]) // SPARE_PAGES * SPARE_PAGES + SPARE_PAGES
             end = max(end, min(run[0] + whole, num_pages))
         pages, anyone = range(run[0], end), owners[run[0]]
-        blocks.append(Block(pages, None, [owners.get(page, anyone) for page in pages]))
-    return blocks, strays
+        batches.append(PageBatch(pages, None, [owners.get(page, anyone) for page in pages]))
+    return batches, strays
 
 
 def _as_range(pages: list[int]) -> range | list[int]:

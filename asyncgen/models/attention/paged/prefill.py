@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.families.plans.attention_options import AttentionOptions
     from asyncgen.models.attention.paged.packed_rows import PlacedRow
 
 
-class Chunks:
+class PrefillRows:
     """Rows of one step that are computed as one padded batch.
 
     Rows without earlier tokens read the keys of the step itself; the others read their pages.

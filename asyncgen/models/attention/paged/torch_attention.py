@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import torch
 
 from asyncgen.families.plans.attention_options import numbered
-from asyncgen.models.attention.paged.contiguous import CopiedRows, CopyMemory, are_worth_copying
-from asyncgen.models.attention.paged.decode import SingleTokens
+from asyncgen.models.attention.paged.contiguous import ContiguousRows, CopyMemory, are_worth_copying
+from asyncgen.models.attention.paged.decode import DecodeRows
 from asyncgen.models.attention.paged.fused import FusedRows
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
 from asyncgen.models.attention.paged.packed_rows import PlacedRow, bucket_chunks, place_rows
-from asyncgen.models.attention.paged.prefill import Chunks
+from asyncgen.models.attention.paged.prefill import PrefillRows
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.families.config import ModelConfig
     from asyncgen.families.plans.attention_options import AttentionOptions
     from asyncgen.models.attention.paged.packed_rows import PackedRow
 
 
-Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
+Whole: TypeAlias = DecodeRows | ContiguousRows | FusedRows
 """What may compute all rows of a step at once."""
 
-Part: TypeAlias = Chunks | SingleTokens
+Part: TypeAlias = PrefillRows | DecodeRows
 """What may compute some rows of a step."""
 
 FEW_SHORT_TOKENS: Final = 512
@@ -90,7 +90,7 @@ class TorchAttention:
         if self._advance(rows) and self._steps_together != STEPS_TOGETHER:
             return
         for whole in self._only.values():
-            if isinstance(whole, CopiedRows):
+            if isinstance(whole, ContiguousRows):
                 whole.settle()
         self._only, self._parts, self._slots = {}, {}, []
         with torch.inference_mode(False):
@@ -103,7 +103,7 @@ class TorchAttention:
                     self._parts[number] = found
                 else:
                     self._only[number] = found
-            if not isinstance(self._only.get(0), CopiedRows):
+            if not isinstance(self._only.get(0), ContiguousRows):
                 self._slots = [self._place_keys(placed) for placed in places]
             self._num_tokens = sum(row.count for row in rows)
             self._out = torch.empty(
@@ -178,17 +178,17 @@ class TorchAttention:
         if self.fused is not None and self.fused.serves(kind):
             return FusedRows(rows, storage, kind.window, self.fused)
         if storage.heads_first and kind.is_fusable and self._are_copied(rows):
-            return CopiedRows(rows, storage, kind.window, group, self._copy_memory)
+            return ContiguousRows(rows, storage, kind.window, group, self._copy_memory)
         parts: list[Part] = []
         takes_singles = storage.heads_first and not kind.is_bidirectional
         singles = [row for row in rows if row.count == 1] if takes_singles else []
         if singles and self._is_worth_it(singles):
-            together = SingleTokens(singles, storage, kind, group)
+            together = DecodeRows(singles, storage, kind, group)
             if len(singles) == len(rows):
                 return together
             parts.append(together)
             rows = [row for row in rows if row.count > 1]
-        return parts + [Chunks(bucket, storage, kind, group) for bucket in bucket_chunks(rows)]
+        return parts + [PrefillRows(bucket, storage, kind, group) for bucket in bucket_chunks(rows)]
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
         """Whether the rows' keys are copied together; each kind would make its copy."""

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.contiguous import (
     MOST_COPIED,
     MOST_COPIED_TOGETHER,
     SPARE_TOKENS,
-    CopiedRows,
+    ContiguousRows,
     are_worth_copying,
 )
 from asyncgen.models.attention.paged.packed_rows import PlacedRow
@@ -82,7 +82,7 @@ class Texts:
     @property
     def are_copied(self) -> bool:
         """Whether the last step read a copy."""
-        return any(isinstance(whole, CopiedRows) for whole in self.attention._only.values())
+        return any(isinstance(whole, ContiguousRows) for whole in self.attention._only.values())
 
 
 @settings(max_examples=8, deadline=None)
@@ -202,7 +202,7 @@ def test_a_step_goes_on_where_the_last_one_ended() -> None:
     pages = [3, 1, 4]
     attention.lay_out([Row(5, 1, pages)])
     part = attention._only[0]
-    assert isinstance(part, CopiedRows)
+    assert isinstance(part, ContiguousRows)
     attention.lay_out([Row(6, 1, pages)])
     assert attention._only[0] is part
     attention.lay_out([Row(7, 1, pages)])
@@ -232,6 +232,6 @@ def test_a_long_text_is_not_copied() -> None:
     attention = TorchAttention(core.config, storage)
     pages = list(range(storage.num_pages))
     attention.lay_out([Row(MOST_COPIED - 1, 1, pages)])
-    assert isinstance(attention._only[0], CopiedRows)
+    assert isinstance(attention._only[0], ContiguousRows)
     attention.lay_out([Row(MOST_COPIED, 1, pages)])
-    assert not isinstance(attention._only[0], CopiedRows)
+    assert not isinstance(attention._only[0], ContiguousRows)

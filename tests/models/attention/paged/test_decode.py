@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.plans.attention_options import AttentionOptions
-from asyncgen.models.attention.paged.decode import SingleTokens
+from asyncgen.models.attention.paged.decode import DecodeRows
 from asyncgen.models.attention.paged.packed_rows import PlacedRow
 from tests.models.build import random_config
 from tests.models.written_out import attend_plainly, sinks_of, some_options
@@ -66,7 +66,7 @@ def test_it_equals_plain_products(
         rows.append(PlacedRow(2 * number, start, 1, table))
     heads = torch.randn(2 * len(rows), (group + 2) * kv_heads, D)
     out = torch.zeros(2 * len(rows), group * kv_heads * D)
-    SingleTokens(rows, storage, options.kind, group).attend(0, heads, out, options.scale, sinks)
+    DecodeRows(rows, storage, options.kind, group).attend(0, heads, out, options.scale, sinks)
     assert (out[1::2] == 0).all()
     for row in rows:
         queries = heads[row.token : row.token + 1, : group * kv_heads]
@@ -80,7 +80,7 @@ def test_it_equals_plain_products(
     ids=["no further", "other pages", "next page"],
 )
 def test_it_goes_on_only_with_the_same_rows(start: int, pages: list[int]) -> None:
-    part = SingleTokens([PlacedRow(0, 5, 1, [1, 0])], storage_of(2, 4, 4), AttentionOptions(), 1)
+    part = DecodeRows([PlacedRow(0, 5, 1, [1, 0])], storage_of(2, 4, 4), AttentionOptions(), 1)
     assert not part.advance([PlacedRow(0, start, 1, pages)])
     assert not part.advance([])
     assert part.advance([PlacedRow(0, 6, 1, [1, 0, 3])])
@@ -132,7 +132,7 @@ def begin_pages(
                 storage.data[:, :, table[-1]].normal_()
             rows.append(PlacedRow(number, place, 1, table))
         if part is None or not part.advance(rows):
-            part = SingleTokens(rows, storage, options.kind, group)
+            part = DecodeRows(rows, storage, options.kind, group)
         else:
             begun += sum(row.start % size == 0 for row in rows)
         heads = torch.randn(len(rows), (group + 2) * kv_heads, D)

@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.fused import FusedKernel
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from tests.doubles.varlen import varlen_attn
-from tests.models.attention.paged.test_attention import close
+from tests.models.attention.paged.test_paged_attention import close
 from tests.models.packing import VARIANTS, alone, make_rows, model, num_groups, run
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.fused import FusedKernel
-from asyncgen.models.attention.paged.graph_buffers import FixedRows
+from asyncgen.models.attention.paged.graph_buffers import GraphRows
 from asyncgen.models.attention.paged.packed_rows import PlacedRow
 from tests.doubles.varlen import varlen_attn
 from tests.models.packing import model
@@ -14,7 +14,7 @@ def test_rows_are_placed_and_the_rest_is_padding() -> None:
     config = model("llama").config
     storage = PagedStorage(config, 10, 4, heads_first=False)
     kernel = FusedKernel(varlen_attn, True, options={"enable_gqa": True})
-    fixed = FixedRows(config, storage, kernel, rows=3, pages=3, scratch=9)
+    fixed = GraphRows(config, storage, kernel, rows=3, pages=3, scratch=9)
     [inputs] = fixed.groups
     table = inputs.reads.table
     addresses = [part.data_ptr() for part in (fixed.ids, fixed.positions, inputs.reads.table)]
@@ -41,7 +41,7 @@ def test_keys_that_are_not_in_use_are_a_row_without_queries() -> None:
     storage = PagedStorage(config, 10, 4, heads_first=False)
     storage.data.zero_()
     kernel = FusedKernel(varlen_attn, False, options={"enable_gqa": True})
-    fixed = FixedRows(config, storage, kernel, rows=3, pages=2, scratch=9)
+    fixed = GraphRows(config, storage, kernel, rows=3, pages=2, scratch=9)
     fixed.place([PlacedRow(0, 6, 1, [5, 2]), PlacedRow(1, 7, 1, [7, 0])], [11, 12])
     [inputs] = fixed.groups
     reads = inputs.reads

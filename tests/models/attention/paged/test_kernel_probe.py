@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged import kernel_probe as paged_trial
+from asyncgen.cache.paged_storage import PagedStorage
+from asyncgen.models.attention.paged import kernel_probe as kernel_probe
 from asyncgen.models.attention.paged.fused import FusedKernel
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
 from tests.doubles.varlen import before_pages, varlen_attn, with_unwritten_rows
@@ -269,22 +269,22 @@ def test_what_is_installed_for_the_device_takes_the_place(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = Implementations("FA3").put(monkeypatch, (9, 0))
-    assert paged_trial._activate(CUDA) == "FA3" and there.active == "FA3"
-    assert paged_trial._activate(CUDA) is None, "the application's choice stays"
+    assert kernel_probe._activate(CUDA) == "FA3" and there.active == "FA3"
+    assert kernel_probe._activate(CUDA) is None, "the application's choice stays"
     there = Implementations(None).put(monkeypatch, (9, 0))
     with caplog.at_level(logging.INFO, "asyncgen.models"):
-        assert paged_trial._activate(CUDA) is None and there.active is None
+        assert kernel_probe._activate(CUDA) is None and there.active is None
     assert "No module named 'flash_attn_interface'" in caplog.records[0].getMessage()
     Implementations("FA3").put(monkeypatch, (8, 0))
-    assert paged_trial._activate(CUDA) is None
-    assert paged_trial._activate(torch.device("cpu")) is None
+    assert kernel_probe._activate(CUDA) is None
+    assert kernel_probe._activate(torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize("works", [True, False])
 def test_it_is_taken_back_if_it_does_not_help(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     there = Implementations("FA3").put(monkeypatch, (9, 0))
-    activate = paged_trial._activate
-    monkeypatch.setattr(paged_trial, "_activate", lambda device: activate(CUDA))
+    activate = kernel_probe._activate
+    monkeypatch.setattr(kernel_probe, "_activate", lambda device: activate(CUDA))
     function = refuses_key_ends(lambda: works and there.active is not None)
     kernel = found_for(function, monkeypatch)
     assert kernel is not None and kernel.reads_pages is works

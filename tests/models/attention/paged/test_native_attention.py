@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.codes import encode
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.plans.attention_options import AttentionOptions, alibi_slopes
 from asyncgen.models.attention.paged.native_attention import NativeAttention

@@ -1,4 +1,4 @@
-"""The planner: every row finds every page it reads, in a block that reads it for that row."""
+"""The planner: every row finds every page it reads, in a batch that reads it for that row."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from asyncgen.models.attention.paged.packed_rows import (
     MOST_PADDING,
     SHORTEST_RUN,
     SPARE_PAGES,
-    BlockPlan,
+    PagePlan,
     PlacedRow,
     bucket_chunks,
     bucket_lengths,
-    plan_blocks,
+    plan_pages,
 )
 
 K = 3
 
 
-def found(plan: BlockPlan, number_of_rows: int) -> list[list[int]]:
-    """For each row, the pages at its places and strides, seen from the blocks' side."""
+def found(plan: PagePlan, number_of_rows: int) -> list[list[int]]:
+    """For each row, the pages at its places and strides, seen from the batches' side."""
     pages: dict[tuple[int, int], tuple[int, int | None]] = {}
     place = 0
-    for block in plan.blocks:
-        readers = block.readers or (None,)
-        for slot, page in enumerate(block.pages):
+    for batch in plan.batches:
+        readers = batch.readers or (None,)
+        for slot, page in enumerate(batch.pages):
             for member, reader in enumerate(readers):
-                owner = block.owners[slot] if reader is None else reader
+                owner = batch.owners[slot] if reader is None else reader
                 pages[place + slot * K * len(readers) + member, len(readers)] = page, owner
-        place += len(block.pages) * K * len(readers)
+        place += len(batch.pages) * K * len(readers)
     result = []
     for row in range(number_of_rows):
         strides = plan.strides[row] if plan.strides else [1] * len(plan.places[row])
@@ -60,36 +60,36 @@ def test_every_page_is_found_by_its_readers(
     for row, count in enumerate(private):
         tables.append(common + (partly if row % 2 else []) + pages[:count])
         pages = pages[count:]
-    plan = plan_blocks(tables, K)
+    plan = plan_pages(tables, K)
     assert found(plan, len(tables)) == tables
     flat = [number for row in plan.results for number in row]
     assert len(set(flat)) == len(flat)
-    total = sum(len(b.pages) if b.readers is None else len(b.readers) for b in plan.blocks)
+    total = sum(len(b.pages) if b.readers is None else len(b.readers) for b in plan.batches)
     assert all(0 <= number < total for number in flat)
 
 
 def test_pages_side_by_side_are_one_block_read_in_place() -> None:
-    plan = plan_blocks([[0, 2, 4], [1, 3, 7]], K)
-    assert [block.pages for block in plan.blocks] == [range(8)]
+    plan = plan_pages([[0, 2, 4], [1, 3, 7]], K)
+    assert [batch.pages for batch in plan.batches] == [range(8)]
     assert plan.strides is None
 
 
 def test_pages_that_lie_alone_are_copied_together() -> None:
-    plan = plan_blocks([[0, 100, 200], list(range(300, 300 + SHORTEST_RUN))], K)
-    assert [block.pages for block in plan.blocks] == [range(300, 308), [0, 100, 200]]
+    plan = plan_pages([[0, 100, 200], list(range(300, 300 + SHORTEST_RUN))], K)
+    assert [batch.pages for batch in plan.batches] == [range(300, 308), [0, 100, 200]]
 
 
 def test_a_long_common_prefix_is_read_once() -> None:
     tables = [[*range(40), 50 + row] for row in range(8)]
-    plan = plan_blocks(tables, K)
-    assert [block.readers for block in plan.blocks] == [None, tuple(range(8))]
+    plan = plan_pages(tables, K)
+    assert [batch.readers for batch in plan.batches] == [None, tuple(range(8))]
     assert [len(row) for row in plan.results] == [2] * 8
 
 
 def test_a_short_common_prefix_is_copied() -> None:
-    plan = plan_blocks([[0, 1], [0, 2]], K)
-    assert all(block.readers is None for block in plan.blocks)
-    assert sorted(page for block in plan.blocks for page in block.pages) == [0, 0, 1, 2]
+    plan = plan_pages([[0, 1], [0, 2]], K)
+    assert all(batch.readers is None for batch in plan.batches)
+    assert sorted(page for batch in plan.batches for page in batch.pages) == [0, 0, 1, 2]
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=40))
@@ -128,12 +128,12 @@ def test_cells_are_where_positions_lie(start: int, count: int, size: int) -> Non
 
 
 def test_the_last_block_has_room_for_pages_to_come() -> None:
-    plan = plan_blocks([[3, 4], [40, 41]], K, num_pages=50)
-    far = plan_blocks([list(range(10)), [40, *range(41, 49)]], K, num_pages=50)
-    assert plan.blocks[-1].pages == [3, 4, 40, 41]  # copied, so there is no place beside them
+    plan = plan_pages([[3, 4], [40, 41]], K, num_pages=50)
+    far = plan_pages([list(range(10)), [40, *range(41, 49)]], K, num_pages=50)
+    assert plan.batches[-1].pages == [3, 4, 40, 41]  # copied, so there is no place beside them
     assert plan.number_of(5) is None
-    assert [block.pages for block in far.blocks] == [range(10), range(40, 50)]
+    assert [batch.pages for batch in far.batches] == [range(10), range(40, 50)]
     assert far.number_of(49) == 19 and far.number_of(39) is None
-    alone = plan_blocks([list(range(2, 18))], K, num_pages=200)
-    assert alone.blocks[0].pages == range(2, 2 + 2 * SPARE_PAGES)
+    alone = plan_pages([list(range(2, 18))], K, num_pages=200)
+    assert alone.batches[0].pages == range(2, 2 + 2 * SPARE_PAGES)
     assert alone.number_of(20) == 18

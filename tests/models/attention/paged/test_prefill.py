@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.paged.packed_rows import PlacedRow
-from asyncgen.models.attention.paged.prefill import Chunks
+from asyncgen.models.attention.paged.prefill import PrefillRows
 from tests.models.build import random_config
 from tests.models.written_out import attend_plainly, sinks_of, some_options
 
@@ -61,7 +61,7 @@ def test_it_equals_plain_products(
             page = storage.layers[0][:, cell // 4]
             (page[:, :, cell % 4] if heads_first else page[:, cell % 4]).copy_(pair[at])
     out = torch.empty(token, 2 * group * D)
-    Chunks(rows, storage, options.kind, group).attend(0, heads, out, options.scale, sinks)
+    PrefillRows(rows, storage, options.kind, group).attend(0, heads, out, options.scale, sinks)
     for row in rows:
         end = row.token + row.count
         queries = heads[row.token : end, : 2 * group]

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged.decode import SingleTokens
-from asyncgen.models.attention.paged.prefill import Chunks
+from asyncgen.cache.paged_storage import PagedStorage
+from asyncgen.models.attention.paged.decode import DecodeRows
+from asyncgen.models.attention.paged.prefill import PrefillRows
 from asyncgen.models.attention.paged.torch_attention import TorchAttention
 from tests.models.packing import Row, make_rows, model, run
 
@@ -35,6 +35,6 @@ def test_single_tokens_and_chunks_are_computed_apart() -> None:
     ids = torch.zeros(20, dtype=torch.int64)
     chunk, token = Row(ids, [0, 1, 2], 2, 18), Row(ids, [3, 4, 5], 19, 1)
     attention.lay_out([token, chunk])
-    assert [type(part) for part in attention._parts[0]] == [SingleTokens, Chunks]
+    assert [type(part) for part in attention._parts[0]] == [DecodeRows, PrefillRows]
     attention.lay_out([token])
     assert 0 in attention._only and not attention._parts, "no padded batch"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.delta import MOST_WINDOW
+from asyncgen.families.plans.delta_plan import MOST_WINDOW
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues

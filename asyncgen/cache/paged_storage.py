@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.cache.codes import SCALE_BYTES, decode, encode
-from asyncgen.cache.groups import plan_groups
+from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.errors import InvalidRequestError
 from asyncgen.runtime.transfer import to_device
 

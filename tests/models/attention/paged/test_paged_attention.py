@@ -13,11 +13,11 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.native_attention import NativeAttention
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from tests.models.build import random_config, random_ids, random_model
 from tests.models.packing import VARIANTS, Row, alone, make_rows, model, num_groups, packed, run
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.paged_storage import PagedStorage
     from asyncgen.families.config import ModelConfig
     from asyncgen.models.attention.paged.fused import FusedKernel
     from asyncgen.models.attention.paged.packed_rows import PackedRow

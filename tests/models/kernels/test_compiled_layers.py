@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.cache.paged_storage import PagedStorage
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import make_scaler
 from tests.models.build import random_config, random_model

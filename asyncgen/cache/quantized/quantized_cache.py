@@ -8,8 +8,8 @@ import torch
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.quantized.backends import BACKENDS
-from asyncgen.cache.quantized.layer import Format, QuantizedLayer
 from asyncgen.cache.quantized.packing import Grouping
+from asyncgen.cache.quantized.quantized_layer import Format, QuantizedLayer
 from asyncgen.cache.quantized.settings import QuantizedCacheConfig, read_settings
 from asyncgen.errors import InvalidRequestError
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.mixers.packed import PackedStates
-    from asyncgen.models.mixers.rows import Rows
+    from asyncgen.models.mixers.packed_states import PackedStates
+    from asyncgen.models.mixers.state_rows import Rows
 
 
 class Hybrid:

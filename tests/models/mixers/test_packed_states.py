@@ -11,7 +11,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.states import StateStorage, slot_bytes
 from asyncgen.families.config import ModelConfig
 from asyncgen.models.contexts import dense_context
-from asyncgen.models.mixers.packed import PackedStates
+from asyncgen.models.mixers.packed_states import PackedStates
 from tests.models.build import random_model
 from tests.models.same import assert_same
 

@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from asyncgen.cache.paged import PagedStorage, page_bytes
+from asyncgen.cache.paged_storage import PagedStorage, page_bytes
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.models.build import random_config

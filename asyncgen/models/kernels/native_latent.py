@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.layer_plan import LatentPlan
 
 
-class NativeHeads:
+class NativeLatentHeads:
     """Queries, keys and values of rows; see ``LatentHeads``.
 
     Attributes:
@@ -67,8 +67,8 @@ class NativeHeads:
         self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 
 
-def native_heads(*parts: object, heads: int, plan: LatentPlan) -> NativeHeads | None:
-    """One call for the parts that `NativeHeads` takes, if all of them are our own kernels'."""
+def native_latent_heads(*parts: object, heads: int, plan: LatentPlan) -> NativeLatentHeads | None:
+    """Join the parts of `NativeLatentHeads` in one call if our kernels compute all of them."""
     latents, query_norm, queries, latent_norm, keys_values = parts
     if (
         isinstance(latents, NativeKernel | PackedLinearKernel)
@@ -77,7 +77,7 @@ def native_heads(*parts: object, heads: int, plan: LatentPlan) -> NativeHeads | 
         and isinstance(latent_norm, NativeScaler)
         and isinstance(keys_values, NativeKernel | PackedLinearKernel)
     ):
-        return NativeHeads(
+        return NativeLatentHeads(
             latents, query_norm, queries, latent_norm, keys_values, heads=heads, plan=plan
         )
     return None

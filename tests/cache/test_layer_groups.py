@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncgen.cache.groups import GroupKind, most_blocks, plan_groups
-from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.layer_groups import GroupKind, most_blocks, plan_groups
+from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.config import ModelConfig
 from tests.models.build import random_config
 

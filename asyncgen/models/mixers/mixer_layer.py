@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.families.plans.convolution import ConvolutionPlan
-from asyncgen.families.plans.delta import DeltaPlan
-from asyncgen.families.plans.griffin import GriffinPlan
-from asyncgen.families.plans.lightning import LightningPlan
+from asyncgen.families.plans.convolution_plan import ConvolutionPlan
+from asyncgen.families.plans.delta_plan import DeltaPlan
+from asyncgen.families.plans.griffin_plan import GriffinPlan
+from asyncgen.families.plans.lightning_plan import LightningPlan
 from asyncgen.families.plans.state_plan import StatePlan
 from asyncgen.models.decoder_layer import DecoderLayer
 from asyncgen.models.kernels.norm import NativeScaler, make_scaler
@@ -21,7 +21,7 @@ from asyncgen.models.mixers.delta import DeltaMixer
 from asyncgen.models.mixers.griffin import GriffinMixer
 from asyncgen.models.mixers.lightning import LightningMixer
 from asyncgen.models.mixers.mamba import DualMixer, SelectiveMixer
-from asyncgen.models.mixers.native import add_mixed
+from asyncgen.models.mixers.native_mixer import add_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from asyncgen.families.config import ModelConfig
     from asyncgen.families.plans.state_plan import MixerPlan
     from asyncgen.models.decoder_layer import Workspace
-    from asyncgen.models.kernels.blocks import Block, Mixer
+    from asyncgen.models.kernels.compiled_layers import LayerParts, Mixer
 
 
 class MixerLayer(DecoderLayer):
@@ -58,7 +58,7 @@ class MixerLayer(DecoderLayer):
         self._stays = self._make_stays()
         super().prepare()
 
-    def compiled(self) -> Block | None:
+    def compiled(self) -> LayerParts | None:
         """See `DecoderLayer.compiled`."""
         block, stays = super().compiled(), self._make_stays()
         if block is None or stays is None:

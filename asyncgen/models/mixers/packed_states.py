@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from asyncgen.models.mixers.native import native_states
-from asyncgen.models.mixers.rows import sort_rows
+from asyncgen.models.mixers.native_mixer import native_states
+from asyncgen.models.mixers.state_rows import sort_rows
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.states import StateStorage
-    from asyncgen.models.mixers.rows import Rows
+    from asyncgen.models.mixers.state_rows import Rows
 
 
 class SlottedRow(Protocol):

@@ -15,7 +15,7 @@ from asyncgen import native
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.states import StateStorage
 from asyncgen.models.contexts import dense_context
-from asyncgen.models.mixers.packed import PackedStates
+from asyncgen.models.mixers.packed_states import PackedStates
 from tests.models.build import random_model
 from tests.models.packing import block_by_block
 

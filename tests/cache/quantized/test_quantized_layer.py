@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from asyncgen.cache.quantized.backends import BACKENDS
-from asyncgen.cache.quantized.layer import Format, QuantizedLayer
 from asyncgen.cache.quantized.packing import Grouping
+from asyncgen.cache.quantized.quantized_layer import Format, QuantizedLayer
 from asyncgen.errors import InvalidRequestError
 from tests.cache.quantized.made import expected, states
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.cache.quantized.caches import (
+from asyncgen.cache.quantized.quantized_cache import (
     HQQQuantizedCache,
     QuantizedCache,
     QuantoQuantizedCache,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.states import state_layers, state_plans
-from asyncgen.models.mixers.native import native_states
-from asyncgen.models.mixers.rows import sort_rows
+from asyncgen.models.mixers.native_mixer import native_states
+from asyncgen.models.mixers.state_rows import sort_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
     from asyncgen.families.config import ModelConfig
-    from asyncgen.models.mixers.rows import Rows
+    from asyncgen.models.mixers.state_rows import Rows
 
 
 class DenseStates:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.convolution import ConvolutionPlan
-from asyncgen.families.plans.delta import DeltaPlan
-from asyncgen.families.plans.griffin import GriffinPlan
-from asyncgen.families.plans.lightning import LightningPlan
+from asyncgen.families.plans.convolution_plan import ConvolutionPlan
+from asyncgen.families.plans.delta_plan import DeltaPlan
+from asyncgen.families.plans.griffin_plan import GriffinPlan
+from asyncgen.families.plans.lightning_plan import LightningPlan
 from asyncgen.models.mixers.griffin import griffin_rules
 from asyncgen.models.mixers.lightning import lightning_rules
 from asyncgen.models.weight_map import WeightRule, module_rules

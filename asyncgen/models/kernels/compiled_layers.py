@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.models.kernels.experts import Experts
-from asyncgen.models.kernels.native_heads import NativeHeads
+from asyncgen.models.kernels.native_latent import NativeLatentHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.native_packed import PackedLinearKernel
 from asyncgen.models.kernels.norm import NativeScaler
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Block(NamedTuple):
+class LayerParts(NamedTuple):
     """The parts of one block, as modules know them or compiled; see ``_kernels.pyi``.
 
     Attributes:
@@ -74,7 +74,7 @@ class Block(NamedTuple):
     post_stay: Any = None
 
 
-_OURS = NativeKernel | PackedLinearKernel | NativeScaler | NativeHeads | Experts
+_OURS = NativeKernel | PackedLinearKernel | NativeScaler | NativeLatentHeads | Experts
 
 
 @runtime_checkable
@@ -99,7 +99,7 @@ def pass_gates(x: Tensor, gates: Tensor) -> Tensor:
     return x
 
 
-def compiled_block(block: Block) -> Block | None:
+def compile_parts(block: LayerParts) -> LayerParts | None:
     """A block of compiled parts; ``None`` where a part, or an activation, is not ours."""
     if isinstance(block.up, NativeKernel | PackedLinearKernel) and block.up.activation is None:
         return None
@@ -111,16 +111,16 @@ def compiled_block(block: Block) -> Block | None:
             parts.append(part.compiled)
         else:
             return None
-    return Block(*parts)
+    return LayerParts(*parts)
 
 
 def compile_layers(
     layers: Sequence[Any], width: int, dtype: torch.dtype, ends: tuple[Any, Any] | None
 ) -> Any | None:
-    """One call for all layers, if each has a `Block`.
+    """One call for all layers, if each has a `LayerParts`.
 
     Args:
-        layers: Modules that know their `Block`, or of another kind.
+        layers: Modules that know their `LayerParts`, or of another kind.
         width: Of the stream.
         dtype: Of the stream.
         ends: What `compiled_ends` gives: with these the call can make logits too.
