@@ -29,7 +29,7 @@ from asyncgen.llm.llm import (
     SyncTextStream as SyncTextStream,
     TextStream as TextStream,
 )
-from asyncgen.reference.pretrained import (
+from asyncgen.reference.load_model import (
     load_model as load_model,
     load_tokenizer as load_tokenizer,
     set_seed as set_seed,
@@ -64,7 +64,7 @@ from asyncgen.cache.quantized.settings import (
     CacheConfig as CacheConfig,
     QuantizedCacheConfig as QuantizedCacheConfig,
 )
-from asyncgen.reference.quantizing import quantize_checkpoint as quantize_checkpoint
+from asyncgen.reference.quantize_checkpoint import quantize_checkpoint as quantize_checkpoint
 from asyncgen.checkpoints.packed.bits_and_bytes import BitsAndBytesConfig as BitsAndBytesConfig
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache as EncoderDecoderCache
 from asyncgen.cache.sliding import (
@@ -228,9 +228,9 @@ from asyncgen.reference.pipelines import (
     TextGenerationPipeline as TextGenerationPipeline,
     pipeline as pipeline,
 )
-from asyncgen.reference.pretrained import PreTrainedModel as PreTrainedModel
-from asyncgen.reference.seq2seq import Seq2SeqModel as Seq2SeqModel
-from asyncgen.structured.reading import AnswerReader as AnswerReader
+from asyncgen.reference.load_model import PreTrainedModel as PreTrainedModel
+from asyncgen.reference.seq2seq_model import Seq2SeqModel as Seq2SeqModel
+from asyncgen.structured.answer_reader import AnswerReader as AnswerReader
 from asyncgen.text.tokenizer import Tokenizer as Tokenizer
 from asyncgen.types import (
     FinishReason as FinishReason,

@@ -9,14 +9,14 @@ nothing of models.
 
 from __future__ import annotations
 
-from streamers.async_iterator import AsyncTextIteratorStreamer
-from streamers.base import BaseStreamer, RowText
+from streamers.async_iterator_streamer import AsyncTextIteratorStreamer
+from streamers.base_streamer import BaseStreamer, RowText
 from streamers.detokenizer import Detokenizer
 from streamers.errors import ProducerDiedError, ProducerError, StreamerError
-from streamers.iterator import TextIteratorStreamer
-from streamers.reader import Reader, ThreadReader
-from streamers.text import TextStreamer
-from streamers.text_filter import StopStrings
+from streamers.iterator_streamer import TextIteratorStreamer
+from streamers.stop_strings import StopStrings
+from streamers.stream_reader import Reader, ThreadReader
+from streamers.text_streamer import TextStreamer
 from streamers.thread_mailbox import ThreadMailbox, get_interruptibly
 from streamers.wakeup import LoopBell, Mailbox
 

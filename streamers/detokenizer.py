@@ -1,12 +1,11 @@
-"""Token ids in, exact text out, a step at a time.
+"""Turn token ids into exact text, step by step.
 
-The joined pieces equal what the tokenizer would decode at the end, each character comes out at the
-step that completes it, and what came out is never taken back. Knows nothing of models, streams or
-tensors.
+The joined text equals what the tokenizer would decode at the end. Each character comes out at the
+step that completes it and is never taken back. Knows nothing of models, streams or tensors.
 
-Where the decoder is known (`pieces`), a token costs one dictionary look-up and, for a character
-spread over several tokens, one incremental UTF-8 decoding; the tokenizer is not called. Otherwise
-(`window`) a short window of ids is decoded for each token.
+With a known decoder (`token_pieces`), a token costs one dictionary look-up and, for a character
+spread over several tokens, one incremental UTF-8 decoding; the tokenizer is not called. With an
+unknown one (`window_decoder`), a short window of ids is decoded for each token.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import copy
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from streamers.pieces import Open, PieceTable, parse
-from streamers.window import WindowStream
+from streamers.token_pieces import OpenPiece, PieceTable, parse
+from streamers.window_decoder import WindowDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -59,13 +58,13 @@ class Detokenizer:
         decode_kwargs: further arguments of the tokenizer's `decode`.
         """
         table = _table_for(tokenizer, skip_special_tokens, decode_kwargs)
-        self._stream: _PieceStream | WindowStream
+        self._stream: _PieceDecoder | WindowDecoder
         if table is not None:
-            self._stream = _PieceStream(table, tokenizer, prompt_ids or ())
+            self._stream = _PieceDecoder(table, tokenizer, prompt_ids or ())
         else:
             if skip_special_tokens is not None:
                 decode_kwargs["skip_special_tokens"] = skip_special_tokens
-            self._stream = WindowStream(tokenizer, decode_kwargs, prompt_ids or ())
+            self._stream = WindowDecoder(tokenizer, decode_kwargs, prompt_ids or ())
 
     def put(self, ids: int | Sequence[int]) -> str:
         """Take the next token id or ids.
@@ -91,7 +90,7 @@ class Detokenizer:
         return twin
 
 
-class _PieceStream:
+class _PieceDecoder:
     """Looks pieces up and joins them; state is a few immutable values."""
 
     __slots__ = (
@@ -147,9 +146,9 @@ class _PieceStream:
         held = self._tail or self._owed or self._rest or self._left
         return not held and self._pieces is self._table.rest
 
-    def _join(self, piece: str | bytes | Open) -> str:
+    def _join(self, piece: str | bytes | OpenPiece) -> str:
         self._pieces = self._table.rest
-        if isinstance(piece, Open):
+        if isinstance(piece, OpenPiece):
             text = self._owed + piece.now
             self._owed, self._rest = piece.more, piece.last
         elif isinstance(piece, bytes):
@@ -278,7 +277,7 @@ def _agrees(
         if " ." not in backend.decode(probes[-1]):
             return False
     for ids in probes:
-        stream = _PieceStream(table, tokenizer)
+        stream = _PieceDecoder(table, tokenizer)
         text = stream.many(ids) + stream.flush()
         if "\ufffd" in text:  # invalid bytes: `decode` may see them otherwise
             continue

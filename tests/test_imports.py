@@ -33,5 +33,5 @@ def test_the_graph_is_whole() -> None:
     graph = _graph()
     assert "asyncgen.llm.llm" in graph["asyncgen"], "in the stub"
     assert "asyncgen.generation.config" in graph["asyncgen.llm.face"], "for types"
-    assert "asyncgen.reference.pretrained" in graph["asyncgen.llm.opening"], "inside a function"
+    assert "asyncgen.reference.load_model" in graph["asyncgen.llm.opening"], "inside a function"
     assert "streamers.errors" in set().union(*graph.values())

@@ -50,10 +50,10 @@ HOMES = {
     "asyncgen.generation.stopping": "stopping",
     "asyncgen.generation.strategies": "beams",
     "asyncgen.generation.watermarking": "watermarks",
-    "asyncgen.reference.modeling": "loading",
+    "asyncgen.reference.pretrained_model": "loading",
     "asyncgen.models": "loading",
-    "asyncgen.reference.pretrained": "loading",
-    "asyncgen.reference.seq2seq": "loading",
+    "asyncgen.reference.load_model": "loading",
+    "asyncgen.reference.seq2seq_model": "loading",
     "asyncgen.text.tokenizer": "loading",
     "streamers": "streamers",
 }

@@ -15,7 +15,7 @@ import torch
 
 from asyncgen.checkpoints.checkpoint import DTYPES
 from asyncgen.checkpoints.mxfp4 import check_scales, widen_into
-from asyncgen.checkpoints.packed.loading import is_made, ordered
+from asyncgen.checkpoints.packed.packing_plan import is_made, ordered
 from asyncgen.errors import ModelLoadError
 from asyncgen.native.weight_memory import passing
 from asyncgen.runtime.progress import Progress

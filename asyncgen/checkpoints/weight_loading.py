@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from asyncgen.checkpoints.checkpoint import DTYPES, is_floating, list_few
-from asyncgen.checkpoints.packed.loading import (
+from asyncgen.checkpoints.packed.packing_plan import (
     is_made,
     is_stored_packed,
     log_unpacked,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 import anyio
 
 from asyncgen.errors import EngineClosedError, EngineDiedError
-from asyncgen.runtime.guard import describe
+from asyncgen.runtime.request_failure import describe
 from streamers import LoopBell
 
 if TYPE_CHECKING:

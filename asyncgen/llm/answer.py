@@ -22,7 +22,7 @@ from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.batch_interval import Pace
 from asyncgen.llm.sample_builder import SampleBuilder
-from asyncgen.structured.reading import AnswerReader
+from asyncgen.structured.answer_reader import AnswerReader
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
 if TYPE_CHECKING:

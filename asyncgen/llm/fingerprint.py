@@ -21,7 +21,7 @@ from asyncgen import native
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
     from asyncgen.text.tokenizer import Tokenizer
 
 _PROBE = 32

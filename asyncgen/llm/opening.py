@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.errors import InvalidRequestError
-from asyncgen.text.tool_calls.find import NO_FORMATS, ChatFormats, check_formats, find_formats
+from asyncgen.text.tool_calls.format_detection import (
+    NO_FORMATS,
+    ChatFormats,
+    check_formats,
+    find_formats,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
     from asyncgen.runtime.progress import ProgressOption
     from asyncgen.text.tokenizer import Tokenizer
 
@@ -219,7 +224,7 @@ def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer, cache_dtype: str)
 def _load_model(source: ModelSource) -> PreTrainedModel:
     if not isinstance(source.source, str | os.PathLike):
         return source.source
-    from asyncgen.reference.pretrained import load_model
+    from asyncgen.reference.load_model import load_model
 
     model = load_model(
         source.source,
@@ -239,7 +244,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
 def _load_tokenizer(source: ModelSource) -> Tokenizer:
     wanted: Any = source.tokenizer if source.tokenizer is not None else source.source
     if isinstance(wanted, str | os.PathLike):
-        from asyncgen.reference.pretrained import load_tokenizer
+        from asyncgen.reference.load_model import load_tokenizer
 
         # A revision belongs to the model's repository; a tokenizer from elsewhere has its own.
         revision = source.revision if source.tokenizer is None else None
@@ -252,7 +257,7 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
 def _assistants(model: PreTrainedModel, source: ModelSource) -> Assistants:
     """Where draft models come from: they are loaded like the model itself."""
     from asyncgen.engine.lane.assistants import Assistants
-    from asyncgen.reference.pretrained import load_model, load_tokenizer
+    from asyncgen.reference.load_model import load_model, load_tokenizer
 
     common: dict[str, Any] = {"token": source.token, "progress": source.progress}
     return Assistants(

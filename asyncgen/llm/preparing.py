@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from asyncgen.errors import InvalidRequestError, OverloadedError
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 from streamers import LoopBell
 
 if TYPE_CHECKING:

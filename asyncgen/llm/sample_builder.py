@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from asyncgen.structured.parsing import read_answer
+from asyncgen.structured.answer_values import read_answer
 from asyncgen.types import Sample, ToolCall
 
 if TYPE_CHECKING:
-    from asyncgen.structured.shape import Shape
+    from asyncgen.structured.output_format import OutputFormat
     from asyncgen.types import FinishReason, TokenEvent, TokenLogprob, ToolCallDelta
 
 
@@ -66,7 +66,10 @@ class SampleBuilder:
             self.stop_reason = event.stop_reason
 
     def build(
-        self, unfinished: FinishReason = "cancelled", shape: Shape | None = None, given: str = ""
+        self,
+        unfinished: FinishReason = "cancelled",
+        shape: OutputFormat | None = None,
+        given: str = "",
     ) -> Sample:
         """Freeze.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from asyncgen.families.config import EditableConfig
-from asyncgen.reference.load_options import (
+from asyncgen.reference.from_pretrained_options import (
     HubAddress,
     ModelOptions,
     TokenizerOptions,
@@ -14,14 +14,14 @@ from asyncgen.reference.load_options import (
     shows,
     tokenizer_arguments,
 )
-from asyncgen.reference.loading import read_config
-from asyncgen.reference.pretrained import load_model, load_tokenizer
+from asyncgen.reference.load_model import load_model, load_tokenizer
+from asyncgen.reference.model_loader import read_config
 
 if TYPE_CHECKING:
     import os
     from typing import Unpack
 
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
     from asyncgen.text.tokenizer import Tokenizer
 
 
@@ -41,7 +41,7 @@ class _AutoModel:
 
         Args:
             pretrained_model_name_or_path: As ``source`` of :func:`load_model`.
-            **options: See `asyncgen.reference.load_options.ModelOptions`. Anything else is an error
+            **options: See `from_pretrained_options.ModelOptions`. Anything else is an error
                 that names it, unless it is off.
 
         Raises:
@@ -81,7 +81,7 @@ class AutoTokenizer:
 
         Args:
             pretrained_model_name_or_path: As ``source`` of :func:`load_tokenizer`.
-            **options: See `asyncgen.reference.load_options.TokenizerOptions`. Anything else is an
+            **options: See `from_pretrained_options.TokenizerOptions`. Anything else is an
                 error that names it, unless it is off.
 
         Raises:
@@ -109,7 +109,7 @@ class AutoConfig:
 
         Args:
             pretrained_model_name_or_path: As ``source`` of :func:`load_model`.
-            **options: See `asyncgen.reference.load_options.HubAddress`.
+            **options: See `asyncgen.reference.from_pretrained_options.HubAddress`.
 
         Returns:
             What ``model.config`` would be; to be given as ``config=`` to ``from_pretrained``.

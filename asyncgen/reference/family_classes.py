@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 from asyncgen.checkpoints.hub import resolve
 from asyncgen.errors import UnsupportedModelError
 from asyncgen.families.arch.registry import FAMILIES
-from asyncgen.reference.load_options import TokenizerOptions, shows, tokenizer_arguments
-from asyncgen.reference.modeling import PreTrainedModel
-from asyncgen.reference.seq2seq import Seq2SeqModel
+from asyncgen.reference.from_pretrained_options import TokenizerOptions, shows, tokenizer_arguments
+from asyncgen.reference.pretrained_model import PreTrainedModel
+from asyncgen.reference.seq2seq_model import Seq2SeqModel
 from asyncgen.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class PreTrainedTokenizerFast(Tokenizer):
 
         Args:
             pretrained_model_name_or_path: ``"demo"``, a folder, or the id of a repository.
-            **options: See `asyncgen.reference.load_options.TokenizerOptions`. Anything else is an
+            **options: See `from_pretrained_options.TokenizerOptions`. Anything else is an
                 error that names it, unless it is off.
 
         Raises:

@@ -18,7 +18,7 @@ from asyncgen.checkpoints.weight_loading import check_dtype
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.generation.config.rules import Range, require, switch
 from asyncgen.reference.auto import AutoModelForCausalLM, AutoTokenizer
-from asyncgen.reference.load_options import check_device_map
+from asyncgen.reference.from_pretrained_options import check_device_map
 
 if TYPE_CHECKING:
     import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncgen.families.config import EditableConfig
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import Message
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.structured.shape import Shape
+    from asyncgen.structured.output_format import OutputFormat
 
 
 MOST_FORCED = 4096
@@ -39,7 +39,7 @@ class Grammar:
         own_eos: What that takes for the end of a text, whatever ends a row.
     """
 
-    def __init__(self, shape: Shape, prototype: Any, tokens: Any, vocab_size: int) -> None:
+    def __init__(self, shape: OutputFormat, prototype: Any, tokens: Any, vocab_size: int) -> None:
         """Keep what matchers are copied from.
 
         Args:

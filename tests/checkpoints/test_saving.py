@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from asyncgen.checkpoints.saving import shard_bytes
 from asyncgen.errors import InvalidRequestError
-from asyncgen.reference.pretrained import PreTrainedModel, load_model, load_tokenizer
+from asyncgen.reference.load_model import PreTrainedModel, load_model, load_tokenizer
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import KINDS, save_tokenizer

@@ -299,7 +299,7 @@ import re, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 
 def status(name):
     text = Path("/proc/self/status").read_text()

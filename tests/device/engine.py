@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.device.context import Finding
 from tests.device.numbers import network
 from tests.engine.batches import Bench, ids_of

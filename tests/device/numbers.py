@@ -13,7 +13,7 @@ from asyncgen.engine.setup import assembly
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import DecodeGraphs
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.device.context import Finding
 from tests.engine.batches import Bench
 from tests.engine.making import sequence_of

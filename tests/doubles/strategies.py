@@ -17,7 +17,7 @@ from asyncgen.families.config import ModelConfig
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES
 from asyncgen.models.core import make_core
-from asyncgen.reference.pretrained import PreTrainedModel
+from asyncgen.reference.load_model import PreTrainedModel
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, VOCABULARY, byte_tokenizer
 from tests.models.build import our_model

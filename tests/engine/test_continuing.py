@@ -17,7 +17,7 @@ from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen.native import supports
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import EOS, TableModel
 from tests.engine.batches import Bench
 from tests.models.build import random_config, random_model

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.engine.requests.embedding import prepare_embedding
 from asyncgen.generation.stopping.cancel import CancelCriteria
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.sinks import RecordingSink
 from tests.engine.batches import Bench, ids_of

@@ -18,8 +18,8 @@ from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.engine.sampling.random_draws import gumbel_noise, mix64
 from asyncgen.generation.logits.base import LogitsProcessorList
-from asyncgen.reference.modeling import PreTrainedModel
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.engine.batches import Bench, alone, ids_of
 from tests.models.build import random_config, random_model
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.reference.pretrained import load_model, load_tokenizer
+from asyncgen.reference.load_model import load_model, load_tokenizer
 
 pytestmark = pytest.mark.anyio
 

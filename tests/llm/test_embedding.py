@@ -21,7 +21,7 @@ from asyncgen.errors import (
     ModelLoadError,
     OverloadedError,
 )
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer

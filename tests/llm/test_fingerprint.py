@@ -11,7 +11,7 @@ import torch
 from asyncgen.llm import fingerprint
 from asyncgen.llm.fingerprint import fingerprint_of
 from asyncgen.native import supports
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel
 from tests.models.build import random_config, random_model
 

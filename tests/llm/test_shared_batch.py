@@ -13,7 +13,7 @@ import torch
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.engine import decode_threads, greedy_ids, in_thread, no_thread_left, sampled_ids
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
 from tests.ids import readable

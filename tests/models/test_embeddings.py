@@ -11,7 +11,7 @@ from torch import nn
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
-from asyncgen.reference.pretrained import PreTrainedModel, load_model
+from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.checkpoints.test_saving import FAMILIES, IDS, theirs
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.models import byte_tokenizer

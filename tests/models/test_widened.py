@@ -14,7 +14,7 @@ from asyncgen import native
 from asyncgen.errors import ModelLoadError
 from asyncgen.llm.fingerprint import fingerprint_of
 from asyncgen.models.kernels import native_linear
-from asyncgen.reference.pretrained import PreTrainedModel, load_model
+from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.doubles.checkpoints import save_checkpoint
 
 if TYPE_CHECKING:

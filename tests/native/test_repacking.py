@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.checkpoints.gguf import tensors
-from asyncgen.checkpoints.gguf.blocks import parts_of
-from asyncgen.checkpoints.gguf.kinds import KINDS, Kind
-from asyncgen.checkpoints.gguf.reader import open_gguf
+from asyncgen.checkpoints.gguf import read_tensors
+from asyncgen.checkpoints.gguf.block_formats import parts_of
+from asyncgen.checkpoints.gguf.gguf_file import open_gguf
+from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES, TensorType
 from asyncgen.models.kernels.native_packed import PackedLinearKernel, PackedStack, supports_packed
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out
 from asyncgen.models.kernels.packed_weight import UNSIGNED, PackedWeight, join
 from tests.checkpoints.gguf.making import write_gguf
-from tests.checkpoints.gguf.test_blocks import random_blocks
+from tests.checkpoints.gguf.test_block_formats import random_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,15 +28,15 @@ pytestmark = pytest.mark.skipif(
     not supports_packed(torch.float32), reason="needs our kernels, for AVX-512 and VNNI"
 )
 
-PACKED = [kind for kind in KINDS.values() if kind.plain is None]
+PACKED = [kind for kind in TENSOR_TYPES.values() if kind.plain is None]
 
 
 @pytest.mark.parametrize("kind", PACKED, ids=lambda kind: kind.name)
-def test_blocks_come_apart_as_torch_takes_them(kind: Kind) -> None:
+def test_blocks_come_apart_as_torch_takes_them(kind: TensorType) -> None:
     blocks = torch.from_numpy(random_blocks(kind.name, 300))
-    expected = tensors._by_rows(parts_of(kind.name, blocks), len(blocks))
+    expected = read_tensors._by_rows(parts_of(kind.name, blocks), len(blocks))
     found = {name: torch.full_like(part, 77) for name, part in expected.items()}
-    tensors._take_apart(kind.name, blocks, found)
+    read_tensors._take_apart(kind.name, blocks, found)
     for name, part in expected.items():
         assert torch.equal(found[name].view(torch.uint8), part.contiguous().view(torch.uint8)), name
 
@@ -46,11 +46,11 @@ LIMITS = {"Q6_K": 1.4, "Q2_K": 1.8, "Q3_K": 1.8, "Q5_0": 1.8, "Q5_1": 1.8, "Q5_K
 
 
 @pytest.mark.parametrize("kind", PACKED, ids=lambda kind: kind.name)
-def test_memory_is_little_more_than_the_file(kind: Kind, tmp_path: Path) -> None:
+def test_memory_is_little_more_than_the_file(kind: TensorType, tmp_path: Path) -> None:
     rows = random_blocks(kind.name, 12 * 96)[: 12 * 64].reshape(64, -1)
     number = gguf.GGMLQuantizationType[kind.name]
     file = write_gguf(tmp_path / "x.gguf", {}, {"x": rows}, {"x": number})
-    packed = tensors.read_packed(open_gguf(file).tensors["x"])
+    packed = read_tensors.read_packed(open_gguf(file).tensors["x"])
     kernel = PackedLinearKernel([packed], None, dtype=torch.float32)
     assert kernel.bytes().nbytes <= LIMITS.get(kind.name, 1.15) * rows.nbytes
     assert torch.equal(kernel.dense(), packed.dequantise())

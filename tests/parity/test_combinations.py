@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidScoresError
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import asyncgen
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.engine import no_thread_left
 from tests.models.build import random_ids, random_pair
 

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.mixin import GenerationMixin
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.generation.generate.test_custom import DOCUMENTED
 from tests.generation.test_custom_methods import write
 from tests.models.build import random_config, random_ids, reference_model

@@ -9,7 +9,7 @@ import torch
 
 from asyncgen import AsyncLLM
 from asyncgen.errors import ContextLengthError, InvalidRequestError, InvalidScoresError
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import tiny_model

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.cache.caches import DynamicCache
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.generation.alike import same_layers
 
 if TYPE_CHECKING:

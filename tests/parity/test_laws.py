@@ -17,7 +17,7 @@ from tests.doubles.models import EOS, byte_tokenizer
 from tests.doubles.strategies import CASES, Case, check_complete, options_of, tiny_model
 
 if TYPE_CHECKING:
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.fixtures import tiny_llama
 
 CASES: list[dict[str, Any]] = json.loads(

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.generation.alike import same_layers
 
 if TYPE_CHECKING:

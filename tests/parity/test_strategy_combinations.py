@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

@@ -19,14 +19,14 @@ from asyncgen.generation.watermarking.detector import (
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
 from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.reference.pretrained import load_model, load_tokenizer
+from asyncgen.reference.load_model import load_model, load_tokenizer
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

@@ -70,7 +70,7 @@ def test_a_class_loads_its_family(model_type: str, folders: dict[str, Path]) -> 
 def test_another_family_is_refused_by_both_names(
     model_type: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncgen.reference.loading.load_weights", None)  # nothing is read
+    monkeypatch.setattr("asyncgen.reference.model_loader.load_weights", None)  # nothing is read
     for other, folder in folders.items():
         if other != model_type:
             right = f"{DECLARED[model_type].class_name}.*'{other}'.*{DECLARED[other].class_name}"

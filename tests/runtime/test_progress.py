@@ -12,7 +12,7 @@ import pytest
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import LLM, AsyncLLM
 from asyncgen.reference.auto import AutoModelForCausalLM, AutoTokenizer
-from asyncgen.reference.pretrained import load_model, load_tokenizer
+from asyncgen.reference.load_model import load_model, load_tokenizer
 from asyncgen.runtime.progress import Progress
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import torch
 import asyncgen
 from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor, banned_of, within
 from asyncgen.generation.stopping.structured_output import GrammarCriteria
-from asyncgen.structured.compiling import compile_shape
-from asyncgen.structured.shape import read_shape
+from asyncgen.structured.grammar_compiler import compile_grammar
+from asyncgen.structured.output_format import read_output_format
 from tests.doubles.models import byte_tokenizer
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def demo() -> Tokenizer:
 
 def grammar_of(tokenizer: Any = None, size: int = 260, after: str = "", **asked: Any) -> Grammar:
     """A compiled shape."""
-    shape = read_shape(asked)
+    shape = read_output_format(asked)
     assert shape is not None
     shape = dataclasses.replace(shape, after=after)
-    return compile_shape(shape, tokenizer or byte_tokenizer(), size)
+    return compile_grammar(shape, tokenizer or byte_tokenizer(), size)
 
 
 def allowed(matcher: Matcher) -> set[int]:

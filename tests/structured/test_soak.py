@@ -14,7 +14,7 @@ import pytest
 import asyncgen
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.models.build import random_config, random_model
 from tests.structured.schemas import HARD, random_schema
 

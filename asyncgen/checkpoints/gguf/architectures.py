@@ -1,6 +1,6 @@
 """What llama.cpp's architectures are called here, one declaration each.
 
-Those whose layers keep states stand in `hybrids`, further ones with experts in `mixtures`. This
+Those whose layers keep states stand in `hybrid`, further ones with experts in `moe`. This
 module imports no torch.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.gguf.declaration import EXPERTS, GROUPED, Architecture
-from asyncgen.checkpoints.gguf.gemmas import GEMMAS
-from asyncgen.checkpoints.gguf.hybrids import HYBRIDS
-from asyncgen.checkpoints.gguf.latent import DEEPSEEK, KIMI, MINICPM3
-from asyncgen.checkpoints.gguf.mixtures import MIXTURES
-from asyncgen.checkpoints.gguf.stacks import T5
+from asyncgen.checkpoints.gguf.gemma import GEMMAS
+from asyncgen.checkpoints.gguf.hybrid import HYBRIDS
+from asyncgen.checkpoints.gguf.mla import DEEPSEEK, KIMI, MINICPM3
+from asyncgen.checkpoints.gguf.moe import MIXTURES
+from asyncgen.checkpoints.gguf.t5 import T5
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.checkpoints.gguf.reader import GgufModel
+    from asyncgen.checkpoints.gguf.gguf_file import GgufModel
 
 _FACTORS: Final[Mapping[str, str]] = {
     "attention.scale": "attention_multiplier",

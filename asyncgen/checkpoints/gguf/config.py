@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.gguf.architectures import ARCHITECTURES
-from asyncgen.checkpoints.gguf.cursor import Numbers
 from asyncgen.checkpoints.gguf.declaration import COMMON, Architecture
 from asyncgen.checkpoints.gguf.file_choice import SUFFIX
-from asyncgen.checkpoints.gguf.reader import GgufModel, as_written
-from asyncgen.checkpoints.gguf.rope import rope_scaling
-from asyncgen.checkpoints.gguf.tensors import read_numbers
+from asyncgen.checkpoints.gguf.gguf_file import GgufModel, as_written
+from asyncgen.checkpoints.gguf.header_reader import Numbers
+from asyncgen.checkpoints.gguf.read_tensors import read_numbers
+from asyncgen.checkpoints.gguf.rope_scaling import rope_scaling
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 from asyncgen.families.arch.registry import FAMILIES
 

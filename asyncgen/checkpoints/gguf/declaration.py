@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from asyncgen.checkpoints.gguf.reader import GgufModel
+    from asyncgen.checkpoints.gguf.gguf_file import GgufModel
 
 COMMON: Final[Mapping[str, str]] = {
     "context_length": "max_position_embeddings",
@@ -134,7 +134,7 @@ class Architecture:
         more: What is to be worked out.
         places: Tensors that have another name or form than in checkpoints, in layers with a mixer.
         values_take_turns: Whether values' heads of the gated delta rule lie by their place beside a
-            head of keys, see `delta`.
+            head of keys, see `gated_delta`.
         stretched: What is to be worked out of ``rope_scaling``.
         by_layer: Metadata that differ by layer and are 0 where a layer has none of what they count.
         needs_window: Whether a file must say how far layers that slide see.

@@ -1,10 +1,9 @@
-"""The tokenizer that the metadata of a GGUF file describe.
+"""Build the tokenizer that the metadata of a GGUF file describe.
 
-llama.cpp knows five kinds by ``tokenizer.ggml.model``: ``gpt2`` is byte-level BPE, whose text is
-cut as ``tokenizer.ggml.pre`` says (`splits`); ``llama`` is SentencePiece's BPE with a score a
-token; ``gemma4`` is the same with a list of merges; ``t5`` its unigram model; ``bert`` is
-WordPiece. What the files beside ``tokenizer.json``
-say elsewhere stands among the metadata as well.
+llama.cpp knows five kinds by ``tokenizer.ggml.model``: ``gpt2`` is byte-level BPE, with a
+pre-tokenizer that ``tokenizer.ggml.pre`` names (`pre_tokenizers`); ``llama`` is SentencePiece's BPE
+with a score a token; ``gemma4`` is the same with a list of merges; ``t5`` is its unigram
+model; ``bert`` is WordPiece. Special tokens and chat templates are in the metadata as well.
 """
 
 from __future__ import annotations
@@ -17,15 +16,21 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers,
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from asyncgen.checkpoints.gguf.reader import open_gguf
-from asyncgen.checkpoints.gguf.splits import BEGINS, WHOLE_FIRST, known_ways, splits_of, way_of
+from asyncgen.checkpoints.gguf.gguf_file import open_gguf
+from asyncgen.checkpoints.gguf.pre_tokenizers import (
+    BEGINS,
+    WHOLE_FIRST,
+    make_pre_tokenizer,
+    pre_tokenizer_name,
+    pre_tokenizer_names,
+)
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from asyncgen.checkpoints.gguf.reader import Metadata
+    from asyncgen.checkpoints.gguf.gguf_file import Metadata
 
 _log = logging.getLogger("asyncgen.models")
 
@@ -155,7 +160,7 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
 def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
     """Add the tokens that are found as they are, and those that frame a text."""
     backend.add_tokens(vocabulary.added())
-    way = way_of(vocabulary.metadata.text("tokenizer.ggml.pre") or "default")
+    way = pre_tokenizer_name(vocabulary.metadata.text("tokenizer.ggml.pre") or "default")
     begins = vocabulary.kind in ("llama", "gemma4", "bert") or (
         vocabulary.kind == "gpt2" and way in BEGINS
     )
@@ -193,11 +198,11 @@ def _byte_level(vocabulary: _Vocabulary) -> Backend:
     pre = metadata.text("tokenizer.ggml.pre")
     if pre in (None, "default"):
         _log.warning("%s does not say how texts are cut: they are as GPT-2's are", metadata.file)
-    way = way_of(pre or "default")
+    way = pre_tokenizer_name(pre or "default")
     if way is None:
         raise UnsupportedModelError(
             f"{metadata.file}: `tokenizer.ggml.pre` is {shorten(pre)}: texts are cut as "
-            f"{', '.join(known_ways())} say"
+            f"{', '.join(pre_tokenizer_names())} say"
         )
     backend = Backend(
         BPE(
@@ -207,7 +212,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Backend:
             fuse_unk=False,
         )
     )
-    backend.pre_tokenizer = splits_of(way)
+    backend.pre_tokenizer = make_pre_tokenizer(way)
     backend.decoder = decoders.ByteLevel()
     return backend
 

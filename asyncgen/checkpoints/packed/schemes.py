@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.checkpoints.packed.grouping import packed_weight
-from asyncgen.checkpoints.packed.raw import fields
+from asyncgen.checkpoints.packed.grouped_weight import packed_weight
+from asyncgen.checkpoints.packed.raw_tensors import fields
 from asyncgen.models.kernels.packed_weight import LARGEST, PackedWeight
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sampling.logprobs import named_logprob
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
-from asyncgen.runtime.guard import request_failure
 from asyncgen.runtime.progress import tell
+from asyncgen.runtime.request_failure import request_failure
 from streamers import LoopBell
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
 from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

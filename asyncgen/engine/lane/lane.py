@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from asyncgen.engine.requests.prepare import num_rows
 from asyncgen.engine.requests.request import fail
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.structured.grammar import Grammar
     from asyncgen.text.tokenizer import Tokenizer
-    from asyncgen.text.tool_calls.reader import AnswerReader
+    from asyncgen.text.tool_calls.answer_parser import AnswerParser
     from asyncgen.types import FinishReason
     from streamers import StopStrings
 
@@ -70,7 +70,7 @@ class SampleText:
         """
         self.live = True
         self.num_reasoning = 0
-        self.reader: AnswerReader | None = None
+        self.reader: AnswerParser | None = None
         if request.reading is not None and tokenizer is not None:
             seed = request.params.seed
             self.reader = request.reading.reader(request.prompt_ids, seed, index)
@@ -131,7 +131,7 @@ class SampleText:
             text, self._pending = self._pending + self._unshown(text), ""
         return (text, None) if self._stops is None else self._stops.put(text)
 
-    def _read(self, token_ids: Sequence[int], reader: AnswerReader) -> tuple[str, str | None]:
+    def _read(self, token_ids: Sequence[int], reader: AnswerParser) -> tuple[str, str | None]:
         """Take in ids of an answer that is taken apart."""
         assert self._detokenizer is not None and self._request.reading is not None
         hidden, pieces = self._request.reading.hidden, []

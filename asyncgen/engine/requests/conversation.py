@@ -17,15 +17,15 @@ from asyncgen.engine.requests.tool_call_output import call_shape
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
 from asyncgen.text.chat_content import only_texts
 from asyncgen.text.chat_template import check_messages, select_template, template_variables
-from asyncgen.text.tool_calls.calls import Calls
-from asyncgen.text.tool_calls.find import TOOL_NAMES, ChatFormats
+from asyncgen.text.tool_calls.call_collector import CallCollector
+from asyncgen.text.tool_calls.format_detection import TOOL_NAMES, ChatFormats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.structured.shape import Shape
+    from asyncgen.structured.output_format import OutputFormat
     from asyncgen.text.tokenizer import Tokenizer
-    from asyncgen.text.tool_calls.reader import AnswerReader
+    from asyncgen.text.tool_calls.answer_parser import AnswerParser
     from asyncgen.types import Message
 
 OF_MESSAGES = (
@@ -65,7 +65,7 @@ class AnswerReading:
     in_reasoning: bool = False
     hidden: frozenset[int] = field(default_factory=frozenset)
 
-    def reader(self, prompt_ids: Sequence[int], seed: int, index: int) -> AnswerReader:
+    def reader(self, prompt_ids: Sequence[int], seed: int, index: int) -> AnswerParser:
         """Make the reader of one sample.
 
         Args:
@@ -75,7 +75,7 @@ class AnswerReading:
             index: Which sample.
         """
         name_of = partial(_call_name, prompt_ids, seed, index)
-        calls = Calls(self.parameters, name_of, is_single=self.is_single)
+        calls = CallCollector(self.parameters, name_of, is_single=self.is_single)
         return self.formats.reader(
             calls, reads_reasoning=self.reads_reasoning, in_reasoning=self.in_reasoning
         )
@@ -95,7 +95,7 @@ class Rendered:
     text: str
     reading: AnswerReading | None = None
     in_reasoning: bool = False
-    shape: Shape | None = None
+    shape: OutputFormat | None = None
 
 
 def render(

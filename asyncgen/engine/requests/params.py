@@ -31,7 +31,7 @@ from asyncgen.generation.custom_methods import one_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
-from asyncgen.structured.shape import SHAPES, read_shape
+from asyncgen.structured.output_format import SHAPES, read_output_format
 
 if TYPE_CHECKING:
     import os
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.structured.shape import Shape
+    from asyncgen.structured.output_format import OutputFormat
 
 
 _FIELDS = frozenset(each.name for each in FIELDS)
@@ -125,7 +125,7 @@ class RequestParams:
     assistant_tokenizer: Any = None
     length: str | None = None
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
-    shape: Shape | None = None
+    shape: OutputFormat | None = None
     prompt_logprobs: int | None = None
     generates: bool = True
 
@@ -199,7 +199,7 @@ def resolve_params(
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
-        shape=read_shape(params) if SHAPES & params.keys() else None,
+        shape=read_output_format(params) if SHAPES & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )

@@ -44,7 +44,7 @@ from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer
-from asyncgen.text.tool_calls.find import NO_FORMATS
+from asyncgen.text.tool_calls.format_detection import NO_FORMATS
 from asyncgen.types import is_messages, size_of
 from streamers import StopStrings
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.structured.grammar import Grammar
-    from asyncgen.structured.shape import Shape
-    from asyncgen.text.tool_calls.find import ChatFormats
+    from asyncgen.structured.output_format import OutputFormat
+    from asyncgen.text.tool_calls.format_detection import ChatFormats
     from asyncgen.types import Message, Prompt
 
 
@@ -386,12 +386,12 @@ def _check_stop_ids(model: GenerativeModel, given: Mapping[str, Any]) -> None:
 
 
 def _shape(
-    own: Shape | None,
+    own: OutputFormat | None,
     rendered: Rendered,
     formats: ChatFormats,
     tokenizer: Tokenizer | None,
     given: Mapping[str, Any],
-) -> Shape | None:
+) -> OutputFormat | None:
     """The one shape of an answer, from what it was asked for and what its calls must be."""
     if own is None:
         return rendered.shape
@@ -402,7 +402,9 @@ def _shape(
     return shape_beside_calls(own, tokenizer, formats, given)
 
 
-def _told(own: Shape | None, rendered: Rendered, formats: ChatFormats) -> Shape | None:
+def _told(
+    own: OutputFormat | None, rendered: Rendered, formats: ChatFormats
+) -> OutputFormat | None:
     reading = rendered.reading
     is_told_apart = reading is not None and reading.reads_reasoning
     return told_shape(own, formats, in_reasoning=rendered.in_reasoning, is_told_apart=is_told_apart)

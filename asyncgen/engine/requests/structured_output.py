@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.structured.compiling import compile_shape
+from asyncgen.structured.grammar_compiler import compile_grammar
 
 if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.generation.generate.resolved_call import GenerativeModel
     from asyncgen.structured.grammar import Grammar
-    from asyncgen.structured.shape import Shape
+    from asyncgen.structured.output_format import OutputFormat
     from asyncgen.text.tokenizer import Tokenizer
 
 
@@ -21,7 +21,7 @@ _OTHERWISE = frozenset({GenerationMode.CONTRASTIVE_SEARCH, GenerationMode.CONSTR
 
 
 def compile_for(
-    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams, shape: Shape
+    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams, shape: OutputFormat
 ) -> Grammar:
     """Compile the shape of a request.
 
@@ -54,4 +54,4 @@ def compile_for(
         what = "a grammar needs a tokenizer; pass `tokenizer=`"
     if what is not None:
         raise InvalidRequestError(shape.parameter, shape.source[:80], f"{what}; leave one out")
-    return compile_shape(shape, tokenizer, model.core.config.vocab_size)
+    return compile_grammar(shape, tokenizer, model.core.config.vocab_size)

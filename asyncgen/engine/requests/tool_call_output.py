@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.structured.narrowing import narrowed
-from asyncgen.structured.refusing import UnkeptError, refuse_unkept
-from asyncgen.structured.shape import Shape
+from asyncgen.structured.output_format import OutputFormat
+from asyncgen.structured.schema_narrowing import narrow_schema
+from asyncgen.structured.schema_support import UnsupportedSchemaError, check_schema
 from asyncgen.text.tool_calls.argument_schema import UnwritableError
 from asyncgen.text.tool_calls.call_grammar import CallGrammar
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from asyncgen.text.tokenizer import Tokenizer
-    from asyncgen.text.tool_calls.base import ReasoningFormat, ToolFormat
-    from asyncgen.text.tool_calls.find import ChatFormats
+    from asyncgen.text.tool_calls.format_detection import ChatFormats
+    from asyncgen.text.tool_calls.formats import ReasoningFormat, ToolFormat
 
 
 def call_shape(
     tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any], *, in_reasoning: bool
-) -> Shape | None:
+) -> OutputFormat | None:
     """The shape that tools ask for.
 
     Args:
@@ -55,16 +55,16 @@ def call_shape(
     with _refused(name, choice, formats.tools):
         if choice == "auto":
             begin = formats.tools.begin
-            return Shape(name, "lark", writer.rest(begin), after=begin, may_never_begin=True)
+            return OutputFormat(name, "lark", writer.rest(begin), after=begin, may_never_begin=True)
         reasoning = formats.reasoning
         if in_reasoning and reasoning is not None:
-            return Shape(name, "lark", writer.calls(), after=reasoning.end)
-        return Shape(name, "lark", writer.calls(_optional(reasoning)))
+            return OutputFormat(name, "lark", writer.calls(), after=reasoning.end)
+        return OutputFormat(name, "lark", writer.calls(_optional(reasoning)))
 
 
 def told_shape(
-    own: Shape | None, formats: ChatFormats, *, in_reasoning: bool, is_told_apart: bool
-) -> Shape | None:
+    own: OutputFormat | None, formats: ChatFormats, *, in_reasoning: bool, is_told_apart: bool
+) -> OutputFormat | None:
     """The shape of the text that the reader gets: reasoning stands before it where it is told.
 
     Args:
@@ -80,8 +80,8 @@ def told_shape(
 
 
 def shape_beside_calls(
-    own: Shape, tokenizer: Tokenizer | None, formats: ChatFormats, given: Mapping[str, Any]
-) -> Shape:
+    own: OutputFormat, tokenizer: Tokenizer | None, formats: ChatFormats, given: Mapping[str, Any]
+) -> OutputFormat:
     """The one shape of an answer that was asked for, or of calls instead of it.
 
     Args:
@@ -146,10 +146,10 @@ def _kept(function: Mapping[str, Any], parameter: str) -> dict[str, Any]:
     """
     schema = function.get("parameters") or {}
     try:
-        refuse_unkept(schema)
-        kept: dict[str, Any] = narrowed(schema)
+        check_schema(schema)
+        kept: dict[str, Any] = narrow_schema(schema)
         return kept
-    except UnkeptError as error:
+    except UnsupportedSchemaError as error:
         raise InvalidRequestError(parameter, function["name"], str(error)) from None
     except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         allowed = f"its `parameters` are no JSON schema: {error}"

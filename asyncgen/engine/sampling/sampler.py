@@ -16,7 +16,7 @@ from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
 from asyncgen.engine.sampling.random_draws import HashDraws, argmax
 from asyncgen.engine.sampling.score_batch import BatchLayout, BatchScores
 from asyncgen.generation.logits.checked import raise_named
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import Readback
 
 if TYPE_CHECKING:

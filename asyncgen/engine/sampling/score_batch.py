@@ -12,7 +12,7 @@ import torch
 
 from asyncgen.engine.sampling.shortlist import Shortlist
 from asyncgen.generation.logits.batched import RowProcessor
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import torch
 from asyncgen import native
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
-from asyncgen.structured.compiling import compile_shape
-from asyncgen.structured.shape import PARAMETERS, read_shape
+from asyncgen.structured.grammar_compiler import compile_grammar
+from asyncgen.structured.output_format import PARAMETERS, read_output_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -185,12 +185,12 @@ class GrammarLogitsProcessor(LogitsProcessor):
         unknown = next((name for name in shape if name not in PARAMETERS), None)
         if unknown is not None:
             raise InvalidRequestError(unknown, shape[unknown], f"one of {', '.join(PARAMETERS)}")
-        read = read_shape(shape)
+        read = read_output_format(shape)
         if read is None:
             raise InvalidRequestError("shape", None, f"one of {', '.join(PARAMETERS)}")
         eos = model.generation_config.eos_token_id
         ids = [] if eos is None else [eos] if isinstance(eos, int) else eos
-        return cls(compile_shape(read, tokenizer, model.config.vocab_size), ids)
+        return cls(compile_grammar(read, tokenizer, model.config.vocab_size), ids)
 
     def fresh(self) -> Self:
         """Return one at its beginning, for another sample."""

@@ -21,7 +21,7 @@ from asyncgen.generation.logits.base import (
     rounded,
 )
 from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
-from asyncgen.runtime.guard import request_failure
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:

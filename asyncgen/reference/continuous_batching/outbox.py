@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.requests.request import clock
 from asyncgen.engine.scheduling.state import GenerationOutput, RequestStatus
 from asyncgen.errors import InvalidRequestError
-from asyncgen.runtime.guard import describe
+from asyncgen.runtime.request_failure import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from asyncgen.text.tool_calls.lark import LarkRules, json_rule, quoted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.text.tool_calls.base import CallWords, ReasoningFormat
+    from asyncgen.text.tool_calls.formats import CallSyntax, ReasoningFormat
 
 
 class CallGrammar:
@@ -31,7 +31,7 @@ class CallGrammar:
 
     def __init__(
         self,
-        words: CallWords,
+        words: CallSyntax,
         schemas: Mapping[str, Mapping[str, Any]],
         special: Mapping[str, int],
         *,
@@ -41,7 +41,7 @@ class CallGrammar:
         self._lark = LarkRules(special)
 
     def calls(self, reasoning: ReasoningFormat | None = None) -> str:
-        """Calls and nothing else; with a format of reasoning, that may come before."""
+        """CallCollector and nothing else; with a format of reasoning, that may come before."""
         rules = self._rules("")
         if reasoning is None:
             return "\n".join(["start: calls", *rules])
@@ -66,7 +66,7 @@ class CallGrammar:
         return "\n".join(["start: calls", *self._rules(begin)])
 
     def calls_or(self, schema: Mapping[str, Any]) -> str:
-        """Calls, or a JSON value that a schema allows."""
+        """CallCollector, or a JSON value that a schema allows."""
         return "\n".join(
             ["start: calls | answer", f"answer: {json_rule(schema)}", *self._rules("")]
         )

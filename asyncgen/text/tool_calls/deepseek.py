@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.json_calls import read_arguments
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 _OPENING, _CLOSING = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEFORE, _SEPARATOR, _AFTER = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _MARKERS = (_CLOSING, _BEFORE, _SEPARATOR, _AFTER)
 
 
-def _read(cursor: Cursor, calls: Calls) -> Reading:
+def _read(cursor: TextScanner, calls: CallCollector) -> Reading:
     calls.begin(cursor)
     while True:
         yield from cursor.space()
@@ -50,7 +49,7 @@ FENCED = ToolFormat(
     signs=((_OPENING, "```json"),),
     begin=_OPENING,
     read=_read,
-    words=CallWords(
+    words=CallSyntax(
         before=f"{_BEFORE}function{_SEPARATOR}",
         between="\n```json\n",
         after=f"\n```{_AFTER}",
@@ -67,7 +66,7 @@ FORMAT = ToolFormat(
     signs=((_OPENING,),),
     begin=_OPENING,
     read=_read,
-    words=CallWords(
+    words=CallSyntax(
         before=_BEFORE, between=_SEPARATOR, after=_AFTER, opening=_OPENING, closing=_CLOSING
     ),
     markers=_MARKERS,

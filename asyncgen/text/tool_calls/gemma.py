@@ -9,19 +9,18 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.gemma_grammar import write_arguments
-from asyncgen.text.tool_calls.reading import MalformedCallError
+from asyncgen.text.tool_calls.text_scanner import MalformedCallError
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 _MOST_NESTED = 64
 
 
-def _read(cursor: Cursor, calls: Calls, end: str, quote: str) -> Reading:
+def _read(cursor: TextScanner, calls: CallCollector, end: str, quote: str) -> Reading:
     calls.begin(cursor)
     yield from cursor.space()
     yield from cursor.expect("call:")
@@ -33,7 +32,7 @@ def _read(cursor: Cursor, calls: Calls, end: str, quote: str) -> Reading:
     yield from cursor.follows(end)
 
 
-def _value(cursor: Cursor, calls: Calls, quote: str, depth: int) -> Reading:
+def _value(cursor: TextScanner, calls: CallCollector, quote: str, depth: int) -> Reading:
     """Read one value, and write it as JSON."""
     if depth > _MOST_NESTED:
         raise MalformedCallError(f"arguments nested more than {_MOST_NESTED} deep")
@@ -54,7 +53,9 @@ def _value(cursor: Cursor, calls: Calls, quote: str, depth: int) -> Reading:
     yield from cursor.json_value(calls.arguments)
 
 
-def _members(cursor: Cursor, calls: Calls, quote: str, depth: int, closing: str) -> Reading:
+def _members(
+    cursor: TextScanner, calls: CallCollector, quote: str, depth: int, closing: str
+) -> Reading:
     """Read an object or a list, from its bracket on."""
     calls.arguments(cursor.skip(1))
     is_first = True
@@ -80,7 +81,7 @@ def _members(cursor: Cursor, calls: Calls, quote: str, depth: int, closing: str)
 
 def _format(name: str, begin: str, end: str, quote: str) -> ToolFormat:
     read = partial(_read, end=end, quote=quote)
-    words = CallWords(
+    words = CallSyntax(
         before=f"{begin}call:",
         between="",
         after=end,

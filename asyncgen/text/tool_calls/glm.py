@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.tagged_calls import TaggedArguments
 from asyncgen.text.tool_calls.tagged_grammar import Tags
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 
-def _read(cursor: Cursor, calls: Calls) -> Reading:
+def _read(cursor: TextScanner, calls: CallCollector) -> Reading:
     calls.begin(cursor)
     name = yield from cursor.until("<arg_key>", "</tool_call>")
     calls.name(name.strip())
@@ -40,7 +39,7 @@ FORMAT = ToolFormat(
     signs=(("<arg_key>", "<arg_value>"),),
     begin="<tool_call>",
     read=_read,
-    words=CallWords(
+    words=CallSyntax(
         before="<tool_call>",
         between="\n",
         after="</tool_call>",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.json_calls import read_list
 
 FORMAT = ToolFormat(
@@ -10,7 +10,7 @@ FORMAT = ToolFormat(
     signs=(("<|tool_call|>",),),
     begin="<|tool_call|>",
     read=read_list,
-    words=CallWords(
+    words=CallSyntax(
         before='{"name": "',
         between='", "arguments": ',
         after="}",

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
-from asyncgen.text.tool_calls.calls import EnoughCallsError
-from asyncgen.text.tool_calls.cursor import Cursor
-from asyncgen.text.tool_calls.reading import MalformedCallError
+from asyncgen.text.tool_calls.call_collector import EnoughCallsError
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
+from asyncgen.text.tool_calls.text_scanner import MalformedCallError, TextScanner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading
     from asyncgen.types import ToolCallDelta
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -32,7 +31,7 @@ FORMAT = ToolFormat(
     signs=(("<|channel|>", "<|message|>"),),
     begin="<|channel|>commentary to=functions.",
     read=None,
-    words=CallWords(
+    words=CallSyntax(
         before="<|channel|>commentary to=functions.",
         between=" <|constrain|>json<|message|>",
         after="",  # ``<|call|>`` ends the answer
@@ -41,10 +40,10 @@ FORMAT = ToolFormat(
 )
 
 
-class HarmonyReader:
-    """Reads messages on channels; see `AnswerReader`."""
+class HarmonyParser:
+    """Reads messages on channels; see `AnswerParser`."""
 
-    def __init__(self, calls: Calls, *, keeps_reasoning: bool) -> None:
+    def __init__(self, calls: CallCollector, *, keeps_reasoning: bool) -> None:
         """Begin behind ``<|start|>assistant``.
 
         Args:
@@ -52,7 +51,7 @@ class HarmonyReader:
             keeps_reasoning: Whether reasoning stays in the text for the user.
         """
         self.is_over = self.in_reasoning = False
-        self._cursor, self._calls = Cursor(), calls
+        self._cursor, self._calls = TextScanner(), calls
         self._keeps = keeps_reasoning
         self._out: list[str] = []
         self._reasoning: list[str] = []

@@ -1,4 +1,4 @@
-"""Calls whose arguments, or all of it, are JSON."""
+"""CallCollector whose arguments, or all of it, are JSON."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.reading import MalformedCallError
+from asyncgen.text.tool_calls.text_scanner import MalformedCallError
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.base import ReadCalls
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.formats import ReadCalls
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 _ARGUMENTS = ("arguments", "parameters")
 
 
-def read_object(cursor: Cursor, calls: Calls) -> Reading:
+def read_object(cursor: TextScanner, calls: CallCollector) -> Reading:
     """Read a call such as ``{"name": …, "arguments": {…}}``, which has begun.
 
     The members may stand in any order; others than these two are left out.
@@ -44,7 +43,7 @@ def read_object(cursor: Cursor, calls: Calls) -> Reading:
         yield from cursor.follows(",")
 
 
-def read_arguments(cursor: Cursor, calls: Calls) -> Reading:
+def read_arguments(cursor: TextScanner, calls: CallCollector) -> Reading:
     """Read arguments as JSON; also such that are JSON within a string of JSON."""
     yield from cursor.space()
     first = yield from cursor.peek()
@@ -54,7 +53,7 @@ def read_arguments(cursor: Cursor, calls: Calls) -> Reading:
         yield from cursor.json_value(calls.arguments)
 
 
-def read_list(cursor: Cursor, calls: Calls) -> Reading:
+def read_list(cursor: TextScanner, calls: CallCollector) -> Reading:
     """Read ``[{…}, {…}]``, each entry a call."""
     calls.begin(cursor)
     yield from cursor.space()
@@ -74,7 +73,7 @@ def one_object(end: str) -> ReadCalls:
     return partial(_one_object, end=end)
 
 
-def _one_object(cursor: Cursor, calls: Calls, end: str) -> Reading:
+def _one_object(cursor: TextScanner, calls: CallCollector, end: str) -> Reading:
     calls.begin(cursor)
     yield from read_object(cursor, calls)
     yield from cursor.space()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.json_calls import read_object
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 
-def _read(cursor: Cursor, calls: Calls) -> Reading:
+def _read(cursor: TextScanner, calls: CallCollector) -> Reading:
     calls.begin(cursor)
     while True:
         yield from read_object(cursor, calls)
@@ -29,6 +28,6 @@ FORMAT = ToolFormat(
     signs=(("<|python_tag|>",), ("<|start_header_id|>", '"parameters"')),
     begin="<|python_tag|>",
     read=_read,
-    words=CallWords(before='{"name": "', between='", "parameters": ', after="}", separator="; "),
+    words=CallSyntax(before='{"name": "', between='", "parameters": ', after="}", separator="; "),
     bare=True,
 )

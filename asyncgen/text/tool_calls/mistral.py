@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.json_calls import read_arguments, read_list
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 _MARKER = "[TOOL_CALLS]"
 
 
-def _read(cursor: Cursor, calls: Calls) -> Reading:
+def _read(cursor: TextScanner, calls: CallCollector) -> Reading:
     yield from cursor.space()
     first = yield from cursor.peek()
     if first == "[":
@@ -37,7 +36,7 @@ LIST = ToolFormat(
     signs=(("[TOOL_CALLS]",),),
     begin=_MARKER,
     read=_read,
-    words=CallWords(
+    words=CallSyntax(
         before='{"name": "',
         between='", "arguments": ',
         after="}",
@@ -54,6 +53,6 @@ FORMAT = ToolFormat(
     signs=(("[TOOL_CALLS]", "[ARGS]"),),
     begin=_MARKER,
     read=_read,
-    words=CallWords(before="[TOOL_CALLS]", between="[ARGS]", after=""),
+    words=CallSyntax(before="[TOOL_CALLS]", between="[ARGS]", after=""),
     markers=("[ARGS]", "[CALL_ID]"),
 )

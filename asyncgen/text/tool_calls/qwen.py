@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.json_calls import one_object
 
 FORMAT = ToolFormat(
@@ -10,7 +10,7 @@ FORMAT = ToolFormat(
     signs=(("<tool_call>",),),
     begin="<tool_call>",
     read=one_object("</tool_call>"),
-    words=CallWords(
+    words=CallSyntax(
         before='<tool_call>\n{"name": "',
         between='", "arguments": ',
         after="}\n</tool_call>",

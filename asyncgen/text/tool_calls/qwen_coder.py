@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.text.tool_calls.base import CallWords, ToolFormat
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.tagged_calls import TaggedArguments
 from asyncgen.text.tool_calls.tagged_grammar import Tags
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 
-def _read(cursor: Cursor, calls: Calls) -> Reading:
+def _read(cursor: TextScanner, calls: CallCollector) -> Reading:
     calls.begin(cursor)
     yield from cursor.space()
     yield from cursor.expect("<function=")
@@ -43,7 +42,7 @@ FORMAT = ToolFormat(
     signs=(("<function=", "<parameter="),),
     begin="<tool_call>",
     read=_read,
-    words=CallWords(
+    words=CallSyntax(
         before="<tool_call>\n<function=",
         between=">\n",
         after="</function>\n</tool_call>",

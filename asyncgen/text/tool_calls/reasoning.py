@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.text.tool_calls.base import ReasoningFormat
+from asyncgen.text.tool_calls.formats import ReasoningFormat
 
 HARMONY = ReasoningFormat(
     name="harmony",

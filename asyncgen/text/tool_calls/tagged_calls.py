@@ -1,4 +1,4 @@
-"""Calls whose arguments stand between tags, one by one; they come out as JSON."""
+"""CallCollector whose arguments stand between tags, one by one; they come out as JSON."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncgen.text.tool_calls.calls import Calls
-    from asyncgen.text.tool_calls.cursor import Cursor
-    from asyncgen.text.tool_calls.reading import Reading
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
 
 
 class TaggedArguments:
@@ -18,7 +17,7 @@ class TaggedArguments:
     Whether a value is a text is what the tool declares; another one that is no JSON is a text too.
     """
 
-    def __init__(self, cursor: Cursor, calls: Calls) -> None:
+    def __init__(self, cursor: TextScanner, calls: CallCollector) -> None:
         """Begin behind the name."""
         self._cursor, self._calls = cursor, calls
         self._is_first = True

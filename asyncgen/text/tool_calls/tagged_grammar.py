@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.text.tool_calls.argument_schema import UnwritableError, members, text_body, texts_of
-from asyncgen.text.tool_calls.calls import is_text
+from asyncgen.text.tool_calls.call_collector import is_text
 from asyncgen.text.tool_calls.lark import json_rule, quoted
 
 if TYPE_CHECKING:

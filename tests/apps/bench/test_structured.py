@@ -97,10 +97,10 @@ async def test_streams_are_measured(tmp_path: Path, anyio_backend: str) -> None:
 
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_schemas_are_allowed(name: str) -> None:
-    from asyncgen.structured.compiling import compile_shape
-    from asyncgen.structured.shape import read_shape
+    from asyncgen.structured.grammar_compiler import compile_grammar
+    from asyncgen.structured.output_format import read_output_format
     from tests.doubles.models import byte_tokenizer
 
-    shape = read_shape({"json_schema": WORST[name](random.Random(5))})
+    shape = read_output_format({"json_schema": WORST[name](random.Random(5))})
     assert shape is not None
-    compile_shape(shape, byte_tokenizer(), 260)
+    compile_grammar(shape, byte_tokenizer(), 260)

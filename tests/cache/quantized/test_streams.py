@@ -15,7 +15,7 @@ from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import tiny_model
 
 if TYPE_CHECKING:
-    from asyncgen.reference.pretrained import PreTrainedModel
+    from asyncgen.reference.load_model import PreTrainedModel
 
 __all__ = ["no_thread_left"]
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import asyncgen
 from asyncgen.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
-from asyncgen.checkpoints.gguf.kinds import KINDS
+from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
 from tests.checkpoints.gguf.making import ARCHITECTURES, read_folder, write_gguf
 from tests.checkpoints.gguf.making_hybrids import ARCHITECTURES as HYBRIDS
@@ -334,5 +334,5 @@ def test_the_page_names_every_architecture_and_type() -> None:
     listed = page.partition("## Architectures")[2].partition("Another one")[0]
     assert set(re.findall(r"`([a-z0-9_-]+)`", listed)) == set(KNOWN)
     table = page.partition("## Types")[2].partition("All of these")[0]
-    packed = {kind.name for kind in KINDS.values() if kind.plain is None}
+    packed = {kind.name for kind in TENSOR_TYPES.values() if kind.plain is None}
     assert packed <= set(re.findall(r"[A-Z]+\d[A-Z0-9_]*", table))

@@ -232,7 +232,7 @@ def test_a_product_behind_the_mean_is_no_larger_than_it_may_be(
     asyncgen.load_model(file)
     need = 4 * rows * columns
     monkeypatch.setattr(
-        "asyncgen.checkpoints.gguf.embedding.memory_to_load", lambda device: need - 1
+        "asyncgen.checkpoints.gguf.embedding_defaults.memory_to_load", lambda device: need - 1
     )
     with pytest.raises(ModelLoadError, match=r"dense_2\.weight needs .* GB of memory"):
         asyncgen.load_model(file)

@@ -86,7 +86,7 @@ ROUNDED = {
 than there are, and adds another epsilon to Kimi's keys."""
 
 PACKED = ("llama", "qwen3", "gemma2")
-KINDS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+TENSOR_TYPES = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
 TEXTS, LENGTH = 64, 20
 
 
@@ -149,12 +149,12 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 512, "head_dim": 64}
     scalar = {"query_pre_attn_scalar": 64} if request.param == "gemma2" else {}
     model, file = written(folder, request.param, {**sizes, **scalar, "num_hidden_layers": 3})
-    run("pack", file, ",".join(KINDS), folder)
+    run("pack", file, ",".join(TENSOR_TYPES), folder)
     ids = torch.randint(3, 500, (TEXTS, LENGTH), generator=torch.Generator().manual_seed(0))
     return folder, ids, ours(model, ids)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TENSOR_TYPES)
 def test_packed_weights_are_no_further_from_float32(packed: Any, kind: str) -> None:
     folder, ids, exact = packed
     file = folder / f"{kind}.gguf"
@@ -171,7 +171,7 @@ def test_packed_weights_are_no_further_from_float32(packed: Any, kind: str) -> N
         assert torch.equal(one.argmax(-1)[is_sure], exact.argmax(-1)[is_sure])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "F16"])
+@pytest.mark.parametrize("kind", [kind for kind in TENSOR_TYPES if kind != "F16"])
 def test_packed_weights_in_bfloat16_add_no_more_than_its_own_rounding(
     packed: Any, kind: str
 ) -> None:

@@ -11,8 +11,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split
 
 import asyncgen
-from asyncgen.checkpoints.gguf import splits
-from asyncgen.checkpoints.gguf.splits import known_ways, splits_of, way_of
+from asyncgen.checkpoints.gguf import pre_tokenizers as pre_tokenizer_patterns
+from asyncgen.checkpoints.gguf.pre_tokenizers import (
+    make_pre_tokenizer,
+    pre_tokenizer_name,
+    pre_tokenizer_names,
+)
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
 from tests.checkpoints.gguf.making import write_gguf
 
@@ -149,10 +153,10 @@ def test_bytes_are_cut_as_the_original_cuts_them(pre: str, count: int, tmp_path:
 
 
 def test_every_name_is_of_a_way_that_gives_each_text_back() -> None:
-    for name in known_ways():
-        way = way_of(name)
+    for name in pre_tokenizer_names():
+        way = pre_tokenizer_name(name)
         assert way is not None
-        pieces = splits_of(way).pre_tokenize_str("a 12 été\n\n你好  x")
+        pieces = make_pre_tokenizer(way).pre_tokenize_str("a 12 été\n\n你好  x")
         assert pieces[-1][1][1] == len("a 12 été\n\n你好  x")
 
 
@@ -166,9 +170,9 @@ def test_every_name_is_of_a_way_that_gives_each_text_back() -> None:
     ],
 )
 def test_pieces_of_texts(pre: str, text: str, pieces: list[str]) -> None:
-    way = way_of(pre)
+    way = pre_tokenizer_name(pre)
     assert way is not None
-    found = splits_of(way).pre_tokenize_str(text)
+    found = make_pre_tokenizer(way).pre_tokenize_str(text)
     assert [text[first:last] for _, (first, last) in found] == pieces
 
 
@@ -176,10 +180,10 @@ def test_digits_in_threes_are_counted_from_the_last_one() -> None:
     """As by the pattern of the original, which looks at all that is to come of each three."""
     original = _cut(
         r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
-        splits._ASIAN,
-        splits._MARKED,
+        pre_tokenizer_patterns._ASIAN,
+        pre_tokenizer_patterns._MARKED,
     )
-    ours, draw = splits_of("afmoe"), random.Random(5)
+    ours, draw = make_pre_tokenizer("afmoe"), random.Random(5)
     for _ in range(2000):
         text = "".join(
             draw.choices("123\u0661\u00bd\u00b2a e\u0301\n.,\u4f60", k=draw.randrange(1, 20))

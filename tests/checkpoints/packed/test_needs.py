@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import asyncgen
-from asyncgen.checkpoints.gguf.reader import open_gguf
-from asyncgen.checkpoints.gguf.tensors import kept_as, read_packed
+from asyncgen.checkpoints.gguf.gguf_file import open_gguf
+from asyncgen.checkpoints.gguf.read_tensors import kept_as, read_packed
 from asyncgen.checkpoints.weight_loading import check_memory
 from asyncgen.errors import ModelLoadError
 from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
 from asyncgen.native import PANEL
 from tests.checkpoints.gguf.making import read_folder, write_gguf
-from tests.checkpoints.gguf.test_blocks import PACKED, random_blocks
-from tests.checkpoints.packed.test_stored import SCHEMES, write
+from tests.checkpoints.gguf.test_block_formats import PACKED, random_blocks
+from tests.checkpoints.packed.test_quantized_checkpoint import SCHEMES, write
 from tests.families.arch.families import make
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from asyncgen.checkpoints.gguf.kinds import Kind
+    from asyncgen.checkpoints.gguf.tensor_types import TensorType
 
 SIZES = {"hidden_size": 64, "intermediate_size": 64}
 
@@ -65,7 +65,7 @@ def need(asked: Mapping[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("kind", PACKED, ids=lambda kind: kind.name)
-def test_types_of_gguf_take_what_their_layouts_do(kind: Kind, tmp_path: Path) -> None:
+def test_types_of_gguf_take_what_their_layouts_do(kind: TensorType, tmp_path: Path) -> None:
     blocks = random_blocks(kind.name, 8 * PANEL)[: 4 * PANEL].reshape(PANEL, -1)
     number = gguf.GGMLQuantizationType[kind.name]
     file = write_gguf(tmp_path / "x.gguf", {}, {"x": blocks}, {"x": number})

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from asyncgen.models.kernels.native_packed import supports_packed
 from tests.checkpoints.gguf.making import write_gguf
-from tests.checkpoints.gguf.test_blocks import random_blocks
+from tests.checkpoints.gguf.test_block_formats import random_blocks
 
 pytestmark = [
     pytest.mark.skipif(

@@ -19,7 +19,7 @@ from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.models.attention.paged.fused import FusedKernel
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import DecodeGraphs
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.engine import greedy_ids, sampled_ids
 from tests.doubles.models import EOS, TableModel
 from tests.doubles.recorders import TapeRecorder

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.models.attention.dense import DenseAttention
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.engine.batch.test_batch import MODEL
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_config, random_model

@@ -12,7 +12,7 @@ from asyncgen import native
 from asyncgen.engine.batch import prompt_logprobs as prompt_scores
 from asyncgen.engine.batch.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError, InvalidScoresError
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair

@@ -12,7 +12,7 @@ from asyncgen import native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.engine.kv_cache.block_pool import GONE
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair
 

@@ -11,7 +11,7 @@ import asyncgen
 from asyncgen import native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import page_bytes
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair

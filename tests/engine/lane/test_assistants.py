@@ -13,7 +13,7 @@ from asyncgen.engine.requests.params import resolve_params
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
@@ -76,7 +76,7 @@ async def test_every_way_to_draft_gives_greedy_tokens() -> None:
 async def test_a_folder_is_loaded_on_the_decode_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import asyncgen.reference.pretrained as pretrained
+    import asyncgen.reference.load_model as pretrained
 
     save_checkpoint(tmp_path / "target", vocab_size=260)
     save_checkpoint(tmp_path / "draft", vocab_size=260, num_hidden_layers=1)

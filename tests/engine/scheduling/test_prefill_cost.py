@@ -13,7 +13,7 @@ from asyncgen.engine.scheduling.prefill_cost import (
     PrefillCost,
     prefill_cost,
 )
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench
 from tests.models.build import random_config, random_model

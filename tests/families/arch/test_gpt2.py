@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from asyncgen.errors import ContextLengthError, ModelLoadError
 from asyncgen.families.config import ModelConfig
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.models.build import all_logits, random_ids, random_pair
 
 if TYPE_CHECKING:

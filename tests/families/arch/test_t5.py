@@ -13,7 +13,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.families.config import ModelConfig
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.parity.test_seq2seq import inputs, models
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from asyncgen import AsyncLLM
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import EditableConfig, ModelConfig
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.reference.pretrained import PreTrainedModel, load_model
+from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.doubles.checkpoints import CONFIG, save_checkpoint
 from tests.doubles.models import byte_tokenizer
 

@@ -12,7 +12,7 @@ import torch
 
 from asyncgen.families.config import ModelConfig
 from asyncgen.models.core import make_core
-from asyncgen.reference.pretrained import PreTrainedModel
+from asyncgen.reference.load_model import PreTrainedModel
 from tests.models.build import our_model
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "contrastive_dola.json"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.reference.auto import AutoModelForSeq2SeqLM
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

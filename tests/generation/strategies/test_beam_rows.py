@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.reference.pretrained import load_model
+from asyncgen.reference.load_model import load_model
 from tests.fixtures import tiny_llama
 
 PROMPT = torch.tensor([[5, 9, 11, 4], [0, 0, 7, 8]])

@@ -14,7 +14,7 @@ from asyncgen.errors import InvalidRequestError, OverloadedError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.reference.continuous_batching.batching_config import ContinuousBatchingConfig
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
-from asyncgen.reference.pretrained import PreTrainedModel, load_model
+from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.doubles.checkpoints import save_checkpoint
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.reference.pretrained import set_seed
+from asyncgen.reference.load_model import set_seed
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.doors import PROMPTS, BatchModel, Breaks, Idle, finished, running

@@ -11,7 +11,7 @@ import pytest
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.reference.modeling import PreTrainedModel
+from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.models.build import random_config, random_model
 from tests.text.tool_calls.templates import BY_FORMAT

@@ -1,0 +1,89 @@
+"""Defaults of generation from the metadata of a GGUF file: tokens that end a text, and sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncgen.checkpoints.gguf.gguf_file import as_written
+
+if TYPE_CHECKING:
+    from asyncgen.checkpoints.gguf.gguf_file import Metadata
+
+CONTROL: Final = 3
+"""The type of tokens that steer, in ``tokenizer.ggml.token_type``."""
+
+_ENDS: Final = ("eos", "eot", "eom")
+_TURN_ENDS: Final = (
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "[|endofturn|]",
+    "<|end_of_text|>",
+    "<turn|>",
+)
+"""Tokens that end a turn in the templates of those who made them, where a file names one alone."""
+
+_NUMBERS: Final = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
+
+def generation_values(metadata: Metadata) -> dict[str, Any]:
+    """Fields of a `GenerationConfig`.
+
+    Args:
+        metadata: What a file says of itself.
+
+    Raises:
+        ModelLoadError: A key is of the wrong kind.
+    """
+    found: dict[str, Any] = {
+        f"{role}_token_id": metadata.whole(f"tokenizer.ggml.{theirs}_token_id")
+        for role, theirs in (("bos", "bos"), ("pad", "padding"))
+    }
+    first = f"{metadata.text('general.architecture')}.decoder_start_token_id"
+    found["decoder_start_token_id"] = metadata.whole(first)
+    ends = end_tokens(metadata)
+    found["eos_token_id"] = ends if len(ends) > 1 else (ends[0] if ends else None)
+    numbers = {ours: metadata.number(key) for key, ours in _NUMBERS.items()}
+    sampling: dict[str, Any] = {
+        name: as_written(number) for name, number in numbers.items() if number
+    }
+    top_k = metadata.whole("general.sampling.top_k")
+    if top_k is not None:
+        sampling["top_k"] = top_k
+    if sampling:
+        sampling["do_sample"] = numbers["temperature"] != 0
+    return {name: value for name, value in {**found, **sampling}.items() if value is not None}
+
+
+def end_tokens(metadata: Metadata) -> list[int]:
+    """Tokens that end a text: those that the file names, and those that end a turn by their name.
+
+    Args:
+        metadata: What a file says of itself.
+
+    Raises:
+        ModelLoadError: A key is of the wrong kind.
+    """
+    named = [metadata.whole(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
+    found = [token for token in named if token is not None]
+    texts, kinds = (
+        metadata.texts("tokenizer.ggml.tokens"),
+        metadata.numbers("tokenizer.ggml.token_type"),
+    )
+    if texts and kinds and metadata.text("tokenizer.chat_template"):
+        template = metadata.text("tokenizer.chat_template") or ""
+        turns = {text for text in _TURN_ENDS if text in template}
+        control = [token for token, kind in enumerate(kinds) if kind == CONTROL]
+        found += [token for token in control if token < len(texts) and texts[token] in turns]
+    return list(dict.fromkeys(found))

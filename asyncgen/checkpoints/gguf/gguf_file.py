@@ -1,0 +1,322 @@
+"""Opens GGUF files: what they say, and where each tensor lies, without reading any.
+
+A model may lie in several files, ``name-00001-of-00003.gguf`` and so on; the first has the
+metadata of all.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from asyncgen.checkpoints.gguf.header_reader import LONGEST_KEY, HeaderReader, Numbers, Texts, Value
+from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES, UNSUPPORTED_TYPES, TensorType
+from asyncgen.checkpoints.hub import is_pointer
+from asyncgen.errors import ModelLoadError, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_MAGIC: Final = b"GGUF"
+_VERSIONS: Final = (2, 3)
+_MOST_KEYS: Final = 65_536
+_MOST_TENSORS: Final = 1 << 17
+"""The largest models have some thousands."""
+_MOST_SIDES: Final = 4
+_MOST_ALIGNMENT: Final = 1 << 16
+_ALIGNMENT: Final = "general.alignment"
+_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_MOST_SHARDS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """A tensor as it lies in a file.
+
+    Attributes:
+        file: The file.
+        name: Its name in it.
+        kind: Its type.
+        shape: The last side is that of a row, in which blocks lie one after the other.
+        offset: Its first byte, from the start of the file.
+    """
+
+    file: Path
+    name: str
+    kind: TensorType
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Its length in bytes."""
+        return math.prod(self.shape) // self.kind.numbers * self.kind.num_bytes
+
+    def read_blocks(self) -> bytes:
+        """Its blocks as they are.
+
+        Raises:
+            ModelLoadError: The file became shorter.
+        """
+        with self.file.open("rb") as stream:
+            stream.seek(self.offset)
+            data = stream.read(self.num_bytes)
+        if len(data) < self.num_bytes:
+            raise ModelLoadError(f"{self.file} became shorter while it was read")
+        return data
+
+
+class Metadata(Mapping[str, Value]):
+    """What a file says of itself, by key; complaints name the file and the key."""
+
+    def __init__(self, file: Path, values: Mapping[str, Value]) -> None:
+        """Take what was read.
+
+        Args:
+            file: The file.
+            values: Its metadata; arrays are read when they are asked for.
+        """
+        self.file = file
+        self._values = values
+
+    def __getitem__(self, key: str) -> Value:
+        """The value of a key."""
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """All keys."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._values)
+
+    def bad(self, key: str, allowed: str) -> ModelLoadError:
+        """A complaint about a key."""
+        value = self._values.get(key)
+        is_array = isinstance(value, Texts | Numbers)
+        shown = "an array" if is_array else shorten(value)
+        return ModelLoadError(f"{self.file}: `{key}` is {shown}: {allowed}")
+
+    def text(self, key: str) -> str | None:
+        """A text; ``None``: there is none."""
+        value = self._values.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.bad(key, "must be a text")
+
+    def whole(self, key: str) -> int | None:
+        """A whole number of at least 0; ``None``: there is none."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            raise self.bad(key, f"must be a whole number from 0 to {2**31 - 1}")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """A finite number; ``None``: there is none."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.bad(key, "must be a number")
+        if not math.isfinite(value):
+            raise self.bad(key, "must be finite")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """True or false; ``None``: it does not say."""
+        value = self._values.get(key)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.bad(key, "must be true or false")
+
+    def texts(self, key: str) -> list[str] | None:
+        """Several texts; ``None``: there are none."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Texts):
+            raise self.bad(key, "must be an array of texts")
+        return value.read()
+
+    def numbers(self, key: str) -> list[int] | list[float] | list[bool] | None:
+        """Several numbers; ``None``: there are none."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Numbers):
+            raise self.bad(key, "must be an array of numbers")
+        return value.read()
+
+
+@dataclass(frozen=True, slots=True)
+class GgufModel:
+    """A model in GGUF, from one file or several.
+
+    Attributes:
+        file: The first file.
+        metadata: What it says.
+        tensors: Where all tensors lie, by name.
+    """
+
+    file: Path
+    metadata: Metadata
+    tensors: Mapping[str, PackedTensor]
+
+
+def open_gguf(file: Path) -> GgufModel:
+    """Read the heads of a model's files.
+
+    Args:
+        file: One of them.
+
+    Raises:
+        ModelLoadError: A file is missing, or is not what its name says; names the field.
+    """
+    found = _SHARD.fullmatch(file.name)
+    if found is None:
+        return _open_one(file)
+    count = int(found["count"])
+    if not 1 <= count <= _MOST_SHARDS:
+        allowed = f"from 1 to {_MOST_SHARDS} are allowed"
+        raise ModelLoadError(f"{file} says that it is one of {count} files: {allowed}")
+    stem = found["stem"]
+    files = [file.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+    absent = [each.name for each in files if not each.is_file()]
+    if absent:
+        few = ", ".join(absent[:3])
+        raise ModelLoadError(
+            f"{len(absent)} of the {count} files of {file} are missing ({few}); download them all"
+        )
+    models = [_open_one(each) for each in files]
+    first, tensors = models[0], dict[str, PackedTensor]()
+    for model in models:
+        twice = next((name for name in model.tensors if name in tensors), None)
+        if twice is not None:
+            raise ModelLoadError(
+                f"{model.file}: tensor {shorten(twice)} is in another of the files as well; "
+                "download them again"
+            )
+        tensors.update(model.tensors)
+    stated = first.metadata.whole("split.count")
+    if stated is not None and stated != count:
+        raise first.metadata.bad("split.count", f"its name says that there are {count} files")
+    return GgufModel(first.file, first.metadata, tensors)
+
+
+def as_written(value: float) -> float:
+    """The shortest decimal number that is the same one in float32."""
+    try:
+        bits = struct.pack("<f", value)
+    except OverflowError:
+        return value
+    for digits in range(6, 10):
+        short = float(f"{value:.{digits}g}")
+        if struct.pack("<f", short) == bits:
+            return short
+    return value
+
+
+def _open_one(file: Path) -> GgufModel:
+    try:
+        if is_pointer(file):
+            raise ModelLoadError(
+                f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its "
+                "folder"
+            )
+        size = file.stat().st_size
+        with file.open("rb", buffering=0) as stream:
+            return _read_head(file, HeaderReader(file, stream, size), size)
+    except OSError as error:
+        raise ModelLoadError(f"{file} cannot be read ({error})") from error
+
+
+def _read_head(file: Path, cursor: HeaderReader, size: int) -> GgufModel:
+    if cursor.take(4, "its first four bytes") != _MAGIC:
+        raise ModelLoadError(f"{file} is no GGUF file: it does not begin with these letters")
+    version = cursor.whole("I", "the version")
+    if version not in _VERSIONS:
+        is_swapped = int.from_bytes(version.to_bytes(4, "big"), "little") in _VERSIONS
+        reason = "stores numbers in big-endian order" if is_swapped else f"is of version {version}"
+        raise ModelLoadError(
+            f"{file} {reason}: versions 2 and 3 in little-endian order are read; convert it anew"
+        )
+    count = cursor.whole("Q", "the number of tensors")
+    keys = cursor.whole("Q", "the number of keys")
+    for number, most, what in ((count, _MOST_TENSORS, "tensors"), (keys, _MOST_KEYS, "keys")):
+        if number > most:
+            raise cursor.bad(f"the number of {what}", f"is {number}, {most} are allowed")
+    metadata = Metadata(file, _read_metadata(cursor, keys))
+    alignment = 32
+    if _ALIGNMENT in metadata:
+        alignment = metadata.whole(_ALIGNMENT) or 0
+        if alignment & (alignment - 1) or not 1 <= alignment <= _MOST_ALIGNMENT:
+            allowed = f"must be a power of two up to {_MOST_ALIGNMENT}"
+            raise metadata.bad(_ALIGNMENT, allowed)
+    entries = [_read_tensor(file, cursor, index) for index in range(count)]
+    start = -(-cursor.place // alignment) * alignment
+    return GgufModel(file, metadata, _placed(cursor, entries, start, size, alignment))
+
+
+def _read_metadata(cursor: HeaderReader, count: int) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for index in range(count):
+        key = cursor.text(f"key {index}", LONGEST_KEY)
+        if key in values:
+            raise cursor.bad(f"key {shorten(key)}", "is there twice")
+        values[key] = cursor.value(f"`{key[:80]}`")
+    return values
+
+
+def _read_tensor(file: Path, cursor: HeaderReader, index: int) -> PackedTensor:
+    """One row of the table; its offset is still from the start of the tensors."""
+    name = cursor.text(f"the name of tensor {index}", LONGEST_KEY)
+    shown = f"tensor {shorten(name)}"
+    sides = cursor.whole("I", f"the number of sides of {shown}")
+    if not 1 <= sides <= _MOST_SIDES:
+        raise cursor.bad(shown, f"has {sides} sides, from 1 to {_MOST_SIDES} are allowed")
+    shape = tuple(cursor.whole("Q", f"a side of {shown}") for _ in range(sides))[::-1]
+    number = cursor.whole("I", f"the type of {shown}")
+    offset = cursor.whole("Q", f"the offset of {shown}")
+    if min(shape) < 1:
+        raise cursor.bad(shown, f"has a side of 0: {list(shape)}")
+    if number not in TENSOR_TYPES:
+        stated = UNSUPPORTED_TYPES.get(number, f"number {number}")
+        listed = ", ".join(kind.name for kind in TENSOR_TYPES.values())
+        raise ModelLoadError(
+            f"{file}: {shown} is of type {stated}, which is not read; use a file of {listed}"
+        )
+    kind = TENSOR_TYPES[number]
+    if shape[-1] % kind.numbers:
+        reason = f"has rows of {shape[-1]} numbers, blocks of {kind.name} have {kind.numbers}"
+        raise cursor.bad(shown, reason)
+    return PackedTensor(file, name, kind, shape, offset)
+
+
+def _placed(
+    cursor: HeaderReader, entries: list[PackedTensor], start: int, size: int, alignment: int
+) -> dict[str, PackedTensor]:
+    """The tensors by name, with their offsets from the start of the file."""
+    tensors: dict[str, PackedTensor] = {}
+    end = start
+    for entry in sorted(entries, key=lambda entry: entry.offset):
+        shown, offset = f"tensor {shorten(entry.name)}", start + entry.offset
+        if entry.offset % alignment:
+            raise cursor.bad(shown, f"begins at {entry.offset}, no multiple of {alignment}")
+        if offset + entry.num_bytes > size:
+            begins = f"begins at byte {offset} and has {shorten(entry.num_bytes)}"
+            raise cursor.bad(shown, f"{begins}, but the file has {size}")
+        if offset < end:
+            raise cursor.bad(shown, f"begins at byte {offset}, inside of another")
+        if entry.name in tensors:
+            raise cursor.bad(shown, "is there twice")
+        end = offset + entry.num_bytes
+        tensors[entry.name] = PackedTensor(entry.file, entry.name, entry.kind, entry.shape, offset)
+    return {entry.name: tensors[entry.name] for entry in entries}

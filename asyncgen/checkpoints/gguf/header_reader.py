@@ -1,0 +1,205 @@
+"""Reads the head of a GGUF file forwards, as far as it goes and no further.
+
+Every length is held to what is left of the file, and to bounds far beyond any file that exists,
+before anything is made of it: a hostile file costs no more than its refusal. Texts of an array are
+walked over in one tight loop and kept as the bytes that they are, until somebody asks for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from asyncgen.errors import ModelLoadError, shorten
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_STRING: Final = 8
+_ARRAY: Final = 9
+_FORMATS: Final = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+"""How `struct` spells each type of number."""
+
+_CHUNK: Final = 4 << 20
+_MOST_BYTES: Final = 256 << 20
+"""Of the head of a file, tensors excluded."""
+_MOST_TEXTS: Final = 4_000_000
+"""Texts in all arrays of a file: the largest vocabularies have 0.3 million, and as many merges."""
+_LONGEST_TEXT: Final = 16 << 20
+"""Bytes of one value; chat templates have 20,000."""
+LONGEST_KEY: Final = 65_535
+"""Bytes of a key or a name, as the format has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of an array, still as bytes.
+
+    Attributes:
+        data: Each with its length, eight bytes, before it.
+        count: How many there are.
+    """
+
+    data: bytes = field(repr=False)
+    count: int
+
+    def read(self) -> list[str]:
+        """All of them; what is no UTF-8 becomes replacement characters."""
+        texts, data, place = [], self.data, 0
+        unpack = struct.Struct("<Q").unpack_from
+        for _ in range(self.count):
+            start = place + 8
+            place = start + unpack(data, place)[0]
+            texts.append(data[start:place].decode("utf-8", "replace"))
+        return texts
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of an array, still as bytes.
+
+    Attributes:
+        data: In little-endian order.
+        format: One of `struct`.
+    """
+
+    data: bytes = field(repr=False)
+    format: str
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.data) // struct.calcsize(f"<{self.format}")
+
+    def read(self) -> list[int] | list[float] | list[bool]:
+        """All of them."""
+        return list(struct.unpack(f"<{self.count}{self.format}", self.data))
+
+
+Value = str | int | float | bool | Texts | Numbers
+"""What stands under a key."""
+
+
+class HeaderReader:
+    """A place in the head of a file.
+
+    Attributes:
+        place: Bytes behind it.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+        """Begin at the first byte.
+
+        Args:
+            path: For messages.
+            file: Open for reading bytes.
+            size: Its length in bytes.
+        """
+        self._path = path
+        self._file = file
+        self._size = size
+        self._data = bytearray()
+        self._texts = 0
+        self.place = 0
+
+    def bad(self, field_name: str, reason: str) -> ModelLoadError:
+        """A complaint about a field of the file."""
+        return ModelLoadError(f"{self._path}: {field_name} {reason}; download it again")
+
+    def take(self, count: int, field_name: str) -> bytes:
+        """The next bytes.
+
+        Args:
+            count: How many.
+            field_name: What they are, for a message.
+
+        Raises:
+            ModelLoadError: The file ends before.
+        """
+        start = self.place
+        self._reach(start + count, field_name)
+        self.place = start + count
+        return bytes(self._data[start : self.place])
+
+    def number(self, format_: str, field_name: str) -> int | float | bool:
+        """The next number, of a format of `struct`."""
+        size = struct.calcsize(f"<{format_}")
+        (found,) = struct.unpack(f"<{format_}", self.take(size, field_name))
+        value: int | float | bool = found
+        return value
+
+    def whole(self, format_: str, field_name: str) -> int:
+        """The next number where it is a whole one."""
+        return int(self.number(format_, field_name))
+
+    def text(self, field_name: str, longest: int = _LONGEST_TEXT) -> str:
+        """The next text; what is no UTF-8 becomes replacement characters."""
+        length = self.whole("Q", field_name)
+        if length > longest:
+            raise self.bad(field_name, f"is {length} bytes long, {longest} are allowed")
+        return self.take(length, field_name).decode("utf-8", "replace")
+
+    def value(self, field_name: str) -> Value:
+        """The next value, behind the number of its type."""
+        kind = self.whole("I", field_name)
+        if kind == _STRING:
+            return self.text(field_name)
+        if kind == _ARRAY:
+            return self._array(field_name)
+        return self.number(self._format(kind, field_name), field_name)
+
+    def _format(self, kind: int, field_name: str) -> str:
+        if kind not in _FORMATS:
+            raise self.bad(field_name, f"is of type {kind}, which there is not")
+        return _FORMATS[kind]
+
+    def _array(self, field_name: str) -> Texts | Numbers:
+        kind, count = self.whole("I", field_name), self.whole("Q", field_name)
+        if kind == _ARRAY:
+            raise self.bad(field_name, "is an array of arrays, which is not supported")
+        if kind == _STRING:
+            return self._text_array(count, field_name)
+        format_ = self._format(kind, field_name)
+        return Numbers(self.take(count * struct.calcsize(f"<{format_}"), field_name), format_)
+
+    def _text_array(self, count: int, field_name: str) -> Texts:
+        self._texts += count
+        if self._texts > _MOST_TEXTS:
+            allowed = f"{_MOST_TEXTS} are allowed in a file"
+            raise self.bad(field_name, f"is an array of {count} texts, {allowed}")
+        start = place = self.place
+        unpack, data = struct.Struct("<Q").unpack_from, self._data
+        for _ in range(count):
+            if place + 8 > len(data):
+                self._reach(place + 8, field_name)
+            place += 8 + unpack(data, place)[0]
+        self._reach(place, field_name)
+        self.place = place
+        return Texts(bytes(data[start:place]), count)
+
+    def _reach(self, end: int, field_name: str) -> None:
+        """Have so many bytes of the file in memory."""
+        if end > self._size:
+            has = f"and the file has {self._size} bytes"
+            raise self.bad(field_name, f"would end at byte {shorten(end)}, {has}")
+        if end > _MOST_BYTES:
+            allowed = f"heads of {_MOST_BYTES} bytes are allowed"
+            raise self.bad(field_name, f"ends at byte {end}, {allowed}")
+        while len(self._data) < end:
+            read = self._file.read(max(_CHUNK, end - len(self._data)))
+            if not read:
+                raise self.bad(field_name, "is not there: the file became shorter")
+            self._data += read

@@ -1,0 +1,160 @@
+r"""How text is cut before byte-level BPE, by the name in ``tokenizer.ggml.pre``.
+
+Each way is what the ``tokenizer.json`` of the models that the name stands for says: a list of
+steps, each a regular expression whose matches stand alone, or a step of the `tokenizers` library.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Punctuation, Sequence, Split
+
+_ENDINGS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CL100K: Final = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
+"""GPT-4's, and Llama 3's."""
+_QWEN2: Final = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
+_QWEN35: Final = (
+    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_O200K: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_ENDINGS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_ENDINGS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""GPT-4o's."""
+_TEKKEN: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_MARKED: Final = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK_V3: Final = (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _MARKED)
+
+_RUN: Final = r"\p{N}+"
+_THREES: Final = r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})*)\z)|\p{N}{3}"
+"""Digits in threes, counted from the last one, of a run that stands alone: what is to come is
+looked at once for all of them."""
+_ASIAN: Final = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
+    "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
+    "\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
+)
+_EAST: Final = (
+    "[\uac00-\ud7a3\u3131-\u318e]+"
+    "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+)
+"""Korean, punctuation of the East, Bopomofo, and Chinese and Japanese."""
+_YOUTU: Final = _O200K.replace(r"\p{N}{1,3}", r"\p{N}")
+_NOT_HAN: Final = r"&&[^\p{Han}]"
+_KIMI: Final = (
+    r"[\p{Han}]+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}{_NOT_HAN}]*[{_LOWER}{_NOT_HAN}]+{_ENDINGS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}{_NOT_HAN}]+[{_LOWER}{_NOT_HAN}]*{_ENDINGS}?"
+    rf"|\p{{N}}{{1,3}}|{_REST}"
+)
+_EXAONE_MOE: Final = (
+    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+
+_STEPS: Final[dict[str, tuple[str, ...]]] = {
+    "llama-bpe": (_CL100K,),
+    "qwen2": (_QWEN2,),
+    "qwen35": (_QWEN35,),
+    "gpt-4o": (_O200K,),
+    "tekken": (_TEKKEN,),
+    "deepseek-v3": _DEEPSEEK_V3,
+    "afmoe": (_RUN, _THREES, _ASIAN, _MARKED),
+    "exaone-moe": (_EXAONE_MOE,),
+    "kimi-k2": (_KIMI,),
+    "youtu": (_EAST, _YOUTU),
+}
+"""Regular expressions alone, one after the other."""
+
+_SAME: Final = {
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "falcon3": "llama-bpe",
+    "pixtral": "llama-bpe",
+    "lfm2": "llama-bpe",
+    "dbrx": "llama-bpe",
+    "smaug-bpe": "llama-bpe",
+    "chatglm-bpe": "llama-bpe",
+    "glm4": "llama-bpe",
+    "deepseek-r1-qwen": "qwen2",
+    "stablelm2": "qwen2",
+    "megrez": "qwen2",
+    "hunyuan": "qwen2",
+    "solar-open": "qwen2",
+    "llama4": "gpt-4o",
+    "minimax-m2": "gpt-4o",
+    "kanana2": "gpt-4o",
+    "default": "gpt2",
+    "gpt-2": "gpt2",
+    "phi-2": "gpt2",
+    "olmo": "gpt2",
+    "jais": "gpt2",
+    "mpt": "gpt2",
+    "exaone4": "gpt2",
+    "trillion": "gpt2",
+    "granite-docling": "gpt2",
+    "starcoder": "digits",
+    "smollm": "digits",
+    "refact": "digits",
+    "command-r": "digits",
+    "codeshell": "digits",
+    "exaone": "digits",
+    "minerva-7b": "digits",
+    "hunyuan-dense": "deepseek-v3",
+    "falcon": "falcon",
+}
+"""Names of the same way."""
+
+WHOLE_FIRST: Final = frozenset({"llama-bpe", "tekken", "youtu", "kimi-k2"})
+"""Ways after which a piece that is a token is not put together by merges."""
+
+BEGINS: Final = frozenset({"llama-bpe", "tekken"})
+"""Ways of models whose texts begin with a token of their own, where the file does not say it."""
+
+
+def pre_tokenizer_name(pre: str) -> str | None:
+    """The way that a name stands for; ``None``: it is not known.
+
+    Args:
+        pre: What ``tokenizer.ggml.pre`` says.
+    """
+    way = _SAME.get(pre, pre)
+    return way if way in _STEPS or way in ("gpt2", "digits", "falcon") else None
+
+
+def pre_tokenizer_names() -> list[str]:
+    """All names that are known."""
+    return sorted({*_STEPS, *_SAME} - {"gpt2", "digits"})
+
+
+def make_pre_tokenizer(way: str) -> PreTokenizer:
+    """The steps of a way.
+
+    Args:
+        way: One of `pre_tokenizer_name`.
+    """
+    by_bytes = ByteLevel(add_prefix_space=False, use_regex=way not in _STEPS)
+    if way == "gpt2":
+        return by_bytes
+    if way == "digits":
+        return Sequence([Digits(individual_digits=True), by_bytes])
+    if way == "falcon":
+        threes = Split(Regex("[0-9][0-9][0-9]"), "isolated")
+        return Sequence(
+            [Punctuation("contiguous"), by_bytes, Digits(individual_digits=False), threes]
+        )
+    return Sequence([*(Split(Regex(each), "isolated") for each in _STEPS[way]), by_bytes])

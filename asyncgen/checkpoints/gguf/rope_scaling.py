@@ -1,0 +1,125 @@
+"""How rotary positions are stretched: from metadata and tensors to what a ``config.json`` says.
+
+llama.cpp stores what Llama 3's rule makes of the frequencies, and not the rule: the rule is found
+again where its usual numbers give the same, and else the divisors are kept as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncgen.checkpoints.gguf.gguf_file import as_written
+from asyncgen.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from asyncgen.checkpoints.gguf.gguf_file import GgufModel
+
+_MOST: Final = 4096
+"""Pairs of a head."""
+_PAIR: Final = ("rope_factors_long", "rope_factors_short")
+"""Tensors without ``.weight`` that have no use alone."""
+_ORIGINAL: Final = 8192
+"""Positions that all models with Llama 3's rule had at first."""
+
+
+def rope_scaling(
+    model: GgufModel, prefix: str, context: int, theta: float, read: Callable[[str], list[float]]
+) -> Mapping[str, Any] | None:
+    """What stands under ``rope_scaling``; ``None``: nothing is stretched.
+
+    Args:
+        model: The file.
+        prefix: What its keys begin with, such as ``"llama."``.
+        context: Its context length.
+        theta: Base of the wavelengths.
+        read: Reads a tensor of one side by its name.
+
+    Raises:
+        ModelLoadError: A key is of the wrong kind, a kind of stretching is not known, or a tensor
+            of it is missing or holds what divides nothing.
+    """
+    metadata, key = model.metadata, f"{prefix}rope.scaling."
+    is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
+    if not is_number or not 0 < theta < math.inf:
+        raise metadata.bad(f"{prefix}rope.freq_base", "must be a finite number above 0")
+
+    def divisors(name: str) -> list[float]:
+        found = read(name)
+        if not all(0 < one < math.inf for one in found):
+            raise ModelLoadError(f"{model.file}: tensor {name} must hold finite numbers above 0")
+        return found
+
+    original = metadata.whole(f"{key}original_context_length")
+    for name in ("rope_freqs", *_PAIR):
+        tensor = model.tensors.get(f"{name}.weight")
+        if tensor is not None and (len(tensor.shape) > 1 or tensor.shape[0] > _MOST):
+            raise ModelLoadError(f"{model.file}: tensor {name}.weight is no list of divisors")
+        if name in _PAIR and tensor is None and any(f"{n}.weight" in model.tensors for n in _PAIR):
+            raise ModelLoadError(f"{model.file} has no tensor {name}.weight beside the other one")
+    if "rope_factors_long.weight" in model.tensors:
+        found = {
+            "rope_type": "longrope",
+            "long_factor": divisors("rope_factors_long.weight"),
+            "short_factor": divisors("rope_factors_short.weight"),
+            "original_max_position_embeddings": original or context,
+        }
+        attention = metadata.number(f"{key}attn_factor")
+        return {**found, "attention_factor": attention} if attention else found
+    if "rope_freqs.weight" in model.tensors:
+        return _from_divisors(divisors("rope_freqs.weight"), theta, context)
+    kind = metadata.text(f"{key}type") or "none"
+    factor = metadata.number(f"{key}factor") or metadata.number(f"{prefix}rope.scale_linear")
+    if kind == "none" or not factor:
+        return {"rope_type": "linear", "factor": factor} if factor and kind != "none" else None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    if kind != "yarn":
+        raise metadata.bad(f"{key}type", "supported are none, linear, yarn and longrope")
+    numbers = {
+        "beta_fast": f"{key}yarn_beta_fast",
+        "beta_slow": f"{key}yarn_beta_slow",
+        "attention_factor": f"{key}attn_factor",
+        "mscale": f"{key}yarn_log_multiplier",
+        "mscale_all_dim": f"{key}yarn_log_multiplier",
+        "llama_4_scaling_beta": f"{prefix}attention.temperature_scale",
+    }
+    given = {name: metadata.number(place) for name, place in numbers.items()}
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": original or context,
+        **{name: as_written(number) for name, number in given.items() if number},
+    }
+
+
+def _from_divisors(divisors: Sequence[float], theta: float, context: int) -> Mapping[str, Any]:
+    """Llama 3's rule, where it gives these divisors, or else the divisors."""
+    factor = round(max(divisors), 4)
+    if factor >= 1:
+        rule = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0}
+        rule |= {"high_freq_factor": 4.0, "original_max_position_embeddings": _ORIGINAL}
+        made = _divisors(len(divisors), theta, factor)
+        pairs = zip(made, divisors, strict=True)
+        if all(math.isclose(ours, theirs, rel_tol=1e-5) for ours, theirs in pairs):
+            return rule
+    return {
+        "rope_type": "longrope",
+        "long_factor": list(divisors),
+        "short_factor": list(divisors),
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": context,
+    }
+
+
+def _divisors(pairs: int, theta: float, factor: float) -> list[float]:
+    """What Llama 3's rule divides each frequency by, with its usual numbers."""
+    made = []
+    for pair in range(pairs):
+        wavelength = 2 * math.pi * theta ** (pair / pairs)
+        share = (_ORIGINAL / wavelength - 1) / 3
+        share = min(max(share, 0.0), 1.0)
+        made.append(1 / ((1 - share) / factor + share))
+    return made

@@ -1,0 +1,157 @@
+"""Loading: a model of the class that its family is known by, and a tokenizer."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.checkpoints.hub import resolve
+from asyncgen.errors import InvalidRequestError, UnsupportedModelError
+from asyncgen.generation.config.rules import require
+from asyncgen.reference.family_classes import CLASSES
+from asyncgen.reference.model_loader import load_core
+from asyncgen.reference.pretrained_model import PreTrainedModel
+from asyncgen.runtime.progress import progress_option
+from asyncgen.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import os
+
+    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.runtime.progress import ProgressOption
+
+__all__ = ["PreTrainedModel", "load_model", "load_tokenizer", "set_seed"]
+
+
+def load_model(
+    source: str | os.PathLike[str],
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    progress: ProgressOption = None,
+    quantize: Packing | None = None,
+    has_encoder: bool | None = None,
+    subfolder: str = "",
+) -> PreTrainedModel:
+    """Load a model.
+
+    Load it on the thread that will compute: a second computing thread costs speed.
+
+    Args:
+        source: ``"demo"``, a folder, a GGUF file, or the id of a repository on the hub, with
+            ``:Q4_K_M`` or ``:file.gguf`` behind it for a GGUF file in it.
+        device: Where to compute; ``None`` is CUDA where there is one, else the CPU.
+        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        revision: Branch, tag or commit on the hub.
+        token: Access token for the hub.
+        cache_dir: Where downloads are kept.
+        local_files_only: Never download.
+        progress: How far downloads and loading are. ``None``: a bar on the terminal, where they
+            take longer than a second; ``False``: nothing; or what is called with what is done, how
+            much, and how much in all.
+        quantize: ``"int8"`` or ``"int4"`` packs weights while they are read, 32 inputs a scale:
+            a half and a quarter of the memory of bfloat16, and a stream that is as much faster as
+            memory is what it waits for. The table of embeddings and the head take 8 bits.
+        has_encoder: Refuse a model that has, or has not, an encoder; ``None`` takes either.
+        subfolder: Folder of the checkpoint inside of the source.
+
+    Returns:
+        The model, of the class that its family is known by, such as `LlamaForCausalLM`; one with an
+        encoder is a `Seq2SeqModel` too.
+
+    Raises:
+        ModelLoadError: There is no such checkpoint, or it cannot be read.
+        UnsupportedModelError: Its ``model_type`` has no implementation, or is of the other kind.
+        InvalidRequestError: The device or the dtype is none.
+    """
+
+    def check(config: ModelConfig) -> None:
+        if has_encoder is not None and config.is_encoder_decoder is not has_encoder:
+            right = "AutoModelForCausalLM" if has_encoder else "AutoModelForSeq2SeqLM"
+            raise UnsupportedModelError(
+                f"{config.model_type!r} is loaded with `{right}`, or with `load_model`"
+            )
+
+    loaded = load_core(
+        source,
+        device=device,
+        dtype=dtype,
+        progress=progress,
+        quantize=quantize,
+        check=check,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        subfolder=subfolder,
+    )
+    return CLASSES[loaded.core.family.class_name].from_loaded(loaded)
+
+
+def load_tokenizer(
+    source: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    add_prefix_space: bool | None = None,
+    subfolder: str = "",
+    progress: ProgressOption = None,
+) -> Tokenizer:
+    """Load a tokenizer; parameters as in :func:`load_model`.
+
+    Args:
+        source: As in :func:`load_model`.
+        revision: Branch, tag or commit on the hub.
+        token: Access token for the hub.
+        cache_dir: Where downloads are kept.
+        local_files_only: Never download.
+        add_prefix_space: Whether a text is split as if a space stood before it; ``None`` leaves it
+            to the files.
+        subfolder: Folder of the tokenizer inside of the source.
+        progress: As in :func:`load_model`, for downloads.
+
+    Raises:
+        ModelLoadError: There is no such tokenizer, or it cannot be read.
+    """
+    require("progress", progress, progress_option)
+    folder = resolve(
+        source,
+        weights=False,
+        progress=progress,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        subfolder=subfolder,
+    )
+    tokenizer = Tokenizer.from_folder(folder, add_prefix_space=add_prefix_space)
+    tokenizer.name_or_path = str(source)
+    return tokenizer
+
+
+def set_seed(seed: int) -> None:
+    """Seed the generators of Python, torch, and numpy if it is in use.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+
+    Raises:
+        InvalidRequestError: The seed is out of range.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InvalidRequestError("seed", seed, "give an integer from 0 to 2**32 - 1")
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)

@@ -1,0 +1,274 @@
+"""Loading: from a folder to a module that computes, and the defaults of its generation."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.checkpoints.checkpoint import open_checkpoint
+from asyncgen.checkpoints.embedding_settings import read_embedding_settings
+from asyncgen.checkpoints.gguf.config import config_of
+from asyncgen.checkpoints.gguf.embedding_defaults import embedding_settings
+from asyncgen.checkpoints.gguf.file_choice import is_single
+from asyncgen.checkpoints.gguf.generation_defaults import generation_values
+from asyncgen.checkpoints.gguf.gguf_file import open_gguf
+from asyncgen.checkpoints.gguf.tensor_mapping import gguf_checkpoint, gguf_rules
+from asyncgen.checkpoints.hub import read_json, resolve
+from asyncgen.checkpoints.mxfp4 import METHOD, join_pairs
+from asyncgen.checkpoints.packed.packing_plan import packing_of
+from asyncgen.checkpoints.packed.quantise import check_packing
+from asyncgen.checkpoints.packed.quantized_checkpoint import METHODS, join_packed
+from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.families.config import ModelConfig
+from asyncgen.families.config.shape_check import check_sizes
+from asyncgen.families.config.stored_spelling import fit_to_stored
+from asyncgen.families.plans.text_part import text_config, text_tensors
+from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
+from asyncgen.generation.config.rules import require
+from asyncgen.models.core import make_core
+from asyncgen.runtime.progress import progress_option
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from asyncgen.checkpoints.checkpoint import Checkpoint
+    from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
+    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.models.decoder import DecoderLM
+    from asyncgen.runtime.progress import ProgressOption
+
+
+_QUANTISED = "quantization_config"
+
+_log = logging.getLogger("asyncgen.models")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was loaded.
+
+    Attributes:
+        core: The module, ready to compute.
+        generation_config: Defaults of its generation.
+        source: Where it came from.
+        checkpoint: Its files.
+        embedding_settings: Defaults of its embeddings.
+    """
+
+    core: DecoderLM
+    generation_config: GenerationConfig
+    source: str
+    checkpoint: Checkpoint
+    embedding_settings: EmbeddingSettings
+
+
+def load_core(
+    source: str | os.PathLike[str],
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    progress: ProgressOption = None,
+    quantize: Packing | None = None,
+    check: Callable[[ModelConfig], None] | None = None,
+    **address: Any,
+) -> Loaded:
+    """Load the weights of a model.
+
+    Args:
+        source: ``"demo"``, a folder, a GGUF file, or the id of a repository on the hub; see
+            `asyncgen.checkpoints.hub.resolve`.
+        device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
+        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        progress: How far downloads and loading are: a bar, nothing, or what is called.
+        quantize: What weights are packed to while they are read; ``None``: they stay as they are.
+        check: May refuse a configuration, before any weight is read.
+        **address: As those of `asyncgen.checkpoints.hub.resolve`.
+
+    Raises:
+        ModelLoadError: There is no such checkpoint, or it cannot be read.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+        InvalidRequestError: The device or the dtype is none.
+    """
+    require("progress", progress, progress_option)
+    check_packing(quantize)
+    chosen = _check_device(device)
+    place = resolve(source, progress=progress, **address)
+    if is_single(place):
+        return _load_gguf(place, str(source), chosen, dtype, progress, quantize, check)
+    stored = _read_file(place)
+    text = text_config(stored)
+    raw = stored if text is None else text
+    # The model is what its weights were widened to, and is saved as that.
+    raw = {key: value for key, value in raw.items() if key != _QUANTISED}
+    config = ModelConfig.from_hf(raw)
+    if check is not None:
+        check(config)
+    generation_config = _read_generation_config(place, config)
+    checkpoint = open_checkpoint(place)
+    method = _quantisation(stored)
+    if method is not None and quantize is not None:
+        raise InvalidRequestError(
+            "quantize", quantize, f"the weights are packed already ({method}); leave it out"
+        )
+    if method in METHODS:
+        checkpoint = join_packed(checkpoint, stored[_QUANTISED])
+    elif method is not None:
+        checkpoint = join_pairs(checkpoint)
+    if text is not None:
+        checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
+        _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
+    config = fit_to_stored(config, checkpoint.tensors.keys())
+    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    kind = resolve_dtype(dtype, raw, checkpoint)
+    with torch.device("meta"):
+        core = make_core(config, dtype=kind)
+    load_weights(
+        core,
+        checkpoint.below(_stack_prefix(config)),
+        device=chosen,
+        progress=progress,
+        quantize=quantize,
+    )
+    embedding_settings = read_embedding_settings(place, raw, config.hidden_size)
+    return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
+
+
+def _load_gguf(
+    file: Path,
+    source: str,
+    device: torch.device,
+    dtype: str | torch.dtype | None,
+    progress: ProgressOption,
+    quantize: Packing | None,
+    check: Callable[[ModelConfig], None] | None,
+) -> Loaded:
+    """Load a model in GGUF; its parameters become those of its family."""
+    model = open_gguf(file)
+    raw = config_of(model)
+    config = ModelConfig.from_hf(raw)
+    if check is not None:
+        check(config)
+    defaults = generation_values(model.metadata)
+    try:
+        generation_config = GenerationConfig(**defaults)
+    except (ValueError, TypeError) as error:
+        raise ModelLoadError(f"{file}: its defaults of generation: {error}") from error
+    settings = embedding_settings(model, config.hidden_size)
+    checkpoint = gguf_checkpoint(model, config)
+    if quantize is not None and any(each.packed for each in checkpoint.tensors.values()):
+        raise InvalidRequestError("quantize", quantize, "the file is packed already; leave it out")
+    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    kind = resolve_dtype(dtype, raw, checkpoint)
+    with torch.device("meta"):
+        core = make_core(config, dtype=kind)
+    rules = gguf_rules(model, config)
+    load_weights(core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize)
+    return Loaded(core, generation_config, source, checkpoint, settings)
+
+
+def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
+    """Read the configuration of a checkpoint, without its weights.
+
+    Args:
+        source: As that of `load_core`.
+        **address: Likewise.
+
+    Raises:
+        ModelLoadError: There is none, or it cannot be read.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+    """
+    place = resolve(source, weights=False, **address)
+    if is_single(place):
+        return ModelConfig.from_hf(config_of(open_gguf(place)))
+    raw = _read_file(place)
+    return ModelConfig.from_hf(text_config(raw) or raw)
+
+
+def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
+    """A folder's ``config.json``, and which of its tensors are matrices that can be packed.
+
+    Raises:
+        ModelLoadError: It cannot be read, or is packed already.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+    """
+    stored = _read_file(folder)
+    method = _quantisation(stored)
+    if method is not None:
+        raise ModelLoadError(f"{folder} is packed already ({method})")
+    checkpoint = open_checkpoint(folder)
+    described = ModelConfig.from_hf(text_config(stored) or stored)
+    config = fit_to_stored(described, checkpoint.tensors.keys())
+    with torch.device("meta"):
+        core = make_core(config, dtype=torch.float32)
+    prefix = _stack_prefix(config)
+    found: set[str] = set()
+    for rule in core.weight_map():
+        module = core.get_submodule(rule.target.rpartition(".")[0])
+        if packing_of(module, rule, "int4") != "int4" or rule.transposed:
+            continue
+        for name in rule.sources:
+            found |= {name, name.removeprefix(prefix)}
+    return stored, found
+
+
+def _stack_prefix(config: ModelConfig) -> str:
+    """First part of the names of all stored weights but the head's, with its dot."""
+    stack, dot, _ = config.names["embed_tokens"].partition(".")
+    return stack + dot if dot else ""
+
+
+def _read_file(folder: Path) -> dict[str, Any]:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelLoadError(
+            f"{folder} has no config.json, so it is no checkpoint; give the folder that has one"
+        )
+    raw = read_json(file)
+    method = _quantisation(raw)
+    if method not in (None, METHOD, *METHODS):
+        raise ModelLoadError(
+            f"{folder} is quantised ({method}), which is not supported; "
+            "use the model that it was made of"
+        )
+    return raw
+
+
+def _quantisation(raw: Mapping[str, Any]) -> str | None:
+    """How a ``config.json`` says that weights are quantised; ``None``: they are not."""
+    stated = raw.get(_QUANTISED)
+    if not stated:
+        return None
+    named = stated.get("quant_method") if isinstance(stated, dict) else None
+    return named[:40] if isinstance(named, str) else "unknown method"
+
+
+def _read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        return GenerationConfig.from_model_config(config)
+    try:
+        return GenerationConfig.from_pretrained(folder)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ModelLoadError(
+            f"{file}: {error}; correct the file, or take it away to do without its defaults"
+        ) from error
+
+
+def _check_device(device: str | int | torch.device | None) -> torch.device:
+    if device is None or device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InvalidRequestError(
+            "device", device, f"it cannot be used ({reason}); use 'cpu'"
+        ) from error
+    return chosen

@@ -1,0 +1,486 @@
+"""A model as code written for the reference documents expects it: called, and asked to generate.
+
+:class:`PreTrainedModel` is a thin face; the computing is done by its ``core``, a plain module of
+``asyncgen.models``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
+from asyncgen.checkpoints.hub import checked_folder, write_text
+from asyncgen.checkpoints.saving import save_weights, shard_bytes
+from asyncgen.checkpoints.tensor_reader import find_broken, tell_broken
+from asyncgen.checkpoints.weight_loading import check_dtype
+from asyncgen.engine.setup.model_in_use import require_unattached
+from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
+from asyncgen.families.arch.registry import FAMILIES
+from asyncgen.families.config.editable_config import EditableConfig
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.rules import Range, require
+from asyncgen.generation.generate.mixin import GenerationMixin
+from asyncgen.generation.outputs import CausalLMOutputWithPast
+from asyncgen.models.contexts import dense_context
+from asyncgen.models.embeddings import (
+    InputEmbeddings,
+    OutputEmbeddings,
+    check_table,
+    count_parameters,
+    replace_table,
+    resized,
+)
+from asyncgen.reference.continuous_batching.mixin import ContinuousMixin
+from asyncgen.reference.forward_arguments import (
+    call_settings,
+    check_cache,
+    check_cache_position,
+    check_mask,
+    embeddings_of,
+    loss_of,
+    states_to_project,
+    wrong_shape,
+)
+from asyncgen.reference.from_pretrained_options import ModelOptions, model_arguments, shows
+from asyncgen.reference.model_loader import Loaded, load_core
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from typing import Unpack
+
+    from asyncgen.cache.caches import Cache
+    from asyncgen.families.config import ModelConfig
+    from asyncgen.models.decoder import DecoderLM
+
+
+class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
+    """A causal language model that is ready to run.
+
+    It computes no gradients and stays in evaluation mode. Weights are laid out for speed, so
+    ``parameters()`` does not show all of them; ``to`` moves and converts them as usual.
+
+    Attributes:
+        core: The module that computes.
+        config: What ``config.json`` says. Token ids, the defaults of a call and attributes of your
+            own can be set; what the network was built from is read-only.
+        generation_config: Defaults of :meth:`generate`.
+        name_or_path: Where the model came from.
+        embedding_settings: How its hidden states become the vector of a text.
+        model_type: The family of this class; ``None`` for no certain one.
+        has_encoder: Whether models of this class have an encoder.
+    """
+
+    model_type: ClassVar[str | None] = None
+    has_encoder: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        core: DecoderLM,
+        generation_config: GenerationConfig | None = None,
+        name_or_path: str = "",
+    ) -> None:
+        """Wrap a module whose weights are there.
+
+        Args:
+            core: The module.
+            generation_config: Defaults of ``generate``; ``None`` derives them from the model's
+                configuration.
+            name_or_path: Where the model came from.
+        """
+        super().__init__()
+        self.core = core
+        self.config = EditableConfig(core.config)
+        if generation_config is None:
+            generation_config = GenerationConfig.from_model_config(core.config)
+        self.generation_config = generation_config
+        self.name_or_path = name_or_path
+        self.embedding_settings = EmbeddingSettings()
+        super().train(False)
+
+    @classmethod
+    @shows(ModelOptions)
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        **options: Unpack[ModelOptions],
+    ) -> Self:
+        """Load a model of this class.
+
+        Args:
+            pretrained_model_name_or_path: ``"demo"``, a folder, or the id of a repository.
+            **options: See `from_pretrained_options.ModelOptions`. Anything else is an error
+                that names it, unless it is off.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+            ModelLoadError: There is no such checkpoint, or it cannot be read.
+            UnsupportedModelError: It is a model of another family, or of none that is known.
+        """
+        where = f"{cls.__name__}.from_pretrained"
+        arguments, values, config = model_arguments(options, where)
+        loaded = load_core(pretrained_model_name_or_path, check=cls._check_family, **arguments)
+        return cls.from_loaded(loaded).configured(values, config)
+
+    @classmethod
+    def from_loaded(cls, loaded: Loaded) -> Self:
+        """Wrap what was loaded, and run one token.
+
+        A step costs a few hundredths of a load; looking at every weight would cost a fifth of it.
+
+        Args:
+            loaded: Of this class.
+
+        Raises:
+            ModelLoadError: A weight that every token meets is NaN. (Queries and keys, whose NaN
+                attention hides, were looked at when they were read.)
+        """
+        model = cls(loaded.core, loaded.generation_config, loaded.source)
+        model.embedding_settings = loaded.embedding_settings
+        ids = torch.zeros(1, 1, dtype=torch.int64)
+        decoder = {"decoder_input_ids": ids} if loaded.core.family.has_encoder else {}
+        logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits
+        if bool(logits.isnan().any()):
+            # Without one, the dtype is too narrow for this token: others may well be served.
+            broken = find_broken(loaded.checkpoint)
+            if broken is not None:
+                raise ModelLoadError(tell_broken(loaded.checkpoint, broken))
+        return model
+
+    def configured(self, values: Mapping[str, Any], config: EditableConfig | None) -> Self:
+        """Set what a caller of ``from_pretrained`` gave of the configuration.
+
+        Args:
+            values: Values by name.
+            config: Another configuration, whose changes are taken over.
+
+        Raises:
+            InvalidRequestError: That one describes another network.
+        """
+        if config is not None:
+            if not config.describes(self.core.config):
+                allowed = "it describes another network than the checkpoint holds"
+                raise InvalidRequestError("config", config.model_type, allowed)
+            values = {**config.changes, **values}
+        self.config.update(values)
+        return self
+
+    @classmethod
+    def _check_family(cls, config: ModelConfig) -> None:
+        is_other = cls.model_type not in (None, config.model_type)
+        if is_other or config.is_encoder_decoder != cls.has_encoder:
+            own = f"of type {cls.model_type!r}"
+            if cls.model_type is None:
+                own = "with an encoder" if cls.has_encoder else "without an encoder"
+            right = FAMILIES[config.model_type].class_name
+            raise UnsupportedModelError(
+                f"`{cls.__name__}` loads models {own}, and this one is "
+                f"{config.model_type!r}; load it with `{right}`, or with an Auto class"
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.core.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return self.core.dtype
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode.
+
+        Raises:
+            InvalidRequestError: Training was asked for.
+        """
+        if mode:
+            raise InvalidRequestError("mode", mode, "these models run and do not train")
+        return super().train(False)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move or convert the model: ``to("cuda")``, ``to(torch.bfloat16)``.
+
+        Args:
+            *args: As those of `torch.nn.Module.to`.
+            **kwargs: Likewise.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            InvalidRequestError: An engine runs on it, or it cannot run in that dtype.
+        """
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        device = self.device if device is None else device
+        dtype = self.dtype if dtype is None else check_dtype(dtype)
+        is_here = device.type == self.device.type and device.index in (None, self.device.index)
+        if is_here and dtype == self.dtype:
+            return self
+        require_unattached(self, "to", dtype if is_here else device)
+        return super().to(device, dtype)
+
+    def float(self) -> Self:
+        """Convert to float32; see :meth:`to`."""
+        return self.to(torch.float32)
+
+    def double(self) -> Self:
+        """Convert to float64; see :meth:`to`."""
+        return self.to(torch.float64)
+
+    def half(self) -> Self:
+        """Convert to float16; see :meth:`to`."""
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> Self:
+        """Convert to bfloat16; see :meth:`to`."""
+        return self.to(torch.bfloat16)
+
+    def cpu(self) -> Self:
+        """Move to the CPU; see :meth:`to`."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | torch.device | None = None) -> Self:
+        """Move to a GPU; see :meth:`to`."""
+        at = f"cuda:{device}" if isinstance(device, int) else device
+        return self.to(at or "cuda")
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """How many parameters the model has; what is tied counts once.
+
+        Args:
+            only_trainable: Count those that are trained: none is, these models run only.
+            exclude_embeddings: Leave out the tables of tokens, positions and position biases.
+        """
+        if only_trainable:
+            return 0
+        return count_parameters(self.core, exclude_embeddings=exclude_embeddings)
+
+    def can_generate(self) -> bool:
+        """Whether `generate` works: always."""
+        return True
+
+    def get_input_embeddings(self) -> InputEmbeddings:
+        """The embedding table: call it with ids, or read and write its ``weight`` ``[V, E]``."""
+        return InputEmbeddings(self.core, self._before_opening)
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Compute with another embedding table; a tied head follows.
+
+        Args:
+            value: A module with a ``weight`` ``[V, E]``, such as ``nn.Embedding``. The weight is
+                shared where its dtype and device are the model's. With a head that is not tied, V
+                stays what it is.
+
+        Raises:
+            InvalidRequestError: It is something else, or an engine runs on the model.
+        """
+        table = check_table(value, self.core)
+        require_unattached(self, "value", type(value).__name__)
+        # Its owner may write to it at any time.
+        self.core.lm_head.is_in_place |= self.core.config.tie_word_embeddings
+        replace_table(self.core, table)
+        self.config.describe(self.core.config)
+
+    def get_output_embeddings(self) -> OutputEmbeddings:
+        """The output head: call it with hidden states, or read and write its ``weight``."""
+        return OutputEmbeddings(self.core, self._before_opening)
+
+    def tie_weights(self) -> None:
+        """Do nothing: a tied head computes with the embedding table at any time."""
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> InputEmbeddings:
+        """Give the vocabulary more ids, or fewer; table and head keep the rows of those that stay.
+
+        Args:
+            new_num_tokens: How many; ``None`` leaves them.
+            pad_to_multiple_of: Round up to a multiple of this.
+            mean_resizing: Whether each new row is the mean of the old ones; otherwise they are
+                drawn by torch's generator, with the ``initializer_range`` of the configuration.
+
+        Returns:
+            The embedding table.
+
+        Raises:
+            InvalidRequestError: A number is none, or an engine runs on the model.
+        """
+        size = self.core.config.vocab_size
+        for name, value in (
+            ("new_num_tokens", new_num_tokens),
+            ("pad_to_multiple_of", pad_to_multiple_of),
+        ):
+            if value is not None:
+                require(name, value, Range(1, whole=True))
+        wanted = size if new_num_tokens is None else new_num_tokens
+        if pad_to_multiple_of is not None:
+            wanted = -(-wanted // pad_to_multiple_of) * pad_to_multiple_of
+        if wanted == size:
+            return self.get_input_embeddings()
+        require_unattached(self, "new_num_tokens", wanted)
+        std = None if mean_resizing else float(self.config.to_dict().get("initializer_range", 0.02))
+        core = self.core
+        table = resized(core.embed_tokens.dense_weight().to(core.dtype), wanted, std=std)
+        tied = core.config.tie_word_embeddings
+        head = None if tied else resized(core.lm_head.dense_weight(), wanted, std=std)
+        # What is new in the bias of a tied head is zero, as in the reference.
+        replace_table(core, table, head, has_mean=mean_resizing and not tied)
+        self.config.describe(core.config)
+        return self.get_input_embeddings()
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        state_dict: None = None,
+        push_to_hub: bool = False,
+        max_shard_size: int | str = "50GB",
+        safe_serialization: bool = True,
+        variant: None = None,
+    ) -> None:
+        """Save to a folder, from which this library and the reference load the model alike.
+
+        Writes ``config.json`` with what was set on ``config``, ``generation_config.json`` and the
+        weights, in the model's dtype. Weights that were saved there before are replaced.
+
+        Args:
+            save_directory: The folder; made where it does not exist.
+            is_main_process: ``False`` writes nothing: another process does.
+            state_dict: The model's own weights are saved, so anything else is an error.
+            push_to_hub: Nothing is uploaded, so ``True`` is an error.
+            max_shard_size: Most bytes of a file of weights, a number or a text such as ``"5GB"``.
+            safe_serialization: Only safetensors are written, so ``False`` is an error.
+            variant: Files have one set of names, so anything is an error.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured, a value of ``config`` that
+                is none of JSON's, or a ``generation_config`` with flags of no effect.
+        """
+        for name, value, allowed in (
+            ("state_dict", state_dict, "the model's own weights are saved; leave it out"),
+            ("push_to_hub", push_to_hub or None, "upload the folder with the hub's tool"),
+            ("safe_serialization", safe_serialization and None, "only safetensors are written"),
+            ("variant", variant, "files have one set of names; save to another folder"),
+        ):
+            if value is not None:
+                raise InvalidRequestError(name, value, allowed)
+        shard_bytes(max_shard_size)
+        if not is_main_process:
+            return
+        content = self.config.to_file(
+            str(self.dtype).removeprefix("torch."), self.core.family.class_name
+        )
+        self.generation_config.validate(strict=True)
+        folder = checked_folder(save_directory)
+        save_weights(self.core, folder, max_shard_size)
+        write_text(folder / "config.json", content)
+        self.generation_config.save_pretrained(folder)
+
+    def _before_opening(self) -> None:
+        require_unattached(self, "weight", "to be written to")
+
+    @torch.no_grad()
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        cache_position: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        token_type_ids: Tensor | None = None,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """Run the model once.
+
+        Args:
+            input_ids: Token ids ``[B, S]``; or give ``inputs_embeds``.
+            attention_mask: ``[B, P + S]`` with P positions in the cache; zero at padding, which
+                nothing attends to.
+            position_ids: ``[B, S]`` or ``[1, S]``. If left out they count on from the cache, and
+                over tokens only where there is a mask, as ``generate`` does.
+            past_key_values: Cache to continue; it grows by S positions.
+            inputs_embeds: Embeddings ``[B, S, E]`` instead of ids.
+            labels: Ids ``[B, S]`` to score the logits by, each against the position before it;
+                -100 is left out.
+            use_cache: Whether to return a cache, a new one if none was given. Where this and the
+                next three are ``None``, ``config`` has the default: yes, no, no, yes.
+            output_attentions: Whether to return attention weights; costs the fast kernels.
+            output_hidden_states: Whether to return the output of every layer.
+            return_dict: ``False`` for a tuple.
+            cache_position: ``[S]``; must be the positions that follow the cache.
+            logits_to_keep: How many of the last positions to compute logits for, 0 for all; or
+                indices of positions.
+            token_type_ids: Types ``[B, S]`` of the tokens, in a model that has them: GPT-2 adds
+                the embeddings of these ids.
+
+        Returns:
+            Logits ``[B, S or fewer, V]`` in the model's dtype, the cache, and what was asked for.
+
+        Raises:
+            InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
+        """
+        use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
+            self.config, use_cache, output_attentions, output_hidden_states, return_dict
+        )
+        embeddings = embeddings_of(self.core, input_ids, inputs_embeds)
+        if token_type_ids is not None:
+            embeddings = embeddings + self._types(token_type_ids, embeddings)
+        past = check_cache(past_key_values)
+        start = past.get_seq_length()
+        check_cache_position(cache_position, start, embeddings.shape[1])
+        mask = check_mask(attention_mask, embeddings, start)
+        positions = self._positions(position_ids, mask, embeddings, start)
+        collected: list[Tensor] | None = [] if output_hidden_states else None
+        attentions: list[Tensor] | None = [] if output_attentions else None
+        attention = dense_context(self.core, past, mask, collect_attentions=attentions)
+        hidden = self.core.hidden(embeddings, positions, attention, collected)
+        logits = self.core.project(states_to_project(hidden, logits_to_keep))
+        output = CausalLMOutputWithPast(
+            loss=loss_of(logits, labels, shift=1),
+            logits=logits,
+            past_key_values=past if use_cache else None,
+            hidden_states=None if collected is None else tuple(collected),
+            attentions=None if attentions is None else tuple(attentions),
+        )
+        return output if return_dict else output.to_tuple()
+
+    def _types(self, token_type_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """What types add to embeddings ``[B, S, E]``, ``[1 or B, S, E]``."""
+        batch, length, _ = embeddings.shape
+        if not self.core.family.has_token_types:
+            name = self.core.family.model_type
+            allowed = f"a {name} model has no types of tokens; leave it out"
+            raise InvalidRequestError("token_type_ids", tuple(token_type_ids.shape), allowed)
+        if token_type_ids.shape not in ((batch, length), (1, length)):
+            raise wrong_shape("token_type_ids", token_type_ids, f"[{batch}, {length}]")
+        return embeddings_of(self.core, token_type_ids, None)
+
+    def _positions(
+        self, position_ids: Tensor | None, mask: Tensor | None, embeddings: Tensor, start: int
+    ) -> Tensor:
+        """Return positions ``[B or 1, S]``."""
+        batch, length, _ = embeddings.shape
+        if position_ids is not None:
+            positions = position_ids.to(self.device, torch.int64)
+            positions = positions[None] if positions.dim() == 1 else positions
+            if positions.shape not in ((batch, length), (1, length)):
+                allowed = f"[{batch}, {length}] or [1, {length}]"
+                raise wrong_shape("position_ids", position_ids, allowed)
+            return positions
+        if mask is None:
+            return torch.arange(start, start + length, device=self.device)[None]
+        counted = mask.cumsum(dim=1) - 1  # [B, P + S]
+        return counted[:, start:].clamp(min=0)

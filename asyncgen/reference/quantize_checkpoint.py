@@ -1,0 +1,203 @@
+"""Writes a checkpoint with packed weights, which this library and its peers load.
+
+The files are compressed-tensors': integers with a scale for each 32 inputs, and in 4 bits a zero
+point. Embeddings, the head, routers, and experts in one tensor stay as they are stored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import pad
+
+from asyncgen.checkpoints.checkpoint import INDEX, SINGLE, open_checkpoint
+from asyncgen.checkpoints.hub import resolve, write_text
+from asyncgen.checkpoints.packed.quantise import GROUP, PACKINGS, quantise
+from asyncgen.checkpoints.packed.raw_tensors import nibbles, read_raw
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.reference.model_loader import read_plan
+from asyncgen.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.checkpoints.checkpoint import StoredTensor
+    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.models.kernels.packed_weight import PackedWeight
+    from asyncgen.runtime.progress import ProgressOption
+
+_OTHERS: Final = (".json", ".model", ".txt", ".jinja", ".md")
+"""Files that are copied beside the weights, unless they are of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationReport:
+    """What packing cost.
+
+    Attributes:
+        matrices: How many were packed.
+        bytes_before: Of all weights.
+        bytes_after: Likewise.
+        largest_error: The largest error of a weight.
+        mean_error: The mean size of errors.
+        relative_error: Root of the mean square of errors, of that of weights.
+    """
+
+    matrices: int
+    bytes_before: int
+    bytes_after: int
+    largest_error: float
+    mean_error: float
+    relative_error: float
+
+
+def quantize_checkpoint(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    to: Packing = "int4",
+    progress: ProgressOption = None,
+    **address: Any,
+) -> QuantizationReport:
+    """Pack the matrices of a checkpoint into a new folder.
+
+    Args:
+        source: ``"demo"``, a folder, or the id of a repository on the hub.
+        folder: Where to; it is made, and must not hold anything.
+        to: ``"int8"`` or ``"int4"``.
+        progress: As in :func:`asyncgen.load_model`.
+        **address: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``.
+
+    Raises:
+        InvalidRequestError: ``to`` is neither, or the folder holds something.
+        ModelLoadError: The checkpoint cannot be read, is packed already, or stores its matrices in
+            a way that cannot be packed.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+    """
+    if to not in PACKINGS:
+        raise InvalidRequestError("to", to, "use 'int8' or 'int4'")
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidRequestError("folder", str(folder), "it holds something: give a new one")
+    place = resolve(source, progress=progress, **address)
+    raw, matrices = read_plan(place)
+    checkpoint = open_checkpoint(place)
+    names = {name for name in matrices if name in checkpoint.tensors}
+    if not names:
+        raise ModelLoadError(f"{place} has no matrices that can be packed")
+    target.mkdir(parents=True, exist_ok=True)
+    sums = _Sums()
+    places: dict[str, str] = {}
+    total = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
+    with Progress(total, "packing weights", progress=progress) as bar:
+        for file, tensors in _by_file(checkpoint.tensors).items():
+            written: dict[str, Tensor] = {}
+            for name, stored in tensors.items():
+                tensor = read_raw(stored)
+                bar.advance(stored.num_bytes)
+                if name in names:
+                    written |= _packed(name, tensor, to, sums)
+                else:
+                    written[name] = tensor
+            save_file(written, target / file, metadata={"format": "pt"})
+            sums.bytes_after += sum(tensor.nbytes for tensor in written.values())
+            places |= dict.fromkeys(written, file)
+    if set(places.values()) != {SINGLE}:
+        index = {"metadata": {"total_size": sums.bytes_after}, "weight_map": places}
+        write_text(target / INDEX, json.dumps(index, indent=2) + "\n")
+    kept = {
+        name.removesuffix(".weight")
+        for name, stored in checkpoint.tensors.items()
+        if name not in names and len(stored.shape) == 2 and name.endswith(".weight")
+    }
+    kept.add("lm_head")  # a tied one has no tensor, and is a layer to peers all the same
+    settings = {"quantization_config": _settings(to, sorted(kept))}
+    write_text(target / "config.json", json.dumps({**raw, **settings}, indent=2) + "\n")
+    for other in sorted(place.iterdir()):
+        if other.suffix in _OTHERS and other.name not in ("config.json", INDEX) and other.is_file():
+            shutil.copyfile(other, target / other.name)
+    return QuantizationReport(
+        len(names),
+        total,
+        sums.bytes_after,
+        sums.largest,
+        sums.errors / sums.count,
+        math.sqrt(sums.squares / sums.weights),
+    )
+
+
+class _Sums:
+    """What errors add up to."""
+
+    def __init__(self) -> None:
+        self.bytes_after = self.count = 0
+        self.largest = self.errors = self.squares = self.weights = 0.0
+
+    def add(self, weight: Tensor, packed: PackedWeight) -> None:
+        wide = weight.double()
+        error = (packed.dequantise().double() - wide).abs()
+        self.count += weight.numel()
+        self.largest = max(self.largest, float(error.max()))
+        self.errors += float(error.sum())
+        self.squares += float(error.square().sum())
+        self.weights += float(wide.square().sum())
+
+
+def _packed(name: str, tensor: Tensor, to: Packing, sums: _Sums) -> dict[str, Tensor]:
+    """The tensors that take the place of a matrix."""
+    try:
+        packed = quantise(tensor, to, scale_dtype=tensor.dtype)
+    except ValueError as error:
+        raise ModelLoadError(f"`{name}`: {error}") from error
+    sums.add(tensor, packed)
+    stem = name.removesuffix(".weight")
+    bits = 8 if to == "int8" else 4
+    words = -(-packed.inputs * bits // 32)
+    numbers = packed.codes.view(torch.uint8) ^ (0x80 if to == "int8" else 0)  # without a sign
+    written = {
+        f"{stem}.weight_packed": numbers[:, : 4 * words].contiguous().view(torch.int32),
+        f"{stem}.weight_shape": torch.tensor([packed.outputs, packed.inputs]),
+        f"{stem}.weight_scale": packed.scales,
+    }
+    if packed.zeros is not None:
+        zeros = pad(packed.zeros.view(torch.uint8), (0, 0, 0, -packed.outputs % 8))
+        columns = nibbles(zeros.mT.contiguous()).contiguous().view(torch.int32)
+        written[f"{stem}.weight_zero_point"] = columns.mT.contiguous()
+    return written
+
+
+def _settings(to: Packing, kept: Sequence[str]) -> dict[str, Any]:
+    bits = 8 if to == "int8" else 4
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": to == "int8",
+        "strategy": "group",
+        "group_size": GROUP,
+        "dynamic": False,
+    }
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": list(kept),
+    }
+
+
+def _by_file(tensors: Mapping[str, StoredTensor]) -> dict[str, dict[str, StoredTensor]]:
+    found: dict[str, dict[str, StoredTensor]] = {}
+    for name, stored in tensors.items():
+        found.setdefault(stored.file.name, {})[name] = stored
+    return found

@@ -1,0 +1,108 @@
+"""What the engine of grammars would take for something else, or would take too long for: refused.
+
+llguidance 1.9 reads numbers as 64-bit floats, so that a large integer becomes another one; its
+patterns know sets within sets, which those of JSON Schema (ECMA 262) do not; and its automaton for
+multiples of a number has as many states as that has units.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST_EXACT = 2**53
+"""Integers beyond it are not all floats."""
+
+MOST_UNITS = 2_000
+"""Of a number whose multiples are asked for, in units of its last digit: a tenth of a second."""
+
+MOST_JOINED_UNITS = 10_000
+"""The same of the least common multiple, where several may hold for one value."""
+
+_DATA = frozenset(("const", "enum", "default", "examples", "example"))
+_MAPS = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+)
+_CLASS = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
+_SETS = re.compile(r"\[:|&&|--|~~")
+
+
+class UnsupportedSchemaError(Exception):
+    """A schema that cannot be kept to; the message names the keyword."""
+
+
+def check_schema(schema: Any) -> None:
+    """Refuse a schema whose grammar would not be what the schema says.
+
+    Args:
+        schema: A JSON schema.
+
+    Raises:
+        UnsupportedSchemaError: Names the keyword.
+    """
+    units = []
+    is_joined = False
+    for each in _schemas(schema):
+        is_joined = is_joined or "allOf" in each or "$ref" in each
+        for name in ("const", "enum"):
+            if name in each and not _is_exact(each[name]):
+                raise UnsupportedSchemaError(f"`{name}`: an integer beyond 2**53 cannot be kept to")
+        named = each.get("patternProperties")
+        for name in ("pattern", *(named if isinstance(named, dict) else ())):
+            pattern = each.get("pattern") if name == "pattern" else name
+            if isinstance(pattern, str) and _has_sets(pattern):
+                raise UnsupportedSchemaError(
+                    f"`pattern` {pattern[:40]!r}: sets within a set of characters"
+                )
+        if (unit := _units(each.get("multipleOf"))) is not None:
+            units.append(unit)
+    if units and (max(units) > MOST_UNITS or (is_joined and math.lcm(*units) > MOST_JOINED_UNITS)):
+        raise UnsupportedSchemaError(f"`multipleOf`: at most {MOST_UNITS} units of the last digit")
+
+
+def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """A schema and all within it; data and names are none."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _schemas(each)
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for name, value in schema.items():
+        if name in _MAPS and isinstance(value, dict):
+            yield from _schemas(list(value.values()))
+        elif name not in _DATA:
+            yield from _schemas(value)
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether all integers of a value are floats as well."""
+    if isinstance(value, list):
+        return all(map(_is_exact, value))
+    if isinstance(value, dict):
+        return all(map(_is_exact, value.values()))
+    return not isinstance(value, int) or abs(value) <= MOST_EXACT
+
+
+def _has_sets(pattern: str) -> bool:
+    """Whether a set of characters holds what is a set of its own, or an operator on sets."""
+    return any(_SETS.search(found[1] or "") for found in _CLASS.finditer(pattern))
+
+
+def _units(value: Any) -> int | None:
+    """A number in units of its last digit; ``None`` for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int):
+        return abs(value)
+    if not math.isfinite(value):
+        return None
+    number = Decimal(repr(value))
+    exponent = number.normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return abs(int(number.scaleb(-min(exponent, 0))))

@@ -1,0 +1,162 @@
+"""The calls of one answer while they are read: names at once, arguments as they grow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.text.tool_calls.text_scanner import MalformedCallError
+from asyncgen.types import ToolCallDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from asyncgen.text.tool_calls.text_scanner import TextScanner
+
+
+class EnoughCallsError(Exception):
+    """Another call begins, and only one is wanted."""
+
+
+class CallCollector:
+    """Takes in what formats read, and gives it out as deltas.
+
+    Attributes:
+        count: CallCollector that are complete.
+        is_single: Whether one is enough.
+        needs_known: Whether the next name must be that of a tool.
+        is_sought: Whether calls are read at all.
+        parameters: Of each tool, by its name, the schema of its arguments.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Mapping[str, Any]] | None,
+        name_of: Callable[[int], str],
+        *,
+        is_single: bool = False,
+    ) -> None:
+        """Begin without calls.
+
+        Args:
+            parameters: Of each tool the schema of its arguments; ``None`` where calls are not
+                read.
+            name_of: Makes the id of a call from its number.
+            is_single: Whether one is enough.
+        """
+        self.is_sought = parameters is not None
+        self.is_single = is_single
+        self.parameters = parameters or {}
+        self._before = ""
+        self.needs_known = False
+        self.count = 0
+        self._name_of = name_of
+        self._index = -1
+        self._name: str | None = None
+        self._held: list[str] = []
+        self._arguments: list[str] = []
+        self._deltas: list[ToolCallDelta] = []
+
+    def open(self, marker: str) -> None:
+        """A marker was read, behind which calls stand; it is part of the first one's text."""
+        self._before = marker
+
+    def begin(self, cursor: TextScanner) -> None:
+        """A call begins here; if it is malformed, its text does so as well.
+
+        Raises:
+            EnoughCallsError: There is one already, and only one is wanted.
+        """
+        if self.is_single and self.count:
+            raise EnoughCallsError
+        cursor.mark(self._before)
+        self._before = ""
+        self._index += 1
+        self._name = None
+        self._held, self._arguments = [], []
+
+    def name(self, name: str) -> None:
+        """The name is there.
+
+        Raises:
+            MalformedCallError: It is none.
+        """
+        if not name or name != name.strip() or "\n" in name:
+            raise MalformedCallError(f"{name!r} is no name of a tool")
+        if self.needs_known and name not in self.parameters:
+            raise MalformedCallError(f"there is no tool {name!r}")
+        self._name = name
+        self._deltas.append(ToolCallDelta(self._index, self._name_of(self._index), name))
+        held, self._held = self._held, []
+        for text in held:
+            self.arguments(text)
+
+    def arguments(self, text: str) -> None:
+        """The arguments, as JSON, grow."""
+        if self._name is None:
+            self._held.append(text)
+            return
+        self._arguments.append(text)
+        last = self._deltas[-1] if self._deltas else None
+        if last is not None and last.index == self._index and last.error is None:
+            joined = last.arguments + text
+            self._deltas[-1] = ToolCallDelta(self._index, last.id, last.name, joined)
+        else:
+            self._deltas.append(ToolCallDelta(self._index, arguments=text))
+
+    def end(self) -> None:
+        """The call is complete.
+
+        Raises:
+            MalformedCallError: It has no name, or its arguments are no JSON object.
+        """
+        if self._name is None:
+            raise MalformedCallError("a call has no name")
+        text = "".join(self._arguments)
+        if not text:
+            self.arguments("{}")
+        elif not isinstance(_parsed(text), dict):
+            raise MalformedCallError(f"the arguments of {self._name!r} are no JSON object")
+        self.count += 1
+
+    def is_string(self, argument: str) -> bool:
+        """Whether an argument of this call is a text, as its tool declares it."""
+        properties = self.parameters.get(self._name or "", {}).get("properties", {})
+        schema = properties.get(argument) if isinstance(properties, dict) else None
+        return schema is None or not isinstance(schema, dict) or is_text(schema)
+
+    def fail(self, reason: str) -> None:
+        """The call is malformed."""
+        self._deltas.append(ToolCallDelta(self._index, error=reason))
+
+    def undo(self) -> bool:
+        """Take a call back of which nothing was told yet; return whether that was so."""
+        if self._name is not None:
+            return False
+        self._index -= 1
+        return True
+
+    def take(self) -> Sequence[ToolCallDelta]:
+        """What is new since the last time."""
+        if not self._deltas:
+            return ()
+        taken, self._deltas = tuple(self._deltas), []
+        return taken
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedCallError(f"the arguments are no JSON: {error}") from None
+
+
+def is_text(schema: Mapping[str, Any]) -> bool:
+    """Whether all that a schema allows are texts; without a type, whatever is written is one."""
+    kinds = schema.get("type")
+    if kinds is None:
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        if values:
+            return all(isinstance(value, str) for value in values)
+        return not any(word in schema for word in ("anyOf", "oneOf", "allOf", "$ref"))
+    return kinds == "string" or kinds == ["string"]

@@ -1,0 +1,123 @@
+"""Text for an event loop, as an async iterator on asyncio and trio."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from streamers.broadcast import Ending, Item
+from streamers.readable_streamer import ReadableStreamer, Subscription, SubscriptionReader, text_of
+from streamers.wakeup import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamers.base_streamer import RowText
+
+
+class _AsyncClosing:
+    """What is closed by leaving `async with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop, without waiting for anything."""
+
+    async def aclose(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]], _AsyncClosing):
+    """Streamer whose print-ready text is read by `async for`, while a thread generates.
+
+    Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception, a
+    cancelled task), `aclose`, leaving `async with streamer:` or the end of the event loop set
+    `cancelled`, and the producer stops at its next step if that is among its stopping criteria;
+    `run` sees to it. After the end, another loop over the streamer reads its next `generate`.
+
+    Build it inside a coroutine: a loop that ends before anybody read is noticed only then.
+
+    Examples:
+        >>> async def main():
+        ...     streamer = AsyncTextIteratorStreamer(tokenizer)
+        ...     Thread(target=streamer.run, args=(model.generate,), kwargs=inputs).start()
+        ...     async for text in streamer:
+        ...         print(text, end="", flush=True)
+    """
+
+    def __aiter__(self) -> AsyncTextReader:
+        """Return a reader; several over the streamer itself share what there is (see `tee`)."""
+        return AsyncTextReader(self._own_subscription())
+
+    async def __anext__(self) -> RowText:
+        """Return the next text, waiting for it.
+
+        Raises:
+            StopAsyncIteration: generation has ended; the next call waits for the next `generate`.
+            TimeoutError: the producer gave no sign of life for `timeout` seconds.
+            ProducerError: generation failed.
+        """
+        subscription = self._own_subscription()
+        subscription.used = True
+        return text_of(await _take(subscription), StopAsyncIteration)
+
+    def tee(self, n: int) -> tuple[AsyncTextReader, ...]:
+        """Return independent readers, each of which sees all text from the start.
+
+        Args:
+            n: number of readers, at least 1. The producer is cancelled when all have left.
+        """
+        return tuple([AsyncTextReader(subscription) for subscription in self._new_subscriptions(n)])
+
+    def _new_inbox(self, on_gone: Callable[[], None]) -> Mailbox[Item]:
+        return Mailbox(on_gone)
+
+
+class AsyncTextReader(SubscriptionReader[Mailbox[Item]], _AsyncClosing):
+    """An async iterator over a stream's text; dropping it before the end cancels the producer.
+
+    For one task at a time. `close` and the garbage collector may come from any thread.
+    """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RowText:
+        """Return the next text; see `AsyncTextIteratorStreamer`. The end stays the end."""
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            item = await _take(self._subscription)
+        except BaseException:
+            # The traceback keeps this frame, and must not keep the reader: a cancelled task that
+            # leaves its loop is to be noticed at once, not when garbage is collected.
+            del self
+            raise
+        self._note_end(item)
+        return text_of(item, StopAsyncIteration)
+
+
+async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
+    """Wait for the next text or ending of a subscription."""
+    seat, since = subscription.seat, time.monotonic()
+    item = seat.next_ready()
+    while item is None:
+        if seat.inbox.closed:
+            return Ending()
+        seconds = subscription.patience(since)
+        if seconds <= 0:
+            raise TimeoutError(subscription.out_of_patience())
+        subscription.look_after_producer()
+        with anyio.move_on_after(seconds):
+            await seat.inbox.wait()
+        item = seat.next_ready()
+    return item

@@ -1,0 +1,217 @@
+"""Answers in every format, whole and in pieces of every size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.llm.sample_builder import SampleBuilder
+from asyncgen.text.tool_calls.call_collector import CallCollector
+from asyncgen.text.tool_calls.format_detection import (
+    NONE,
+    TOOL_FORMATS,
+    ChatFormats,
+    find_formats,
+)
+from asyncgen.types import TokenEvent
+from tests.text.tool_calls.templates import BY_FORMAT, PLAIN, THINKING
+
+PARAMETERS = {
+    "weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    }
+}
+PARIS = {"city": 'Pa}r"is\n<é>', "days": 2}
+
+
+@dataclass
+class Read:
+    """What came of an answer."""
+
+    text: str
+    reasoning: str
+    calls: list[tuple[str, object]]
+    errors: tuple[str, ...]
+
+
+def read(
+    formats: ChatFormats,
+    answer: str,
+    step: int = 1000,
+    *,
+    in_reasoning: bool = False,
+    is_single: bool = False,
+) -> Read:
+    """Read an answer in pieces of so many characters."""
+    calls = CallCollector(PARAMETERS, lambda number: f"id{number}", is_single=is_single)
+    reader = formats.reader(calls, reads_reasoning=True, in_reasoning=in_reasoning)
+    sample = SampleBuilder(0)
+    for start in range(0, len(answer), step):
+        text = reader.put(answer[start : start + step])
+        reasoning, deltas = reader.take()
+        sample.add(TokenEvent(0, (), text, reasoning=reasoning, tool_calls=tuple(deltas)))
+    text = reader.flush()
+    reasoning, deltas = reader.take()
+    sample.add(TokenEvent(0, (), text, reasoning=reasoning, tool_calls=tuple(deltas)))
+    built = sample.build()
+    found = [(call.name, json.loads(call.arguments)) for call in built.tool_calls]
+    return Read(built.text, built.reasoning, found, built.tool_errors)
+
+
+def in_pieces(formats: ChatFormats, answer: str, *, in_reasoning: bool = False) -> Read:
+    """Read an answer, and see that pieces of any size come to the same."""
+    whole = read(formats, answer, in_reasoning=in_reasoning)
+    for step in (1, 2, 3, 5, 11):
+        assert read(formats, answer, step, in_reasoning=in_reasoning) == whole
+    return whole
+
+
+def named(tools: str | None = NONE, reasoning: str | None = NONE) -> ChatFormats:
+    return find_formats(None, tools, reasoning)
+
+
+ARGUMENTS = json.dumps(PARIS)
+OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+XML = 'Pa}r"is\n<é>'
+ANSWERS = [
+    ("qwen", f"<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>{OBJECT}"),
+    (
+        "qwen_coder",
+        2
+        * (
+            f"<tool_call>\n<function=weather>\n<parameter=city>\n{XML}\n</parameter>\n"
+            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
+        ),
+    ),
+    (
+        "glm",
+        2
+        * (
+            f"<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{XML}</arg_value>\n"
+            "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n"
+        ),
+    ),
+    ("llama", f"<|python_tag|>{OBJECT}; {OBJECT}"),
+    ("mistral", 2 * f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}"),
+    ("mistral", 2 * f"[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{ARGUMENTS}"),
+    ("mistral_list", f"[TOOL_CALLS][{OBJECT}, {OBJECT}]"),
+    ("granite", f"<|tool_call|>[{OBJECT}, {OBJECT}]"),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜>"
+        + 2 * f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>"
+        + "<｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseek_fenced",
+        "<｜tool▁calls▁begin｜>"
+        + 2
+        * (
+            f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{ARGUMENTS}\n```"
+            "<｜tool▁call▁end｜>\n"
+        )
+        + "<｜tool▁calls▁end｜>",
+    ),
+    ("gemma", 2 * f'<|tool_call>call:weather{{city:<|"|>{XML}<|"|>,days:2}}<tool_call|>'),
+    (
+        "function_gemma",
+        2 * f"<start_function_call>call:weather{{city:<escape>{XML}<escape>,days:2}}"
+        "<end_function_call>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "answer"), ANSWERS, ids=[name for name, _ in ANSWERS])
+@pytest.mark.parametrize("reasoning", ["", "<think>\nOf <b> I think.\n\n</think>\n\n"])
+def test_calls_of_every_format(name: str, answer: str, reasoning: str) -> None:
+    found = in_pieces(named(name, "think"), f"{reasoning}Let me see.\n{answer}\nSo?")
+    assert found.calls == [("weather", PARIS)] * 2 and not found.errors
+    assert found.text == "Let me see.So?"
+    assert found.reasoning == ("Of <b> I think." if reasoning else "")
+
+
+def test_messages_on_channels() -> None:
+    formats = named("harmony", "harmony")
+    call = f"commentary to=functions.weather <|constrain|>json<|message|>{ARGUMENTS}<|call|>"
+    thought = "<|channel|>analysis<|message|>I <think>.<|end|><|start|>assistant"
+    found = in_pieces(formats, f"{thought}<|channel|>{call}")
+    assert (found.text, found.reasoning, found.calls) == ("", "I <think>.", [("weather", PARIS)])
+    said = "<|channel|>final<|message|>Hello!<|return|>"
+    found = in_pieces(formats, thought + said)
+    assert (found.text, found.reasoning, found.calls) == ("Hello!", "I <think>.", [])
+    assert in_pieces(formats, "Only text.").text == "Only text."
+    found = in_pieces(formats, "<|channel|>commentary to=functions.weather<|message|>{oh<|call|>")
+    assert "to=functions.weather" in found.text and not found.calls and len(found.errors) == 1
+
+
+def test_a_bare_call_is_one_only_of_a_tool_that_there_is() -> None:
+    llama = named("llama")
+    assert in_pieces(llama, OBJECT).calls == [("weather", PARIS)]
+    for text in ('{"name": "nobody", "parameters": {}}', '{"a": [1, 2]} is JSON.', "{", "Hi {}"):
+        assert in_pieces(llama, text) == Read(text, "", [], ())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('<tool_call>{"name": "weather", "arguments": {"a" 1}}</tool_call> more', "no JSON"),
+        ("<tool_call>oh no</tool_call>", "should follow"),
+        ('<tool_call>{"name": "weather", "arguments": [1]}', "no JSON object"),
+        ('<tool_call>{"arguments": {}}', "no name"),
+        ('<tool_call>{"name": "weather", "argu', "ended within"),
+        ('<tool_call>{"name": 1}', "no text"),
+        ('<tool_call>{"name": "weather", "arguments": {"a": 1]}', "closes nothing"),
+    ],
+)
+def test_malformed_calls_are_text_and_an_error(text: str, reason: str) -> None:
+    found = in_pieces(named("qwen"), text)
+    assert found.text == text and not found.calls
+    assert len(found.errors) == 1 and reason in found.errors[0]
+
+
+def test_a_call_behind_a_malformed_one_is_read() -> None:
+    found = in_pieces(named("qwen"), f"<tool_call>no</tool_call><tool_call>{OBJECT}</tool_call>")
+    assert found.calls == [("weather", PARIS)] and len(found.errors) == 1
+
+
+@pytest.mark.parametrize("name", ["qwen", "granite", "mistral", "deepseek"])
+def test_one_call_is_enough(name: str) -> None:
+    answer = dict(ANSWERS)[name]
+    for step in (1, 3, 1000):
+        found = read(named(name), f"Hm {answer} and more", step, is_single=True)
+        assert found.calls == [("weather", PARIS)] and found.text == "Hm"
+
+
+def test_reasoning_that_the_prompt_has_opened() -> None:
+    found = in_pieces(named(reasoning="think"), "\nSo.\n</think>\n\nYes.", in_reasoning=True)
+    assert (found.reasoning, found.text) == ("So.", "Yes.")
+    found = in_pieces(named(reasoning="think"), "It goes on", in_reasoning=True)
+    assert (found.reasoning, found.text) == ("It goes on", "")
+
+
+@given(st.text(alphabet='<>think/ \nab{}[]"', max_size=40))
+def test_text_without_reasoning_or_calls_is_what_it_was(text: str) -> None:
+    formats = named("qwen", "think")
+    if "<think>" not in text:
+        assert in_pieces(formats, text).text == text
+
+
+@pytest.mark.parametrize("name", BY_FORMAT)
+def test_formats_are_found_in_templates(name: str) -> None:
+    found = find_formats({"default": PLAIN, "tool_use": BY_FORMAT[name]})
+    assert found.tools is not None and found.tools.name == name
+
+
+def test_formats_are_named_or_switched_off() -> None:
+    assert find_formats(None) == find_formats(PLAIN) == ChatFormats()
+    assert find_formats(THINKING).reasoning is not None
+    assert find_formats(THINKING, NONE, NONE) == ChatFormats()
+    assert len({each.name for each in TOOL_FORMATS}) == len(TOOL_FORMATS)
+    with pytest.raises(InvalidRequestError, match="tool_format.*qwen"):
+        find_formats(PLAIN, "qwem")
