@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import asyncgen
 from asyncgen import load_model, load_tokenizer
 from asyncgen.errors import AsyncgenError, ChatTemplateError, ModelLoadError
 from tests.doubles.checkpoints import CONFIG, random_weights, save_checkpoint, save_tensors
@@ -248,7 +249,7 @@ def test_what_fits_just_so_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     load_model(tmp_path, device="cpu")
 
 
-BUNDLED = Path(load_model.__code__.co_filename).parent / "demo"
+BUNDLED = Path(asyncgen.__file__).parent / "demo"
 
 
 def bundled_tokenizer(folder: Path, **files: bytes) -> None:
