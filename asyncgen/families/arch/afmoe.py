@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, flag, slides_but_every
+from asyncgen.families.plans.declaration import Family, slides_but_every
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, dense_before, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -45,8 +45,6 @@ FAMILY = Family(
     only={"score_func": "sigmoid", "route_norm": True},
     has_rope=lambda values, layer, kind: kind == "sliding_attention",
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     has_gate=True,
     window=lambda values: values.count("sliding_window"),
     slides=slides_but_every("global_attn_every_n_layers"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag, without
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -33,8 +33,6 @@ FAMILY = Family(
         "pad_token_id": 3,
     },
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     activation=lambda values: values.choice("hidden_act", ("xielu",), "xielu"),
     is_gated=False,
 )

@@ -18,9 +18,6 @@ FAMILY = Family(
         "bos_token_id": 128000,
         "eos_token_id": 128001,
     },
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
     is_gated=False,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.families.plans.experts_plan import MOST_EXPERTS
 
@@ -38,7 +38,5 @@ FAMILY = Family(
         "moe_num_shared_experts": 2,
     },
     spellings={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_topk"},
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     experts=_experts,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
 from asyncgen.families.plans.layer_kinds import FULL, STATE
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 from asyncgen.families.plans.state_plan import MAMBA_2, MAMBA_SPELLINGS, dual_plan
 
 if TYPE_CHECKING:
@@ -63,8 +63,5 @@ FAMILY = Family(
         values, heads_key="mamba_n_heads", size_key="mamba_d_head"
     ),
     turned=part_that_turns,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag, without
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
 
 WITHOUT_BIAS = NormPlan("layer")
@@ -38,8 +38,6 @@ FAMILY = Family(
     head_norm=lambda values: (
         HeadNormPlan(WITHOUT_BIAS, "each") if values.flag("use_qk_norm") else None
     ),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     is_parallel=True,
     logit_scale=lambda values: values.positive("logit_scale"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.cohere import COHERE, COHERE_NAMES, COHERE_SPELLINGS, WITHOUT_BIAS
-from asyncgen.families.plans.declaration import Family, flag, slides_but_every
+from asyncgen.families.plans.declaration import Family, slides_but_every
 
 FAMILY = Family(
     "cohere2",
@@ -20,8 +20,6 @@ FAMILY = Family(
     is_interleaved=True,
     has_rope=lambda values, layer, kind: kind == "sliding_attention",
     norm=WITHOUT_BIAS,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     is_parallel=True,
     window=lambda values: values.count("sliding_window"),
     slides=slides_but_every("sliding_window_pattern"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.cohere import COHERE, WITHOUT_BIAS
 from asyncgen.families.plans.config_values import MOST_LAYERS
-from asyncgen.families.plans.declaration import RMS, Family, flag, without
+from asyncgen.families.plans.declaration import RMS, Family, without
 from asyncgen.families.plans.expert_values import (
     EXPERT_NAMES,
     as_listed,
@@ -89,8 +89,6 @@ FAMILY = Family(
     has_rope=_has_rope,
     norm=_norm,
     epsilon=_epsilon,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     is_parallel=True,
     window=lambda values: values.count_or_none("sliding_window"),
     slides=_slides,

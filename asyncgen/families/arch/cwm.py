@@ -30,6 +30,7 @@ FAMILY = Family(
         "bos_token_id": 128000,
         "eos_token_id": [128001, 128008, 128009],
     },
+    has_qkv_bias=False,
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 4 != 0,
     has_layer_types=True,

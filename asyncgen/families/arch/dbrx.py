@@ -68,6 +68,7 @@ FAMILY = Family(
     },
     unread=frozenset({"head_dim", "rms_norm_eps"}),
     norm=NormPlan("layer"),
+    has_qkv_bias=False,
     qkv_limit=lambda values: values.positive_or_none("clip_qkv"),
     experts=_experts,
 )

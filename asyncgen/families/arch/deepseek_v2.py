@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import dense_before, softmax_groups_plan
 from asyncgen.families.plans.latent_values import (
     latent_kv_heads,
@@ -43,8 +43,6 @@ FAMILY = Family(
     kv_heads=latent_kv_heads,
     is_interleaved=True,
     latent=latent_plan,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     attention_scale=latent_scale,
     experts=dense_before(softmax_groups_plan),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.qwen2 import slides
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, dense_before, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -25,8 +25,6 @@ FAMILY = Family(
     },
     spellings={"num_experts": "n_routed_experts"},
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count_or_none("sliding_window"),
     slides=slides,
     has_layer_types=True,

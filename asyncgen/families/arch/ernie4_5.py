@@ -24,8 +24,6 @@ FAMILY = Family(
         "eos_token_id": 2,
     },
     is_interleaved=True,
-    qkv_bias=flag("use_bias"),
-    output_bias=flag("use_bias"),
-    up_bias=flag("use_bias"),
-    down_bias=flag("use_bias"),
+    has_qkv_bias=flag("use_bias"),
+    has_up_bias=flag("use_bias"),
 )

@@ -58,5 +58,6 @@ FAMILY = Family(
     spellings={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
     only={"use_bias": False},
     is_interleaved=True,
+    has_qkv_bias=False,
     experts=_experts,
 )

@@ -40,6 +40,7 @@ FAMILY = Family(
     has_rope=lambda values, layer, kind: (
         values.count_or_none("sliding_window") is None or kind == "sliding_attention"
     ),
+    has_qkv_bias=False,
     head_norm=HeadNormPlan(),
     window=lambda values: values.count_or_none("sliding_window"),
     slides=slides,

@@ -87,10 +87,8 @@ FAMILY = Family(
     width=lambda values: values.count("intermediate_size", default=4 * values.count("hidden_size")),
     positions=_positions,
     norm=LAYER,
-    qkv_bias=flag("bias"),
-    output_bias=flag("bias"),
-    up_bias=flag("bias"),
-    down_bias=flag("bias"),
+    has_qkv_bias=flag("bias"),
+    has_up_bias=flag("bias"),
     is_gated=False,
     is_parallel=lambda values: (
         values.flag("parallel_attn") or values.flag("new_decoder_architecture")

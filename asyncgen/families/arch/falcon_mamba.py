@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.mamba import MAMBA, MAMBA_NAMES, MAMBA_UNREAD
-from asyncgen.families.plans.declaration import Family
+from asyncgen.families.plans.declaration import Family, always
 from asyncgen.families.plans.layer_kinds import STATE, all_of
 from asyncgen.families.plans.state_plan import StatePlan, expanded_width, selective_plan
 
@@ -29,5 +29,6 @@ FAMILY = Family(
     width=expanded_width,
     kinds=all_of(STATE),
     mixer=_mixer,
-    has_feed_forward=lambda values, layer, kind: False,
+    has_qkv_bias=False,
+    has_feed_forward=always(False),
 )

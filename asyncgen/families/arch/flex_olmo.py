@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.olmo2 import OLMO2_NAMES
-from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -26,8 +26,6 @@ FAMILY = Family(
         "num_experts_per_tok": 5,
     },
     head_norm=HeadNormPlan(span="width"),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     experts=lambda values, layer: experts_plan(
         values, width="intermediate_size", is_normalised=values.flag("norm_topk_prob")
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import Family, every_layer, flag
+from asyncgen.families.plans.declaration import Family, always
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -52,11 +52,9 @@ FAMILY = Family(
     },
     has_rope=lambda values, layer, kind: kind == "sliding_attention",
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=_slides,
     has_layer_types=True,
-    has_sinks=every_layer,
+    has_sinks=always(True),
     experts=sparse_steps(_plan),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -42,7 +42,5 @@ FAMILY = Family(
     only={"use_bidirectional_attention": False},
     activation=_activation,
     norm=RMS_PLUS_ONE,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.gemma import GEMMA
-from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -44,8 +44,6 @@ FAMILY = Family(
     spellings=GEMMA2_SPELLINGS,
     only={"use_bidirectional_attention": False},
     norm=RMS_PLUS_ONE,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 2 == 0,
     has_layer_types=True,

@@ -9,7 +9,7 @@ from asyncgen.families.arch.gemma2 import GEMMA2_NAMES, GEMMA2_SPELLINGS
 from asyncgen.families.arch.gemma3_text import GEMMA3
 from asyncgen.families.arch.gemma4_text import LAYER_INPUT_NAMES, source_of, table_of_rows
 from asyncgen.families.plans.config_values import MOST
-from asyncgen.families.plans.declaration import Family, flag, without
+from asyncgen.families.plans.declaration import Family, without
 from asyncgen.families.plans.layer_plan import VariedLayerPlan
 
 if TYPE_CHECKING:
@@ -106,8 +106,6 @@ FAMILY = Family(
     layer_inputs=table_of_rows,
     streams=lambda values: values.count("altup_num_inputs", most=64),
     width=lambda values: max(_widths(values, values.count("num_hidden_layers"))),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: (layer + 1) % 5 != 0,
     has_layer_types=True,

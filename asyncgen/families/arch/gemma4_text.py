@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.arch.gemma import GEMMA
 from asyncgen.families.arch.gemma2 import GEMMA2_NAMES, GEMMA2_SPELLINGS
 from asyncgen.families.plans.config_values import MOST, MOST_LAYERS
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import experts_plan
 from asyncgen.families.plans.layer_plan import VariedLayerPlan
 
@@ -176,8 +176,6 @@ FAMILY = Family(
     ropes_by_kind=True,
     varied=_varied,
     layer_inputs=_table,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=_slides,
     has_layer_types=True,

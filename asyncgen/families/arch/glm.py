@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.declaration import LLAMA_NAMES, Family
+from asyncgen.families.plans.rope_values import part_that_turns
 
 GLM = {
     "vocab_size": 151552,
@@ -29,5 +29,5 @@ FAMILY = Family(
     defaults=GLM,
     turned=part_that_turns,
     is_interleaved=True,
-    qkv_bias=flag("attention_bias"),
+    has_output_bias=False,
 )

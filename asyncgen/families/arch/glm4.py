@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.glm import GLM, GLM_NAMES
-from asyncgen.families.plans.declaration import Family, flag
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.declaration import Family
+from asyncgen.families.plans.rope_values import part_that_turns
 
 FAMILY = Family(
     "glm4",
@@ -17,5 +17,5 @@ FAMILY = Family(
     defaults=GLM,
     turned=part_that_turns,
     is_interleaved=True,
-    qkv_bias=flag("attention_bias"),
+    has_output_bias=False,
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, dense_before, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -43,6 +43,6 @@ FAMILY = Family(
     spellings={"num_experts": "n_routed_experts"},
     turned=part_that_turns,
     head_norm=_head_norm,
-    qkv_bias=flag("attention_bias"),
+    has_output_bias=False,
     experts=dense_before(grouped_plan),
 )

@@ -29,10 +29,8 @@ FAMILY = Family(
     width=four_times,
     positions="table",
     norm=LAYER,
-    qkv_bias=True,
-    output_bias=True,
-    up_bias=True,
-    down_bias=True,
+    has_qkv_bias=True,
+    has_up_bias=True,
     is_gated=False,
     attention_scale=lambda values: None if values.flag("scale_attn_weights") else 1.0,
 )

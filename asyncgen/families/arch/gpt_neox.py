@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LAYER, SMALL, Family, flag
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 FAMILY = Family(
     "gpt_neox",
@@ -47,10 +47,7 @@ FAMILY = Family(
     unread=frozenset({"rms_norm_eps", "num_key_value_heads", "head_dim"}),
     turned=part_that_turns,
     norm=LAYER,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=True,
-    down_bias=True,
+    has_up_bias=True,
     is_gated=False,
     is_parallel=flag("use_parallel_residual"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, every_layer, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, always
 from asyncgen.families.plans.expert_values import experts_plan
 from asyncgen.families.plans.experts_plan import GatePlan
 
@@ -58,11 +58,9 @@ FAMILY = Family(
         "swiglu_limit": 7.0,
     },
     spellings={"num_experts": "num_local_experts"},
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 2 == 0,
     has_layer_types=True,
-    has_sinks=every_layer,
+    has_sinks=always(True),
     experts=_experts,
 )

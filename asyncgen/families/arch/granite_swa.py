@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.granite import FAMILY as GRANITE_FAMILY
 from asyncgen.families.arch.granite import GRANITE
-from asyncgen.families.plans.declaration import LLAMA_NAMES, every_layer
+from asyncgen.families.plans.declaration import LLAMA_NAMES, always
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -53,5 +53,5 @@ FAMILY: Family = replace(
     window=lambda values: values.count_or_none("sliding_window"),
     slides=lambda values, layer: layer % 4 != 0,
     has_layer_types=True,
-    has_sinks=every_layer,
+    has_sinks=always(True),
 )

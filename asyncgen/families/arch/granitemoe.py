@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family
 from asyncgen.families.plans.expert_values import experts_plan
 
 GRANITEMOE_NAMES = {
@@ -26,8 +26,6 @@ FAMILY = Family(
         "attention_multiplier": 1.0,
     },
     spellings={"num_experts": "num_local_experts"},
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     attention_scale=lambda values: values.positive("attention_multiplier"),
     embedding_scale=lambda values: values.positive("embedding_multiplier"),
     residual_scale=lambda values: values.positive("residual_multiplier"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.arch.granite_swa import layer_theta
 from asyncgen.families.arch.granitemoeshared import FAMILY as GRANITEMOESHARED
 from asyncgen.families.arch.granitemoeshared import SHARED_NAMES
-from asyncgen.families.plans.declaration import every_layer
+from asyncgen.families.plans.declaration import always
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.declaration import Family
@@ -30,5 +30,5 @@ FAMILY: Family = replace(
     window=lambda values: values.count_or_none("sliding_window"),
     slides=lambda values, layer: layer % 4 != 0,
     has_layer_types=True,
-    has_sinks=every_layer,
+    has_sinks=always(True),
 )

@@ -22,7 +22,6 @@ FAMILY = Family(
         "pad_token_id": 3,
     },
     is_interleaved=True,
-    qkv_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_output_bias=False,
+    has_up_bias=flag("mlp_bias"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -16,6 +16,4 @@ FAMILY = Family(
     defaults={**SMALL, "vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0},
     has_rope_alpha=True,
     head_norm=HeadNormPlan(is_after_rope=True),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -41,7 +41,5 @@ FAMILY = Family(
     spellings={"num_experts_per_tok": "moe_topk"},
     has_rope_alpha=True,
     head_norm=HeadNormPlan(is_after_rope=True),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     experts=_experts,
 )

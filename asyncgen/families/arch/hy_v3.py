@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import (
     EXPERT_NAMES,
     as_listed,
@@ -52,7 +52,5 @@ FAMILY = Family(
         "routed_scaling_factor": "router_scaling_factor",
     },
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     experts=as_listed(grouped_plan, dense_before(grouped_plan)),
 )

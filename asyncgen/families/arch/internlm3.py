@@ -19,8 +19,6 @@ FAMILY = Family(
         "pad_token_id": 2,
     },
     spellings={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("mlp_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_output_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
 )

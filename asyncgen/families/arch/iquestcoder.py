@@ -20,8 +20,5 @@ FAMILY = Family(
         "rms_norm_eps": 1e-5,
     },
     only={"clip_qkv": None, "use_sliding_window": False},
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
 )

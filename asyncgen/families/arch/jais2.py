@@ -26,9 +26,6 @@ FAMILY = Family(
     spellings={"rms_norm_eps": "layer_norm_eps"},
     unread=frozenset({"rms_norm_eps"}),
     norm=LAYER,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
     is_gated=False,
 )

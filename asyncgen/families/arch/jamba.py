@@ -81,5 +81,6 @@ FAMILY = Family(
     positions="none",
     kinds=_kinds,
     mixer=_mixer,
+    has_qkv_bias=False,
     experts=_experts,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.delta_plan import MOST_WINDOW, DeltaPlan
 from asyncgen.families.plans.expert_values import as_listed, dense_before, grouped_plan
 from asyncgen.families.plans.latent_values import latent_kv_heads, latent_names, latent_plan
@@ -115,8 +115,6 @@ FAMILY = Family(
     kv_heads=latent_kv_heads,
     positions="none",
     latent=latent_plan,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     attention_scale=_scale,
     kinds=_kinds,
     mixer=_mixer,

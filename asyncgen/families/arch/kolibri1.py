@@ -51,6 +51,7 @@ FAMILY = Family(
     spellings={"num_experts": "num_local_experts"},
     width=lambda values: values.count("moe_intermediate_size"),
     has_rope=lambda values, layer, kind: kind == "sliding_attention",
+    has_qkv_bias=False,
     head_norm=HeadNormPlan(),
     window=lambda values: values.count_or_none("sliding_window"),
     slides=lambda values, layer: (layer + 1) % 5 != 0,

@@ -81,6 +81,7 @@ FAMILY = Family(
     unread=frozenset({"hidden_act"}),
     kinds=kinds,
     mixer=lambda values, layer: convolution_plan(values),
+    has_qkv_bias=False,
     allows_dola=True,
     width=width,
     head_norm=HeadNormPlan(),

@@ -8,8 +8,5 @@ FAMILY = Family(
     "llama",
     "LlamaForCausalLM",
     ("LlamaTokenizer", "LlamaTokenizerFast"),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.config_values import MOST_LAYERS
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
 from asyncgen.families.plans.rope_config import QueryScaling
@@ -110,8 +110,6 @@ FAMILY = Family(
     unturned_scaling=_query_scaling,
     head_norm=_head_norm,
     has_head_norm=_has_rope,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count_or_none("attention_chunk_size"),
     slides=lambda values, layer: _has_rope(values, layer, ""),
     has_layer_types=True,

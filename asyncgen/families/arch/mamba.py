@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family
+from asyncgen.families.plans.declaration import Family, always
 from asyncgen.families.plans.layer_kinds import STATE, all_of
 from asyncgen.families.plans.state_plan import expanded_width, selective_plan
 
@@ -52,5 +52,6 @@ FAMILY = Family(
     width=expanded_width,
     kinds=all_of(STATE),
     mixer=lambda values, layer: selective_plan(values),
-    has_feed_forward=lambda values, layer, kind: False,
+    has_qkv_bias=False,
+    has_feed_forward=always(False),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.mamba import MAMBA, MAMBA_NAMES
-from asyncgen.families.plans.declaration import Family, without
+from asyncgen.families.plans.declaration import Family, always, without
 from asyncgen.families.plans.layer_kinds import STATE, all_of
 from asyncgen.families.plans.state_plan import dual_plan, expanded_width
 
@@ -39,5 +39,6 @@ FAMILY = Family(
     width=expanded_width,
     kinds=all_of(STATE),
     mixer=lambda values, layer: dual_plan(values),
-    has_feed_forward=lambda values, layer, kind: False,
+    has_qkv_bias=False,
+    has_feed_forward=always(False),
 )

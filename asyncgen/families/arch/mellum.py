@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, as_listed, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -45,8 +45,6 @@ FAMILY = Family(
     spellings={"num_experts": "num_local_experts"},
     ropes_by_kind=True,
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count_or_none("sliding_window"),
     has_layer_types=True,
     experts=as_listed(_plan, lambda values, layer: _plan(values)),

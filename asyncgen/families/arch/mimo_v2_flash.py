@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.config_values import MOST_HEADS
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, as_listed, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadsPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -112,7 +112,7 @@ FAMILY = Family(
     heads=_heads,
     turned=part_that_turns,
     ropes_by_kind=True,
-    qkv_bias=flag("attention_bias"),
+    has_output_bias=False,
     window=_window,
     slides=_slides,
     has_layer_types=True,

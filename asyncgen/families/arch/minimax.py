@@ -62,6 +62,7 @@ FAMILY = Family(
     spellings={"num_experts": "num_local_experts"},
     only={"hidden_act": "silu"},
     kinds=_sliding_kinds,
+    has_qkv_bias=False,
     window=_window,
     turned=turned,
     mixer=lightning_plan,

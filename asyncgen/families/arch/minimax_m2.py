@@ -9,7 +9,7 @@ from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -69,6 +69,7 @@ FAMILY = Family(
     },
     layers=_layers,
     turned=turned,
+    has_qkv_bias=False,
     head_norm=HeadNormPlan(span="width"),
     experts=_experts,
 )

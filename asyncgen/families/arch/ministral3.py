@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family
+from asyncgen.families.plans.declaration import SMALL, Family, always
 
 FAMILY = Family(
     "ministral3",
@@ -30,6 +30,7 @@ FAMILY = Family(
         "pad_token_id": 11,
     },
     scales_queries=True,
+    has_qkv_bias=False,
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=lambda values, layer: True,
+    slides=always(True),
 )

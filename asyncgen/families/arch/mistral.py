@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family
+from asyncgen.families.plans.declaration import SMALL, Family, always
 
 FAMILY = Family(
     "mistral",
@@ -14,6 +14,7 @@ FAMILY = Family(
         "max_position_embeddings": 131072,
         "sliding_window": 4096,
     },
+    has_qkv_bias=False,
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=lambda values, layer: True,
+    slides=always(True),
 )

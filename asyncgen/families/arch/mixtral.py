@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family
+from asyncgen.families.plans.declaration import SMALL, Family, always
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
 
 FAMILY = Family(
@@ -20,8 +20,9 @@ FAMILY = Family(
         "num_experts_per_tok": 2,
     },
     spellings={"num_experts": "num_local_experts"},
+    has_qkv_bias=False,
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=lambda values, layer: True,
+    slides=always(True),
     experts=lambda values, layer: experts_plan(
         values, width="intermediate_size", is_normalised=True
     ),

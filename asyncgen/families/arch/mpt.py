@@ -69,6 +69,7 @@ FAMILY = Family(
     width=lambda values: 4 * values.count("hidden_size"),
     positions="none",
     norm=NormPlan("layer"),
+    has_qkv_bias=False,
     activation="gelu",
     is_gated=False,
     slopes=_slopes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
 
 _PLAIN = NormPlan(has_weight=False)
@@ -32,8 +32,6 @@ FAMILY = Family(
     is_backward=True,
     norm=_PLAIN,
     head_norm=HeadNormPlan(_PLAIN, is_after_rope=True),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     is_gated=False,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

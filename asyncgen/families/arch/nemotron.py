@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag, without
 from asyncgen.families.plans.layer_plan import NormPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 FAMILY = Family(
     "nemotron",
@@ -27,9 +27,6 @@ FAMILY = Family(
     unread=frozenset({"rms_norm_eps"}),
     turned=part_that_turns,
     norm=NormPlan("layer", has_bias=True, plus=1.0),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
     is_gated=False,
 )

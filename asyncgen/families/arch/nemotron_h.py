@@ -138,6 +138,6 @@ FAMILY = Family(
     has_feed_forward=lambda values, layer, kind: kind in (FEED, EXPERTS),
     experts=_experts,
     is_gated=False,
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_qkv_bias=False,
+    has_up_bias=flag("mlp_bias"),
 )

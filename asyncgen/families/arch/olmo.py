@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.layer_plan import NormPlan
 
 OLMO = {
@@ -21,6 +21,4 @@ FAMILY = Family(
     unread=frozenset({"rms_norm_eps"}),
     only={"clip_qkv": None},
     norm=NormPlan("layer", has_weight=False),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.olmo import OLMO
-from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag, without
+from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 OLMO2_NAMES = {
@@ -18,6 +18,4 @@ FAMILY = Family(
     names=OLMO2_NAMES,
     defaults=OLMO,
     head_norm=HeadNormPlan(span="width"),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
 )

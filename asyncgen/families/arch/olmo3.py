@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.arch.olmo import OLMO
 from asyncgen.families.arch.olmo2 import OLMO2_NAMES
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -20,8 +20,6 @@ FAMILY = Family(
     unread=frozenset({"rope_local_base_freq"}),
     ropes_by_kind=True,
     head_norm=HeadNormPlan(span="width"),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 4 != 3,
     has_layer_types=True,

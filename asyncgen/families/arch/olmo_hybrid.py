@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.olmo2 import OLMO2_NAMES
-from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, Family
 from asyncgen.families.plans.delta_plan import delta_plan
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed, num_layers
 from asyncgen.families.plans.layer_plan import HeadNormPlan
@@ -77,6 +77,4 @@ FAMILY = Family(
     kinds=listed(_kind),
     mixer=_mixer,
     head_norm=HeadNormPlan(span="width"),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
 )

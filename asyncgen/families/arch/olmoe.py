@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -27,8 +27,6 @@ FAMILY = Family(
     },
     only={"clip_qkv": None},
     head_norm=HeadNormPlan(span="width"),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     experts=lambda values, layer: experts_plan(
         values, width="intermediate_size", is_normalised=values.flag("norm_topk_prob")
     ),

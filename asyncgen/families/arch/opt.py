@@ -61,9 +61,7 @@ FAMILY = Family(
     positions="table",
     position_offset=2,
     norm=_norm,
-    qkv_bias=flag("enable_bias"),
-    output_bias=flag("enable_bias"),
-    up_bias=flag("enable_bias"),
-    down_bias=flag("enable_bias"),
+    has_qkv_bias=flag("enable_bias"),
+    has_up_bias=flag("enable_bias"),
     is_gated=False,
 )

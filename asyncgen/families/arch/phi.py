@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 FAMILY = Family(
     "phi",
@@ -33,10 +33,8 @@ FAMILY = Family(
     turned=part_that_turns,
     norm=LAYER,
     head_norm=lambda values: HeadNormPlan(LAYER) if values.flag("qk_layernorm") else None,
-    qkv_bias=True,
-    output_bias=True,
-    up_bias=True,
-    down_bias=True,
+    has_qkv_bias=True,
+    has_up_bias=True,
     is_gated=False,
     is_parallel=True,
     has_head_bias=True,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, always
+from asyncgen.families.plans.rope_values import part_that_turns
 
 FAMILY = Family(
     "phi3",
@@ -21,6 +21,7 @@ FAMILY = Family(
         "pad_token_id": 32000,
     },
     turned=part_that_turns,
+    has_qkv_bias=False,
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=lambda values, layer: True,
+    slides=always(True),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LAYER, SMALL, Family, flag
+from asyncgen.families.plans.declaration import LAYER, SMALL, Family, always, flag
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
 
 FAMILY = Family(
@@ -24,11 +24,9 @@ FAMILY = Family(
     spellings={"num_experts": "num_local_experts"},
     only={"num_experts_per_tok": 2},
     norm=LAYER,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     has_head_bias=flag("lm_head_bias"),
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=lambda values, layer: True,
+    slides=always(True),
     experts=lambda values, layer: experts_plan(
         values,
         width="intermediate_size",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.qwen2 import QWEN, slides, window
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -11,8 +11,6 @@ FAMILY = Family(
     "Qwen3ForCausalLM",
     defaults={**QWEN, "head_dim": 128},
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=window,
     slides=slides,
     has_layer_types=True,

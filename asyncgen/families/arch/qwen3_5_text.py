@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from asyncgen.families.arch.qwen3_next import DELTA_NAMES, QWEN3_NEXT
 from asyncgen.families.arch.qwen3_next import FAMILY as QWEN3_NEXT_FAMILY
-from asyncgen.families.plans.declaration import Family, without
+from asyncgen.families.plans.declaration import Family, always, without
 from asyncgen.families.plans.delta_plan import delta_plan
 
 QWEN3_5 = without(QWEN3_NEXT, "norm_topk_prob")
@@ -25,5 +25,5 @@ FAMILY: Family = replace(
         "num_key_value_heads": 4,
     },
     mixer=lambda values, layer: delta_plan(values),
-    experts=lambda values, layer: None,
+    experts=always(None),
 )

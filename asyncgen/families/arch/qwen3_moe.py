@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family, always
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
@@ -25,12 +25,10 @@ FAMILY = Family(
     },
     spellings={"num_experts": "num_local_experts"},
     head_norm=HeadNormPlan(),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: (
         values.count_or_none("sliding_window") if values.flag("use_sliding_window") else None
     ),
-    slides=lambda values, layer: True,
+    slides=always(True),
     experts=sparse_steps(
         lambda values: experts_plan(values, is_normalised=values.flag("norm_topk_prob"))
     ),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import RMS_PLUS_ONE, Family, flag
+from asyncgen.families.plans.declaration import RMS_PLUS_ONE, Family
 from asyncgen.families.plans.delta_plan import delta_plan
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
 from asyncgen.families.plans.layer_kinds import full_every, listed
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -71,8 +71,6 @@ FAMILY = Family(
     turned=part_that_turns,
     norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     gates_in_queries=True,
     experts=sparse_steps(_plan),
 )

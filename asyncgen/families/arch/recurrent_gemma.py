@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family
 from asyncgen.families.plans.griffin_plan import griffin_plan
 from asyncgen.families.plans.layer_kinds import STATE, num_layers
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
@@ -81,10 +81,8 @@ FAMILY = Family(
     width=_width,
     turned=part_that_turns,
     norm=RMS_PLUS_ONE,
-    qkv_bias=flag("attention_bias"),
-    output_bias=True,
-    up_bias=True,
-    down_bias=True,
+    has_output_bias=True,
+    has_up_bias=True,
     embedding_scale=_embedding_scale,
     logit_cap=lambda values: values.positive_or_none("logits_soft_cap"),
 )

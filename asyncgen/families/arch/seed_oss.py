@@ -21,8 +21,6 @@ FAMILY = Family(
         "bos_token_id": 0,
         "eos_token_id": 2,
     },
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_out_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_output_bias=flag("attention_out_bias"),
+    has_up_bias=flag("mlp_bias"),
 )

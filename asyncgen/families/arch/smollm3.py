@@ -40,10 +40,7 @@ FAMILY = Family(
         "no_rope_layer_interval": 4,
     },
     has_rope=_has_rope,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
-    up_bias=flag("mlp_bias"),
-    down_bias=flag("mlp_bias"),
+    has_up_bias=flag("mlp_bias"),
     window=lambda values: (
         values.count_or_none("sliding_window") if values.flag("use_sliding_window") else None
     ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, grouped_plan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 FAMILY = Family(
     "solar_open",
@@ -30,6 +30,6 @@ FAMILY = Family(
     only={"first_k_dense_replace": 0, "use_qk_norm": False},
     width=lambda values: values.count("moe_intermediate_size"),
     turned=part_that_turns,
-    qkv_bias=flag("attention_bias"),
+    has_output_bias=False,
     experts=lambda values, layer: grouped_plan(values),
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, flag, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
-from asyncgen.families.plans.rope_config import part_that_turns
+from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +45,7 @@ FAMILY = Family(
     turned=part_that_turns,
     norm=LAYER,
     head_norm=lambda values: _HEADS if values.flag("qk_layernorm") else None,
-    qkv_bias=flag("use_qkv_bias"),
+    has_qkv_bias=flag("use_qkv_bias"),
+    has_output_bias=False,
     is_parallel=flag("use_parallel_residual"),
 )

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, flag, without
+from asyncgen.families.plans.declaration import (
+    LAYER,
+    LLAMA_NAMES,
+    SMALL,
+    Family,
+    always,
+    flag,
+    without,
+)
 
 FAMILY = Family(
     "starcoder2",
@@ -27,11 +35,9 @@ FAMILY = Family(
     spellings={"rms_norm_eps": "norm_epsilon"},
     unread=frozenset({"rms_norm_eps"}),
     norm=LAYER,
-    qkv_bias=flag("use_bias"),
-    output_bias=flag("use_bias"),
-    up_bias=flag("use_bias"),
-    down_bias=flag("use_bias"),
+    has_qkv_bias=flag("use_bias"),
+    has_up_bias=flag("use_bias"),
     is_gated=False,
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=lambda values, layer: True,
+    slides=always(True),
 )

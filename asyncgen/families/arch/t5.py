@@ -71,6 +71,7 @@ FAMILY = Family(
     ),
     layers=_layers,
     positions="buckets",
+    has_qkv_bias=False,
     activation=lambda values: _feed_forward(values)[1],
     is_gated=lambda values: _feed_forward(values)[0],
     attention_scale=1.0,

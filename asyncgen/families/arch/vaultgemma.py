@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.gemma2 import GEMMA2, GEMMA2_SPELLINGS, score_scale
-from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family, flag
+from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family
 
 FAMILY = Family(
     "vaultgemma",
@@ -12,8 +12,6 @@ FAMILY = Family(
     defaults=GEMMA2,
     spellings=GEMMA2_SPELLINGS,
     norm=RMS_PLUS_ONE,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 2 == 0,
     has_layer_types=True,

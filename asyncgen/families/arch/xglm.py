@@ -42,10 +42,8 @@ FAMILY = Family(
     positions="sinusoids",
     position_offset=2,
     norm=LAYER,
-    qkv_bias=True,
-    output_bias=True,
-    up_bias=True,
-    down_bias=True,
+    has_qkv_bias=True,
+    has_up_bias=True,
     is_gated=False,
     embedding_scale=lambda values: (
         values.count("hidden_size") ** 0.5 if values.flag("scale_embedding") else 1.0

@@ -36,7 +36,5 @@ FAMILY = Family(
     kv_heads=latent_kv_heads,
     is_interleaved=flag("rope_interleave"),
     latent=latent_plan,
-    qkv_bias=flag("attention_bias"),
-    output_bias=flag("attention_bias"),
     attention_scale=latent_scale,
 )

@@ -7,7 +7,7 @@ no tensors and imports no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.families.arch.registry import FAMILIES
@@ -16,7 +16,8 @@ from asyncgen.families.plans.config_values import MOST_HEADS, MOST_LAYERS, Confi
 from asyncgen.families.plans.declaration import Family, settled
 from asyncgen.families.plans.layer_kinds import ATTENDING, MIXING, SLIDING
 from asyncgen.families.plans.layer_plan import LayerPlan, Positions, StreamPlan
-from asyncgen.families.plans.rope_config import RopeConfig, require_pairs, rope_values
+from asyncgen.families.plans.rope_config import RopeConfig
+from asyncgen.families.plans.rope_values import require_pairs, rope_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -239,6 +240,11 @@ _NOT_IN_FILE = frozenset(
     }
 )
 
+_BY_LAYER = frozenset(
+    {"heads", "experts", "varied", "mixer", "has_attention", "has_feed_forward", "stays"}
+)
+"""Fields of a `LayerPlan` that a family gives for each layer, not for all."""
+
 _OF_FIRST_LAYER = ("attention_bias", "hidden_act", "mlp_bias")
 
 
@@ -308,14 +314,10 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         attention=_attention(values, family, kinds, window),
         layer_plans=plans,
         stream=StreamPlan(
-            embedding_scale=settled(family.embedding_scale, values),
-            positions=positions,
-            position_offset=family.position_offset,
-            has_head_bias=settled(family.has_head_bias, values),
-            logit_scale=settled(family.logit_scale, values),
-            logit_cap=settled(family.logit_cap, values),
-            layer_inputs=settled(family.layer_inputs, values),
-            streams=settled(family.streams, values),
+            **{
+                each.name: settled(getattr(family, each.name), values)
+                for each in fields(StreamPlan)
+            }
         ),
         names=settled(family.names, values),
         names_by_kind=family.names_by_kind,
@@ -339,18 +341,7 @@ def _ropes(
     values: ConfigValues, family: Family, kinds: Kinds, *, positions: int, head_dim: int
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
     """The rope of layers that do not slide, and that of each layer where they differ."""
-    rope, ropes = rope_values(
-        values,
-        kinds,
-        positions=positions,
-        turned=settled(family.turned, values),
-        by_kind=family.ropes_by_kind,
-        alpha_for=head_dim if family.has_rope_alpha else None,
-        scales_queries=family.scales_queries,
-        unturned_scaling=settled(family.unturned_scaling, values),
-        has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
-        layer_theta=lambda layer: family.layer_theta(values, layer),
-    )
+    rope, ropes = rope_values(values, family, kinds, positions=positions, head_dim=head_dim)
     latent = settled(family.latent, values)
     if latent is not None:
         rope = replace(rope, turned=latent.turned / head_dim)
@@ -378,54 +369,26 @@ def _check_varied(
 
 
 def _layer_plans(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[LayerPlan, ...]:
-    """What each block computes; most differ in heads, norms, experts and mixers."""
-    shared = LayerPlan(
-        norm=settled(family.norm, values),
-        has_qkv_bias=settled(family.qkv_bias, values),
-        has_output_bias=settled(family.output_bias, values),
-        has_up_bias=settled(family.up_bias, values),
-        has_down_bias=settled(family.down_bias, values),
-        qkv_limit=settled(family.qkv_limit, values),
-        head_norm=settled(family.head_norm, values),
-        latent=settled(family.latent, values),
-        has_gate=family.has_gate,
-        gates_in_queries=family.gates_in_queries,
-        qkv_groups=settled(family.qkv_groups, values),
-        qkv_order=family.qkv_order,
-        is_interleaved=settled(family.is_interleaved, values),
-        is_backward=family.is_backward,
-        activation=settled(family.activation, values),
-        is_gated=settled(family.is_gated, values),
-        is_parallel=settled(family.is_parallel, values),
-        residual_scale=settled(family.residual_scale, values),
-        heads_scale=settled(family.heads_scale, values),
-        output_scale=settled(family.output_scale, values),
-        gate_scale=settled(family.gate_scale, values),
-        down_scale=settled(family.down_scale, values),
-    )
+    """Plan each layer; most differ in heads, norms, experts and mixers, and equal ones are one."""
+    names = [field.name for field in fields(LayerPlan) if field.name not in _BY_LAYER]
+    given: dict[str, Any] = {name: settled(getattr(family, name), values) for name in names}
+    for name, other in (("has_output_bias", "has_qkv_bias"), ("has_down_bias", "has_up_bias")):
+        given[name] = given[other] if given[name] is None else given[name]
+    shared = LayerPlan(**given)
     made: dict[tuple[object, ...], LayerPlan] = {}
 
     def of(layer: int, kind: str) -> LayerPlan:
-        heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
-        normed = shared.head_norm if family.has_head_norm(values, layer, kind) else None
-        varied = family.varied(values, layer, kinds)
-        mixer = family.mixer(values, layer) if kind in MIXING else None
-        attends, feeds = kind in ATTENDING, family.has_feed_forward(values, layer, kind)
-        stays = family.stays(values, layer, kind)
-        parts = heads, experts, normed, varied, mixer, attends, feeds, stays
-        if parts not in made:
-            made[parts] = replace(
-                shared,
-                heads=heads,
-                experts=experts,
-                head_norm=normed,
-                varied=varied,
-                mixer=mixer,
-                has_attention=attends,
-                has_feed_forward=feeds,
-                stays=stays,
-            )
-        return made[parts]
+        parts: dict[str, Any] = {
+            "heads": family.heads(values, layer, kind),
+            "experts": family.experts(values, layer),
+            "head_norm": shared.head_norm if family.has_head_norm(values, layer, kind) else None,
+            "varied": family.varied(values, layer, kinds),
+            "mixer": family.mixer(values, layer) if kind in MIXING else None,
+            "has_attention": kind in ATTENDING,
+            "has_feed_forward": family.has_feed_forward(values, layer, kind),
+            "stays": family.stays(values, layer, kind),
+        }
+        return made.setdefault(tuple(parts.values()), replace(shared, **parts))
 
     return tuple(of(layer, kind) for layer, kind in enumerate(kinds))
 

@@ -82,53 +82,9 @@ def slides_but_every(key: str) -> Callable[[ConfigValues, int], bool]:
     return lambda values, layer: (layer + 1) % values.count(key) != 0
 
 
-def _activation(values: ConfigValues) -> str:
-    return values.activation()
-
-
-def _width(values: ConfigValues) -> int:
-    return values.count("intermediate_size")
-
-
-def _epsilon(values: ConfigValues) -> float:
-    return values.epsilon()
-
-
-def _no_layer(values: ConfigValues, layer: int) -> bool:
-    return False
-
-
-def _usual_theta(values: ConfigValues, layer: int) -> float | None:
-    return None
-
-
-def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-    return None
-
-
-def _no_mixer(values: ConfigValues, layer: int) -> MixerPlan | None:
-    return None
-
-
-def _nothing_varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan | None:
-    return None
-
-
-def every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
-    """What all layers have."""
-    return True
-
-
-def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
-    return False
-
-
-def _nothing_stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float] | None:
-    return None
-
-
-def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
-    return None
+def always(value: T) -> Callable[..., T]:
+    """Give the same value for every file and every layer."""
+    return lambda *given: value
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +137,13 @@ class Family:
         head_norm: Of queries and keys.
         latent: See `LayerPlan`.
         has_head_norm: Whether a layer of this number and kind has it.
-        qkv_bias: See `LayerPlan`.
-        output_bias: See `LayerPlan`.
+        has_qkv_bias: See `LayerPlan`.
+        has_output_bias: See `LayerPlan`; ``None``: the same as `has_qkv_bias`.
         qkv_limit: See `LayerPlan`.
         has_gate: See `LayerPlan`.
         gates_in_queries: See `LayerPlan`.
-        up_bias: See `LayerPlan`.
-        down_bias: See `LayerPlan`.
+        has_up_bias: See `LayerPlan`.
+        has_down_bias: See `LayerPlan`; ``None``: the same as `has_up_bias`.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
@@ -247,50 +203,50 @@ class Family:
     only: Mapping[str, object] = field(default_factory=dict)
     layers: Setting[int | None] = None
     kv_heads: Setting[int | None] = None
-    heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = _usual_heads
-    width: Setting[int] = _width
+    heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = always(None)
+    width: Setting[int] = lambda values: values.count("intermediate_size")
 
     positions: Setting[Positions] = "rotary"
     position_offset: int = 0
     turned: Setting[float | None] = None
     is_interleaved: Setting[bool] = False
     is_backward: bool = False
-    has_rope: Callable[[ConfigValues, int, str], bool] = every_layer
-    layer_theta: Callable[[ConfigValues, int], float | None] = _usual_theta
+    has_rope: Callable[[ConfigValues, int, str], bool] = always(True)
+    layer_theta: Callable[[ConfigValues, int], float | None] = always(None)
     unturned_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
     scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
-    epsilon: Setting[float] = _epsilon
+    epsilon: Setting[float] = ConfigValues.epsilon
     head_norm: Setting[HeadNormPlan | None] = None
     latent: Setting[LatentPlan | None] = None
-    has_head_norm: Callable[[ConfigValues, int, str], bool] = every_layer
-    qkv_bias: Setting[bool] = False
-    output_bias: Setting[bool] = False
+    has_head_norm: Callable[[ConfigValues, int, str], bool] = always(True)
+    has_qkv_bias: Setting[bool] = flag("attention_bias")
+    has_output_bias: Setting[bool | None] = None
     qkv_limit: Setting[float | None] = None
     has_gate: bool = False
     gates_in_queries: bool = False
-    up_bias: Setting[bool] = False
-    down_bias: Setting[bool] = False
-    activation: Setting[str] = _activation
+    has_up_bias: Setting[bool] = False
+    has_down_bias: Setting[bool | None] = None
+    activation: Setting[str] = ConfigValues.activation
     is_gated: Setting[bool] = True
-    experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
+    experts: Callable[[ConfigValues, int], ExpertsPlan | None] = always(None)
     kinds: Callable[[ConfigValues], Kinds] | None = None
-    mixer: Callable[[ConfigValues, int], MixerPlan | None] = _no_mixer
+    mixer: Callable[[ConfigValues, int], MixerPlan | None] = always(None)
     allows_dola: bool = False
-    has_feed_forward: Callable[[ConfigValues, int, str], bool] = every_layer
-    varied: Callable[[ConfigValues, int, Kinds], VariedLayerPlan | None] = _nothing_varied
+    has_feed_forward: Callable[[ConfigValues, int, str], bool] = always(True)
+    varied: Callable[[ConfigValues, int, Kinds], VariedLayerPlan | None] = always(None)
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None
-    slides: Callable[[ConfigValues, int], bool] = _no_layer
+    slides: Callable[[ConfigValues, int], bool] = always(False)
     has_layer_types: bool = False
     is_chunked: bool = False
     attention_scale: Setting[float | tuple[float, ...] | None] = None
     attention_cap: Setting[float | None] = None
-    has_sinks: Callable[[ConfigValues, int, str], bool] = _no_kind
+    has_sinks: Callable[[ConfigValues, int, str], bool] = always(False)
     slopes: Setting[tuple[float, ...] | None] = None
     is_bidirectional: Setting[bool] = False
 
@@ -300,7 +256,7 @@ class Family:
     output_scale: Setting[float] = 1.0
     gate_scale: Setting[float] = 1.0
     down_scale: Setting[float] = 1.0
-    stays: Callable[[ConfigValues, int, str], tuple[float, float] | None] = _nothing_stays
+    stays: Callable[[ConfigValues, int, str], tuple[float, float] | None] = always(None)
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None
