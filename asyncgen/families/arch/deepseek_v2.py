@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family
-from asyncgen.families.plans.expert_values import dense_before, softmax_groups_plan
-from asyncgen.families.plans.latent_values import (
-    latent_kv_heads,
-    latent_names,
-    latent_plan,
-    latent_scale,
-)
+from dataclasses import replace
 
-FAMILY = Family(
-    "deepseek_v2",
-    "DeepseekV2ForCausalLM",
-    names=latent_names,
+from asyncgen.families.arch import deepseek_v3
+from asyncgen.families.plans.expert_values import dense_before, softmax_groups_plan
+
+FAMILY = replace(
+    deepseek_v3.FAMILY,
+    model_type="deepseek_v2",
+    class_name="DeepseekV2ForCausalLM",
+    guesses_ahead=False,
     defaults={
         "vocab_size": 102400,
         "hidden_size": 4096,
@@ -33,16 +30,12 @@ FAMILY = Family(
         "num_experts": 64,
         "n_shared_experts": 2,
     },
-    spellings={"num_experts": "n_routed_experts"},
     only={
         "mlp_bias": False,
         "moe_layer_freq": 1,
         "norm_topk_prob": False,
         "scoring_func": "softmax",
     },
-    kv_heads=latent_kv_heads,
     is_interleaved=True,
-    latent=latent_plan,
-    attention_scale=latent_scale,
     experts=dense_before(softmax_groups_plan),
 )

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from asyncgen.families.arch.exaone4 import slides
-from asyncgen.families.plans.declaration import SMALL, Family
+from dataclasses import replace
+
+from asyncgen.families.arch import exaone4
 from asyncgen.families.plans.expert_values import (
     EXPERT_NAMES,
     as_listed,
     dense_before,
     grouped_plan,
 )
-from asyncgen.families.plans.layer_plan import HeadNormPlan
 
-FAMILY = Family(
-    "exaone_moe",
-    "ExaoneMoeForCausalLM",
+FAMILY = replace(
+    exaone4.FAMILY,
+    model_type="exaone_moe",
+    class_name="ExaoneMoeForCausalLM",
     names={**EXPERT_NAMES, "correction": "mlp.e_score_correction_bias"},
     # A layer of its own that guesses tokens ahead.
     unneeded=(r"^mtp\.",),
     defaults={
-        **SMALL,
-        "vocab_size": 102400,
-        "intermediate_size": 16384,
+        **exaone4.FAMILY.defaults,
         "num_key_value_heads": 32,
-        "rms_norm_eps": 1e-5,
+        "bos_token_id": 1,
         "pad_token_id": 0,
         "eos_token_id": 53,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 4,
         "moe_intermediate_size": 1024,
         "num_experts": 64,
         "num_experts_per_tok": 8,
@@ -37,13 +34,5 @@ FAMILY = Family(
         "routed_scaling_factor": 2.5,
     },
     spellings={"n_shared_experts": "num_shared_experts"},
-    has_rope=lambda values, layer, kind: (
-        values.count_or_none("sliding_window") is None or kind == "sliding_attention"
-    ),
-    has_qkv_bias=False,
-    head_norm=HeadNormPlan(),
-    window=lambda values: values.count_or_none("sliding_window"),
-    slides=slides,
-    has_layer_types=True,
     experts=as_listed(grouped_plan, dense_before(grouped_plan)),
 )

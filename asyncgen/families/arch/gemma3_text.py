@@ -3,12 +3,14 @@ are normalised per head. EmbeddingGemma is one whose tokens see later ones as we
 
 from __future__ import annotations
 
-from asyncgen.families.arch.gemma2 import GEMMA2, GEMMA2_NAMES, GEMMA2_SPELLINGS, score_scale
-from asyncgen.families.plans.declaration import RMS_PLUS_ONE, Family, flag, slides_but_every
+from dataclasses import replace
+
+from asyncgen.families.arch import gemma2
+from asyncgen.families.plans.declaration import RMS_PLUS_ONE, flag, slides_but_every
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 GEMMA3 = {
-    **GEMMA2,
+    **gemma2.GEMMA2,
     "vocab_size": 262208,
     "max_position_embeddings": 131072,
     "rope_theta": 1_000_000.0,
@@ -18,21 +20,15 @@ GEMMA3 = {
     "attn_logit_softcapping": None,
 }
 
-FAMILY = Family(
-    "gemma3_text",
-    "Gemma3ForCausalLM",
-    names=GEMMA2_NAMES,
+FAMILY = replace(
+    gemma2.FAMILY,
+    model_type="gemma3_text",
+    class_name="Gemma3ForCausalLM",
     defaults=GEMMA3,
-    spellings=GEMMA2_SPELLINGS,
     only={"attn_logit_softcapping": None},
     ropes_by_kind=True,
-    norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),
-    window=lambda values: values.count("sliding_window"),
     slides=slides_but_every("sliding_window_pattern"),
-    has_layer_types=True,
-    attention_scale=score_scale,
+    attention_cap=None,
     is_bidirectional=flag("use_bidirectional_attention"),
-    embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
-    logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from asyncgen.families.arch.glm import GLM, GLM_NAMES
-from asyncgen.families.plans.declaration import Family
-from asyncgen.families.plans.rope_values import part_that_turns
+from dataclasses import replace
 
-FAMILY = Family(
-    "glm4",
-    "Glm4ForCausalLM",
+from asyncgen.families.arch import glm
+
+FAMILY = replace(
+    glm.FAMILY,
+    model_type="glm4",
+    class_name="Glm4ForCausalLM",
     names={
-        **GLM_NAMES,
+        **glm.GLM_NAMES,
         "output_norm": "post_self_attn_layernorm",
         "down_norm": "post_mlp_layernorm",
     },
-    defaults=GLM,
-    turned=part_that_turns,
-    is_interleaved=True,
-    has_output_bias=False,
 )

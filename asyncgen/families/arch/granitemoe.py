@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family
+from dataclasses import replace
+
+from asyncgen.families.arch import granite
+from asyncgen.families.plans.declaration import LLAMA_NAMES
 from asyncgen.families.plans.expert_values import experts_plan
 
 GRANITEMOE_NAMES = {
@@ -12,24 +15,14 @@ GRANITEMOE_NAMES = {
     "experts_down": "block_sparse_moe.output_linear.weight",
 }
 
-FAMILY = Family(
-    "granitemoe",
-    "GraniteMoeForCausalLM",
+FAMILY = replace(
+    granite.FAMILY,
+    model_type="granitemoe",
+    class_name="GraniteMoeForCausalLM",
     names=GRANITEMOE_NAMES,
-    defaults={
-        **SMALL,
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "embedding_multiplier": 1.0,
-        "logits_scaling": 1.0,
-        "residual_multiplier": 1.0,
-        "attention_multiplier": 1.0,
-    },
+    defaults={**granite.GRANITE, "num_experts": 8, "num_experts_per_tok": 2},
     spellings={"num_experts": "num_local_experts"},
-    attention_scale=lambda values: values.positive("attention_multiplier"),
-    embedding_scale=lambda values: values.positive("embedding_multiplier"),
-    residual_scale=lambda values: values.positive("residual_multiplier"),
-    logit_scale=lambda values: 1 / values.positive("logits_scaling"),
+    has_up_bias=False,
     experts=lambda values, layer: experts_plan(
         values, width="intermediate_size", is_normalised=True
     ),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from asyncgen.families.arch.mamba import MAMBA, MAMBA_NAMES
-from asyncgen.families.plans.declaration import Family, always, without
-from asyncgen.families.plans.layer_kinds import STATE, all_of
-from asyncgen.families.plans.state_plan import dual_plan, expanded_width
+from dataclasses import replace
 
-FAMILY = Family(
-    "mamba2",
-    "Mamba2ForCausalLM",
-    names=MAMBA_NAMES,
+from asyncgen.families.arch import mamba
+from asyncgen.families.plans.declaration import without
+from asyncgen.families.plans.state_plan import dual_plan
+
+FAMILY = replace(
+    mamba.FAMILY,
+    model_type="mamba2",
+    class_name="Mamba2ForCausalLM",
     defaults={
-        **without(MAMBA, "pad_token_id", "tie_word_embeddings"),
+        **without(mamba.MAMBA, "pad_token_id", "tie_word_embeddings"),
         "vocab_size": 32768,
         "hidden_size": 4096,
         "num_attention_heads": 128,
@@ -35,10 +36,5 @@ FAMILY = Family(
         }
     ),
     only={"hidden_act": "silu"},
-    positions="none",
-    width=expanded_width,
-    kinds=all_of(STATE),
     mixer=lambda values, layer: dual_plan(values),
-    has_qkv_bias=False,
-    has_feed_forward=always(False),
 )

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family, always
+from dataclasses import replace
 
-FAMILY = Family(
-    "ministral",
-    "MinistralForCausalLM",
-    defaults={
-        **SMALL,
-        "intermediate_size": 14336,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-    },
-    has_qkv_bias=False,
-    window=lambda values: values.count_or_none("sliding_window"),
-    slides=always(True),
+from asyncgen.families.arch import mistral
+
+FAMILY = replace(
+    mistral.FAMILY,
+    model_type="ministral",
+    class_name="MinistralForCausalLM",
     has_layer_types=True,
 )

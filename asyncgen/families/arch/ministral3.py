@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family, always
+from dataclasses import replace
 
-FAMILY = Family(
-    "ministral3",
-    "Ministral3ForCausalLM",
+from asyncgen.families.arch import mistral
+from asyncgen.families.plans.declaration import SMALL
+
+FAMILY = replace(
+    mistral.FAMILY,
+    model_type="ministral3",
+    class_name="Ministral3ForCausalLM",
     defaults={
         **SMALL,
         "vocab_size": 131072,
@@ -30,7 +34,4 @@ FAMILY = Family(
         "pad_token_id": 11,
     },
     scales_queries=True,
-    has_qkv_bias=False,
-    window=lambda values: values.count_or_none("sliding_window"),
-    slides=always(True),
 )

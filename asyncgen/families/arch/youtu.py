@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, flag
-from asyncgen.families.plans.latent_values import (
-    latent_kv_heads,
-    latent_names,
-    latent_plan,
-    latent_scale,
-)
+from dataclasses import replace
 
-FAMILY = Family(
-    "youtu",
-    "YoutuForCausalLM",
-    names=latent_names,
-    guesses_ahead=True,
+from asyncgen.families.arch import deepseek_v3
+from asyncgen.families.plans.declaration import always
+
+FAMILY = replace(
+    deepseek_v3.FAMILY,
+    model_type="youtu",
+    class_name="YoutuForCausalLM",
     defaults={
         "vocab_size": 128256,
         "hidden_size": 2048,
@@ -33,8 +29,6 @@ FAMILY = Family(
         "rope_interleave": True,
     },
     only={"mlp_bias": False},
-    kv_heads=latent_kv_heads,
-    is_interleaved=flag("rope_interleave"),
-    latent=latent_plan,
-    attention_scale=latent_scale,
+    spellings={},
+    experts=always(None),
 )
