@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import SMALL, Family
@@ -18,8 +17,9 @@ def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
     is_normalised = values.stated("norm_topk_prob") is not None
     if is_normalised:  # the norm that weights are divided by
         values.require("norm_topk_prob", 1.0, 1)
-    plan = experts_plan(values, width="intermediate_size", is_normalised=is_normalised)
-    return replace(plan, is_flat=True)
+    return experts_plan(
+        values, width="intermediate_size", is_normalised=is_normalised, is_flat=True
+    )
 
 
 FAMILY = Family(

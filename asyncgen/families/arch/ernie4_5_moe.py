@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.config_values import MOST_LAYERS
@@ -24,9 +23,13 @@ def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     is_counted = (layer + 1) % values.count("moe_layer_interval") == 0
     if not (ends[0] <= layer <= ends[1] and is_counted):
         return None
-    plan = experts_plan(values, is_normalised=True)
-    shared = shared_width(values, "moe_num_shared_experts")
-    return replace(plan, is_corrected=True, has_row_of_corrections=True, shared_width=shared)
+    return experts_plan(
+        values,
+        is_normalised=True,
+        is_corrected=True,
+        has_row_of_corrections=True,
+        shared_width=shared_width("moe_num_shared_experts"),
+    )
 
 
 FAMILY = Family(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncgen.families.arch.olmo2 import OLMO2_NAMES
-from asyncgen.families.plans.declaration import SMALL, Family
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
+from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -26,7 +26,5 @@ FAMILY = Family(
         "num_experts_per_tok": 5,
     },
     head_norm=HeadNormPlan(span="width"),
-    experts=lambda values, layer: experts_plan(
-        values, width="intermediate_size", is_normalised=values.flag("norm_topk_prob")
-    ),
+    experts=declare_experts(width="intermediate_size", is_normalised=flag("norm_topk_prob")),
 )

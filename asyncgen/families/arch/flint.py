@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.families.plans.declaration import Family, always
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
+from asyncgen.families.plans.declaration import Family, always, flag
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts, sparse_steps
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _plan(values: ConfigValues) -> ExpertsPlan:
-    plan = experts_plan(values, scoring="sigmoid", is_normalised=values.flag("norm_topk_prob"))
-    return replace(plan, shared_width=values.count("shared_expert_intermediate_size"))
 
 
 def _slides(values: ConfigValues, layer: int) -> bool:
@@ -56,5 +49,11 @@ FAMILY = Family(
     slides=_slides,
     has_layer_types=True,
     has_sinks=always(True),
-    experts=sparse_steps(_plan),
+    experts=sparse_steps(
+        declare_experts(
+            scoring="sigmoid",
+            is_normalised=flag("norm_topk_prob"),
+            shared_width=lambda values: values.count("shared_expert_intermediate_size"),
+        )
+    ),
 )

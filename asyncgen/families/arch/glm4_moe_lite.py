@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from asyncgen.families.arch import deepseek_v3
 from asyncgen.families.plans.declaration import without
-from asyncgen.families.plans.expert_values import grouped_plan, listed_as_sparse
+from asyncgen.families.plans.expert_values import as_listed, grouped_plan
+
+if TYPE_CHECKING:
+    from asyncgen.families.plans.config_values import ConfigValues
+    from asyncgen.families.plans.experts_plan import ExpertsPlan
+
+
+def _after_the_first(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+    values.require("first_k_dense_replace", 1)
+    return grouped_plan(values) if layer else None
+
 
 FAMILY = replace(
     deepseek_v3.FAMILY,
@@ -29,5 +40,5 @@ FAMILY = replace(
         "num_experts_per_tok": 4,
         "routed_scaling_factor": 1.8,
     },
-    experts=listed_as_sparse(grouped_plan),
+    experts=as_listed(grouped_plan, _after_the_first),
 )

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, always
-from asyncgen.families.plans.expert_values import experts_plan
+from asyncgen.families.plans.expert_values import declare_experts
 from asyncgen.families.plans.experts_plan import GatePlan
-
-if TYPE_CHECKING:
-    from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    gate = GatePlan("clamped", values.positive("swiglu_alpha"), values.positive("swiglu_limit"))
-    plan = experts_plan(values, width="intermediate_size", is_normalised=True)
-    plan = replace(plan, gate=gate, has_bias=True, has_router_bias=True)
-    return replace(plan, takes_turns=True, is_transposed=True)
-
 
 FAMILY = Family(
     "gpt_oss",
@@ -62,5 +47,15 @@ FAMILY = Family(
     slides=lambda values, layer: layer % 2 == 0,
     has_layer_types=True,
     has_sinks=always(True),
-    experts=_experts,
+    experts=declare_experts(
+        width="intermediate_size",
+        is_normalised=True,
+        gate=lambda values: GatePlan(
+            "clamped", values.positive("swiglu_alpha"), values.positive("swiglu_limit")
+        ),
+        has_bias=True,
+        has_router_bias=True,
+        takes_turns=True,
+        is_transposed=True,
+    ),
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from asyncgen.families.arch import granite
 from asyncgen.families.plans.declaration import LLAMA_NAMES
-from asyncgen.families.plans.expert_values import experts_plan
+from asyncgen.families.plans.expert_values import declare_experts
 
 GRANITEMOE_NAMES = {
     **LLAMA_NAMES,
@@ -23,7 +23,5 @@ FAMILY = replace(
     defaults={**granite.GRANITE, "num_experts": 8, "num_experts_per_tok": 2},
     spellings={"num_experts": "num_local_experts"},
     has_up_bias=False,
-    experts=lambda values, layer: experts_plan(
-        values, width="intermediate_size", is_normalised=True
-    ),
+    experts=declare_experts(width="intermediate_size", is_normalised=True),
 )

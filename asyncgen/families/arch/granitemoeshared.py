@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.granitemoe import FAMILY as GRANITEMOE
 from asyncgen.families.arch.granitemoe import GRANITEMOE_NAMES
-from asyncgen.families.plans.expert_values import experts_plan
+from asyncgen.families.plans.expert_values import declare_experts
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
     from asyncgen.families.plans.declaration import Family
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
-def experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    """Those of Granite, and a shared one of the width that the file says, if any."""
-    plan = experts_plan(values, width="intermediate_size", is_normalised=True)
+def _shared_width(values: ConfigValues) -> int:
     key = "shared_intermediate_size"
-    shared = 0 if values.value(key) in (None, 0) else values.count(key)
-    return replace(plan, shared_width=shared)
+    return 0 if values.value(key) in (None, 0) else values.count(key)
 
+
+experts = declare_experts(width="intermediate_size", is_normalised=True, shared_width=_shared_width)
+"""Those of Granite, and a shared one of the width that the file says, if any."""
 
 SHARED_NAMES = {
     **GRANITEMOE_NAMES,

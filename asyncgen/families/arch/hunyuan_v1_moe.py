@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from asyncgen.families.plans.declaration import SMALL, Family
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-
-if TYPE_CHECKING:
-    from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    plan = experts_plan(values, width="intermediate_size", is_normalised=True)
-    return replace(plan, shared_width=plan.width)
-
 
 FAMILY = Family(
     "hunyuan_v1_moe",
@@ -41,5 +28,9 @@ FAMILY = Family(
     spellings={"num_experts_per_tok": "moe_topk"},
     has_rope_alpha=True,
     head_norm=HeadNormPlan(is_after_rope=True),
-    experts=_experts,
+    experts=declare_experts(
+        width="intermediate_size",
+        is_normalised=True,
+        shared_width=lambda values: values.count("intermediate_size"),
+    ),
 )

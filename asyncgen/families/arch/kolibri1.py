@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from asyncgen.families.plans.declaration import Family
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
+from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-
-if TYPE_CHECKING:
-    from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    plan = experts_plan(
-        values,
-        scoring="sigmoid",
-        is_normalised=values.flag("norm_topk_prob"),
-        corrects_logits=True,
-    )
-    width = values.count("shared_expert_intermediate_size")
-    return replace(plan, is_corrected=True, shared_width=width)
-
 
 FAMILY = Family(
     "kolibri1",
@@ -56,5 +37,11 @@ FAMILY = Family(
     window=lambda values: values.count_or_none("sliding_window"),
     slides=lambda values, layer: (layer + 1) % 5 != 0,
     has_layer_types=True,
-    experts=_experts,
+    experts=declare_experts(
+        scoring="sigmoid",
+        is_normalised=flag("norm_topk_prob"),
+        corrects_logits=True,
+        is_corrected=True,
+        shared_width=lambda values: values.count("shared_expert_intermediate_size"),
+    ),
 )

@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.lfm2 import FAMILY as LFM2_FAMILY
 from asyncgen.families.arch.lfm2 import LFM2, LFM2_NAMES
-from asyncgen.families.plans.expert_values import dense_before, experts_plan
+from asyncgen.families.plans.declaration import flag
+from asyncgen.families.plans.expert_values import declare_experts, dense_before
 
 if TYPE_CHECKING:
-    from asyncgen.families.plans.config_values import ConfigValues
     from asyncgen.families.plans.declaration import Family
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _plan(values: ConfigValues) -> ExpertsPlan:
-    plan = experts_plan(
-        values,
-        scoring="sigmoid",
-        is_normalised=values.flag("norm_topk_prob"),
-        scale=values.positive("routed_scaling_factor", 1.0),
-    )
-    return replace(plan, is_corrected=values.flag("use_expert_bias"))
 
 
 FAMILY: Family = replace(
@@ -49,5 +38,12 @@ FAMILY: Family = replace(
     },
     spellings={**LFM2_FAMILY.spellings, "first_k_dense_replace": "num_dense_layers"},
     width=lambda values: values.count("intermediate_size"),
-    experts=dense_before(_plan),
+    experts=dense_before(
+        declare_experts(
+            scoring="sigmoid",
+            is_normalised=flag("norm_topk_prob"),
+            scale=lambda values: values.positive("routed_scaling_factor", 1.0),
+            is_corrected=flag("use_expert_bias"),
+        )
+    ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.config_values import MOST_LAYERS
@@ -62,8 +61,14 @@ def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     step = values.count("interleave_moe_layer_step")
     if (layer + 1) % step != 0 if stated is None else layer not in stated:
         return None
-    plan = experts_plan(values, width="intermediate_size", scoring="sigmoid", weighs_inputs=True)
-    return replace(plan, shared_width=plan.width, is_transposed=True)
+    return experts_plan(
+        values,
+        width="intermediate_size",
+        scoring="sigmoid",
+        weighs_inputs=True,
+        shared_width=values.count("intermediate_size"),
+        is_transposed=True,
+    )
 
 
 FAMILY = Family(

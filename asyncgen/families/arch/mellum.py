@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from asyncgen.families.plans.declaration import Family
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, as_listed, experts_plan
+from asyncgen.families.plans.declaration import Family, flag
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, as_listed, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
-if TYPE_CHECKING:
-    from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _plan(values: ConfigValues) -> ExpertsPlan:
-    return experts_plan(values, is_normalised=values.flag("norm_topk_prob"))
-
+_plan = declare_experts(is_normalised=flag("norm_topk_prob"))
 
 FAMILY = Family(
     "mellum",
@@ -47,5 +38,5 @@ FAMILY = Family(
     head_norm=HeadNormPlan(),
     window=lambda values: values.count_or_none("sliding_window"),
     has_layer_types=True,
-    experts=as_listed(_plan, lambda values, layer: _plan(values)),
+    experts=as_listed(_plan, _plan),
 )

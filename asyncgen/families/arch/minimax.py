@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.minimax_m2 import turned
 from asyncgen.families.plans.declaration import SMALL, Family
-from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
+from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed
 from asyncgen.families.plans.lightning_plan import lightning_plan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 _kinds = listed(lambda values, layer: STATE if layer % 2 else FULL)
 
@@ -31,11 +30,6 @@ def _sliding_kinds(values: ConfigValues) -> Kinds:
 def _stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float]:
     part = "linear_attn" if kind == STATE else "full_attn"
     return values.number(f"{part}_alpha_factor"), values.number("mlp_alpha_factor")
-
-
-def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    scale = values.number("mlp_beta_factor")
-    return experts_plan(values, width="intermediate_size", is_normalised=True, scale=scale)
 
 
 FAMILY = Family(
@@ -69,5 +63,9 @@ FAMILY = Family(
     allows_dola=True,
     stays=_stays,
     output_scale=lambda values: values.number("full_attn_beta_factor"),
-    experts=_experts,
+    experts=declare_experts(
+        width="intermediate_size",
+        is_normalised=True,
+        scale=lambda values: values.number("mlp_beta_factor"),
+    ),
 )

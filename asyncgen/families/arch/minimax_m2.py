@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family
-from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
+from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 from asyncgen.families.plans.rope_values import part_that_turns
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 
 def turned(values: ConfigValues) -> float:
@@ -32,11 +30,6 @@ def _layers(values: ConfigValues) -> int:
     allowed = "1 (linear attention, 0, is not supported)"
     values.listed(key, count, lambda one: type(one) is int and one == 1, allowed)
     return count
-
-
-def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    plan = experts_plan(values, width="intermediate_size", scoring="sigmoid", is_normalised=True)
-    return replace(plan, is_corrected=True)
 
 
 FAMILY = Family(
@@ -71,5 +64,7 @@ FAMILY = Family(
     turned=turned,
     has_qkv_bias=False,
     head_norm=HeadNormPlan(span="width"),
-    experts=_experts,
+    experts=declare_experts(
+        width="intermediate_size", scoring="sigmoid", is_normalised=True, is_corrected=True
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import SMALL, Family, always
-from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
+from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 
 FAMILY = Family(
     "mixtral",
@@ -23,7 +23,5 @@ FAMILY = Family(
     has_qkv_bias=False,
     window=lambda values: values.count_or_none("sliding_window"),
     slides=always(True),
-    experts=lambda values, layer: experts_plan(
-        values, width="intermediate_size", is_normalised=True
-    ),
+    experts=declare_experts(width="intermediate_size", is_normalised=True),
 )

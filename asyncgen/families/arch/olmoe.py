@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import SMALL, Family
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan
+from asyncgen.families.plans.declaration import SMALL, Family, flag
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -27,7 +27,5 @@ FAMILY = Family(
     },
     only={"clip_qkv": None},
     head_norm=HeadNormPlan(span="width"),
-    experts=lambda values, layer: experts_plan(
-        values, width="intermediate_size", is_normalised=values.flag("norm_topk_prob")
-    ),
+    experts=declare_experts(width="intermediate_size", is_normalised=flag("norm_topk_prob")),
 )

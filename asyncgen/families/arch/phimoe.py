@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LAYER, SMALL, Family, always, flag
-from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, experts_plan
+from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 
 FAMILY = Family(
     "phimoe",
@@ -27,10 +27,9 @@ FAMILY = Family(
     has_head_bias=flag("lm_head_bias"),
     window=lambda values: values.count_or_none("sliding_window"),
     slides=always(True),
-    experts=lambda values, layer: experts_plan(
-        values,
+    experts=declare_experts(
         width="intermediate_size",
         scoring="sparsemixer",
-        tolerance=2 * values.positive("router_jitter_noise"),
+        tolerance=lambda values: 2 * values.positive("router_jitter_noise"),
     ),
 )

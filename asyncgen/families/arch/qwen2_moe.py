@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.qwen2 import window
 from asyncgen.families.plans.declaration import Family, flag
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts, sparse_steps
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
-
-
-def _plan(values: ConfigValues) -> ExpertsPlan:
-    width = values.count("shared_expert_intermediate_size")
-    plan = experts_plan(values, is_normalised=values.flag("norm_topk_prob"))
-    return replace(plan, shared_width=width, is_shared_gated=True)
 
 
 def _slides(values: ConfigValues, layer: int) -> bool:
@@ -56,5 +48,11 @@ FAMILY = Family(
     window=window,
     slides=_slides,
     has_layer_types=True,
-    experts=sparse_steps(_plan),
+    experts=sparse_steps(
+        declare_experts(
+            is_normalised=flag("norm_topk_prob"),
+            shared_width=lambda values: values.count("shared_expert_intermediate_size"),
+            is_shared_gated=True,
+        )
+    ),
 )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.qwen3_5_text import FAMILY as QWEN3_5_FAMILY
 from asyncgen.families.arch.qwen3_5_text import QWEN3_5
-from asyncgen.families.arch.qwen3_next import with_shared
+from asyncgen.families.arch.qwen3_next import SHARED
+from asyncgen.families.plans.expert_values import declare_experts
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.declaration import Family
@@ -24,5 +25,5 @@ FAMILY: Family = replace(
         "num_experts_per_tok": 8,
     },
     unread=frozenset({"intermediate_size"}),
-    experts=lambda values, layer: with_shared(values, is_normalised=True),
+    experts=declare_experts(**SHARED, is_normalised=True),
 )

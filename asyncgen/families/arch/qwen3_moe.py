@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncgen.families.plans.declaration import Family, always
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
+from asyncgen.families.plans.declaration import Family, always, flag
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts, sparse_steps
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 
 FAMILY = Family(
@@ -29,7 +29,5 @@ FAMILY = Family(
         values.count_or_none("sliding_window") if values.flag("use_sliding_window") else None
     ),
     slides=always(True),
-    experts=sparse_steps(
-        lambda values: experts_plan(values, is_normalised=values.flag("norm_topk_prob"))
-    ),
+    experts=sparse_steps(declare_experts(is_normalised=flag("norm_topk_prob"))),
 )

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from asyncgen.families.plans.declaration import RMS_PLUS_ONE, Family
+from asyncgen.families.plans.declaration import RMS_PLUS_ONE, Family, flag
 from asyncgen.families.plans.delta_plan import delta_plan
-from asyncgen.families.plans.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
+from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts, sparse_steps
 from asyncgen.families.plans.layer_kinds import full_every, listed
 from asyncgen.families.plans.layer_plan import HeadNormPlan
 from asyncgen.families.plans.rope_values import part_that_turns
-
-if TYPE_CHECKING:
-    from asyncgen.families.plans.config_values import ConfigValues
-    from asyncgen.families.plans.experts_plan import ExpertsPlan
 
 DELTA_NAMES = {
     **EXPERT_NAMES,
@@ -48,16 +41,11 @@ QWEN3_NEXT = {
 }
 
 
-def with_shared(values: ConfigValues, *, is_normalised: bool) -> ExpertsPlan:
-    """Experts, and one beside them behind a gate."""
-    plan = experts_plan(values, is_normalised=is_normalised)
-    width = values.count("shared_expert_intermediate_size")
-    return replace(plan, shared_width=width, is_shared_gated=True)
-
-
-def _plan(values: ConfigValues) -> ExpertsPlan:
-    return with_shared(values, is_normalised=values.flag("norm_topk_prob"))
-
+SHARED = {
+    "shared_width": lambda values: values.count("shared_expert_intermediate_size"),
+    "is_shared_gated": True,
+}
+"""Options of an expert beside the others, behind a gate."""
 
 FAMILY = Family(
     "qwen3_next",
@@ -72,5 +60,5 @@ FAMILY = Family(
     norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),
     gates_in_queries=True,
-    experts=sparse_steps(_plan),
+    experts=sparse_steps(declare_experts(**SHARED, is_normalised=flag("norm_topk_prob"))),
 )

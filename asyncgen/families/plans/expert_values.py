@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.families.plans.config_values import MOST_LAYERS
-from asyncgen.families.plans.declaration import LLAMA_NAMES
+from asyncgen.families.plans.declaration import LLAMA_NAMES, Setting, settled
 from asyncgen.families.plans.experts_plan import MOST_EXPERTS, ExpertsPlan, GatePlan, Routing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from asyncgen.families.plans.config_values import ConfigValues
 
@@ -47,13 +47,15 @@ _GATES: Mapping[str, _Gate] = {
 _PLAIN: Mapping[str, _Gate] = {**_GATES, "relu": "relu", "relu2": "relu2"}
 """The same of experts without a gate."""
 
+_ROUTING = [field.name for field in fields(Routing)]
+
 
 def experts_plan(
     values: ConfigValues,
     *,
     width: str = "moe_intermediate_size",
     is_gated: bool = True,
-    **routing: Any,
+    **options: Setting[Any],
 ) -> ExpertsPlan:
     """Read ``num_experts``, ``num_experts_per_tok`` and the width of an expert.
 
@@ -61,8 +63,9 @@ def experts_plan(
         values: The file's values.
         width: Key of the width.
         is_gated: Whether experts have gates.
-        **routing: What else there is to `Routing`.
+        **options: Other fields of `Routing` and of `ExpertsPlan`, as settings of the family.
     """
+    routing = {name: settled(options.pop(name), values) for name in _ROUTING if name in options}
     experts = values.count("num_experts", most=MOST_EXPERTS)
     plan = Routing(values.count("num_experts_per_tok"), **routing)
     allowed = experts // plan.groups * plan.chosen_groups
@@ -74,7 +77,13 @@ def experts_plan(
     if act not in known:
         raise values.bad("hidden_act", act, f"experts have one of {', '.join(known)}")
     gate = GatePlan(known[act], is_gated=is_gated)
-    return ExpertsPlan(experts, values.count(width), plan, gate)
+    made = ExpertsPlan(experts, values.count(width), plan, gate)
+    return replace(made, **{name: settled(option, values) for name, option in options.items()})
+
+
+def declare_experts(**options: Any) -> Callable[..., ExpertsPlan]:
+    """Declare the same experts for all layers; options are those of `experts_plan`."""
+    return lambda values, *layer: experts_plan(values, **options)
 
 
 def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
@@ -82,7 +91,7 @@ def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
     values.require("scoring_func", "sigmoid", "noaux_tc")  # as dots.llm1 says it
     values.require("topk_method", "noaux_tc")
     groups, chosen_groups = _groups(values)
-    plan = experts_plan(
+    return experts_plan(
         values,
         is_gated=is_gated,
         scoring="sigmoid",
@@ -91,17 +100,22 @@ def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
         groups=groups,
         chosen_groups=chosen_groups,
         best_of_group=2,
+        is_corrected=True,
+        shared_width=shared_width("n_shared_experts"),
     )
-    return replace(plan, is_corrected=True, shared_width=shared_width(values, "n_shared_experts"))
 
 
 def softmax_groups_plan(values: ConfigValues) -> ExpertsPlan:
     """DeepSeek-V2's: a softmax, of the best groups where the file says so, shared experts."""
     method = values.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
     groups, chosen_groups = (1, 1) if method == "greedy" else _groups(values)
-    scale = values.positive("routed_scaling_factor", 1.0)
-    plan = experts_plan(values, scale=scale, groups=groups, chosen_groups=chosen_groups)
-    return replace(plan, shared_width=shared_width(values, "n_shared_experts"))
+    return experts_plan(
+        values,
+        scale=values.positive("routed_scaling_factor", 1.0),
+        groups=groups,
+        chosen_groups=chosen_groups,
+        shared_width=shared_width("n_shared_experts"),
+    )
 
 
 def _groups(values: ConfigValues) -> tuple[int, int]:
@@ -116,9 +130,11 @@ def _groups(values: ConfigValues) -> tuple[int, int]:
     return groups, chosen_groups
 
 
-def shared_width(values: ConfigValues, key: str) -> int:
-    """Width of all shared experts together; their number stands under a key."""
-    return values.whole(key, most=MOST_EXPERTS) * values.count("moe_intermediate_size")
+def shared_width(key: str) -> Callable[[ConfigValues], int]:
+    """Give the width of all shared experts together; a key of the file says how many there are."""
+    return lambda values: (
+        values.whole(key, most=MOST_EXPERTS) * values.count("moe_intermediate_size")
+    )
 
 
 def dense_before(
@@ -132,35 +148,18 @@ def dense_before(
     return experts
 
 
-def _layer_kinds(values: ConfigValues, key: str) -> Sequence[str] | None:
-    layers = values.count("num_hidden_layers", most=MOST_LAYERS)
-    allowed = ("dense", "sparse")
-    return values.listed(key, layers, lambda kind: kind in allowed, "dense or sparse")
-
-
-def listed_as_sparse(
-    plan: Callable[[ConfigValues], ExpertsPlan], key: str = "mlp_layer_types"
-) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
-    """Experts where a list under a key says "sparse"; without it, in all layers but the first."""
-
-    def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-        kinds = _layer_kinds(values, key)
-        if kinds is None:
-            values.require("first_k_dense_replace", 1)
-            return plan(values) if layer else None
-        return plan(values) if kinds[layer] == "sparse" else None
-
-    return experts
-
-
 def as_listed(
     plan: Callable[[ConfigValues], ExpertsPlan],
     otherwise: Callable[[ConfigValues, int], ExpertsPlan | None],
 ) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
-    """Experts in the layers that ``mlp_layer_types`` calls sparse, if the file lists them."""
+    """Put experts in the layers that ``mlp_layer_types`` calls sparse, if the file lists them."""
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-        kinds = _layer_kinds(values, "mlp_layer_types")
+        layers = values.count("num_hidden_layers", most=MOST_LAYERS)
+        allowed = ("dense", "sparse")
+        kinds = values.listed(
+            "mlp_layer_types", layers, lambda kind: kind in allowed, "dense or sparse"
+        )
         if kinds is None:
             return otherwise(values, layer)
         return plan(values) if kinds[layer] == "sparse" else None
