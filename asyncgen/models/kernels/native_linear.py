@@ -5,7 +5,7 @@ See `asyncgen.native` for what they promise, and ``asyncgen/native/src/linear_*.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn.functional import pad
@@ -41,105 +41,26 @@ def widens(stored: torch.dtype, dtype: torch.dtype) -> bool:
     return is_wide and stored in (torch.bfloat16, torch.float16)
 
 
-class NativeKernel:
-    """A weight ``[out, in]`` in panels, and its bias; see `Kernel` for the methods.
-
-    Attributes:
-        is_gated: Whether the weight is a gate's and an up-projection's, one below the other, and
-            `into` gives ``act(gate) * up``, ``[N, out / 2]``.
-        activation: What is applied to the gate, or to all of the product; ``None``: nothing.
-        compiled: The kernel itself.
-    """
-
-    __slots__ = (
-        "_bias",
-        "_dtype",
-        "_inputs",
-        "_outputs",
-        "_weight",
-        "activation",
-        "add_to",
-        "compiled",
-        "into",
-        "is_gated",
-    )
-
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        is_gated: bool = False,
-        dtype: torch.dtype | None = None,
-        activation: str | None = None,
-    ) -> None:
-        """Lay a weight out; the caller may drop the original afterwards.
-
-        Args:
-            weight: ``[out, in]``.
-            bias: ``[out]``, or ``None``.
-            is_gated: See the attribute.
-            dtype: Of rows and products; ``None``: the weight's. See `widens` for others.
-            activation: See the attribute; one of ``GATES`` or ``ACTIVATED``. A gate's is SiLU
-                where nothing is said.
-        """
-        assert native.kernels is not None
-        self._outputs, self._inputs = weight.shape
-        self._dtype = dtype = dtype or weight.dtype
-        self.is_gated = is_gated
-        self.activation = activation = activation or ("silu" if is_gated else None)
-        self._weight = _lay_out([weight], is_gated, in_tiles=dtype == torch.bfloat16)
-        # [panels, 2, 16]
-        self._bias = None if bias is None else torch.stack(halves(bias.float(), is_gated), 1)
-        self.compiled = compiled = native.kernels.Linear(
-            self._weight,
-            self._bias,
-            dtype=dtype,
-            inputs=self._inputs,
-            outputs=self._outputs,
-            is_gated=is_gated,
-            uses_tiles=native.uses_tiles(),
-            matrices=1,
-            activation=activation,
-        )
-        # See `Kernel`. A step calls them as they are, without a Python function around each.
-        self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
-        self.add_to: Callable[[Tensor, Tensor], None] = compiled.add_to
-
-    def product(self, x: Tensor) -> Tensor:
-        """See `Kernel`."""
-        return self.into(x, x.new_empty(x.shape[0], self._outputs >> self.is_gated))
-
-    def dense(self) -> Tensor:
-        """See `Kernel`."""
-        apart = _take_apart(self._weight, self._inputs)
-        return whole(apart, self._outputs, self.is_gated).contiguous()
-
-    def __reduce__(
-        self,
-    ) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool, torch.dtype, str | None]]:
-        """Copy and pickle by way of the ordinary layout, as the others do."""
-        bias = self._bias
-        if bias is not None:
-            bias = whole(bias, self._outputs, self.is_gated)
-        return NativeKernel, (self.dense(), bias, self.is_gated, self._dtype, self.activation)
-
-
 class NativeStack:
-    """Several weights ``[out, in]`` in panels, for rows that are each multiplied by one of them.
+    """Several weights ``[out, in]`` in panels; each row is multiplied by one of them.
 
     Attributes:
+        activation: Applied to the gate, or to all of the product; ``None``: nothing, as in experts,
+            whose kernel is told the activation of their gates.
         compiled: The kernel itself, for a compiled ``Experts``.
+        is_gated: True if each weight is a gate's and an up-projection's, one below the other.
     """
 
     __slots__ = (
         "_bias",
         "_dtype",
         "_inputs",
-        "_is_gated",
         "_matrices",
         "_outputs",
         "_weight",
+        "activation",
         "compiled",
+        "is_gated",
     )
 
     def __init__(
@@ -149,20 +70,23 @@ class NativeStack:
         matrices: int,
         is_gated: bool = False,
         dtype: torch.dtype | None = None,
+        activation: str | None = None,
     ) -> None:
         """Lay weights out; the caller may drop the original afterwards.
 
         Args:
             weight: One below the other, ``[matrices * out, in]``.
             bias: ``[matrices * out]``, or ``None``.
-            matrices: How many.
-            is_gated: As that of `NativeKernel`, of each of them.
-            dtype: Likewise.
+            matrices: Number of weights.
+            is_gated: See the attribute.
+            dtype: Of rows and products; ``None``: the weight's. See `widens` for others.
+            activation: See the attribute; one of ``GATES`` or ``ACTIVATED``.
         """
         assert native.kernels is not None
         self._dtype = dtype = dtype or weight.dtype
-        self._inputs, self._is_gated, self._matrices = weight.shape[1], is_gated, matrices
+        self._inputs, self._matrices = weight.shape[1], matrices
         self._outputs = len(weight) // matrices
+        self.is_gated, self.activation = is_gated, activation
         parts = torch.split(weight, self._outputs)
         self._weight = _lay_out(parts, is_gated, in_tiles=dtype == torch.bfloat16)
         self._bias = None
@@ -179,23 +103,58 @@ class NativeStack:
             is_gated=is_gated,
             uses_tiles=native.uses_tiles(),
             matrices=matrices,
-            activation=None,  # experts say it of their gates
+            activation=activation,
         )
 
     def dense(self) -> Tensor:
-        """The weights as they came, ``[matrices * out, in]``."""
-        parts = _take_apart(self._weight, self._inputs).chunk(self._matrices)
-        return torch.cat([whole(part, self._outputs, self._is_gated) for part in parts])
+        """Give the weights back, ``[matrices * out, in]``."""
+        return self._whole(_take_apart(self._weight, self._inputs))
 
-    def __reduce__(
-        self,
-    ) -> tuple[type[NativeStack], tuple[Tensor, Tensor | None, int, bool, torch.dtype]]:
+    def _whole(self, panels: Tensor) -> Tensor:
+        parts = panels.chunk(self._matrices)
+        return torch.cat([whole(part, self._outputs, self.is_gated) for part in parts])
+
+    def _ordinary(self) -> tuple[Tensor, Tensor | None]:
+        """Weights and biases in the ordinary layout, to copy and pickle."""
+        return self.dense(), None if self._bias is None else self._whole(self._bias)
+
+    def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by way of the ordinary layout, as the others do."""
-        bias = self._bias
-        if bias is not None:
-            parts = bias.chunk(self._matrices)
-            bias = torch.cat([whole(part, self._outputs, self._is_gated) for part in parts])
-        return NativeStack, (self.dense(), bias, self._matrices, self._is_gated, self._dtype)
+        return NativeStack, (*self._ordinary(), self._matrices, self.is_gated, self._dtype)
+
+
+class NativeKernel(NativeStack):
+    """A weight ``[out, in]`` in panels, and its bias; see `Kernel` for the methods.
+
+    Attributes:
+        into: See `Kernel`. With ``is_gated`` it gives ``act(gate) * up``, ``[N, out / 2]``.
+        add_to: See `Kernel`.
+    """
+
+    __slots__ = ("add_to", "into")
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        is_gated: bool = False,
+        dtype: torch.dtype | None = None,
+        activation: str | None = None,
+    ) -> None:
+        """Lay a weight out; arguments are those of `NativeStack`. The default of a gate is SiLU."""
+        activation = activation or ("silu" if is_gated else None)
+        super().__init__(weight, bias, 1, is_gated, dtype, activation)
+        # A step calls them directly, without a Python function around each.
+        self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
+        self.add_to: Callable[[Tensor, Tensor], None] = self.compiled.add_to
+
+    def product(self, x: Tensor) -> Tensor:
+        """See `Kernel`."""
+        return self.into(x, x.new_empty(x.shape[0], self._outputs >> self.is_gated))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        return NativeKernel, (*self._ordinary(), self.is_gated, self._dtype, self.activation)
 
 
 def halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ packed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,9 +46,9 @@ class PackedLinearKernel:
     """
 
     __slots__ = (
-        "_blocks",
         "_dtype",
         "_outputs",
+        "_runs",
         "activation",
         "add_to",
         "compiled",
@@ -82,14 +83,14 @@ class PackedLinearKernel:
         self.activation = activation = activation or ("silu" if is_gated else None)
         biases: Sequence[Tensor | None] = [None] * len(runs)
         if bias is not None:
-            biases = torch.split(bias.float(), counts)
-        self._blocks = [
-            _Block(run, own, is_gated, dtype, activation)
+            biases = torch.split(bias, counts)
+        self._runs = [
+            PackedStack(run, own, 1, is_gated, dtype=dtype, activation=activation)
             for run, own in zip(runs, biases, strict=True)
         ]
-        compiled = self._blocks[0].compiled
-        if len(self._blocks) > 1:
-            compiled = native.kernels.joined_linear([block.compiled for block in self._blocks])
+        compiled = self._runs[0].compiled
+        if len(self._runs) > 1:
+            compiled = native.kernels.joined_linear([run.compiled for run in self._runs])
         self.compiled = compiled
         self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
         self.add_to: Callable[[Tensor, Tensor], None] = compiled.add_to
@@ -100,7 +101,7 @@ class PackedLinearKernel:
 
     def parts(self) -> list[PackedWeight]:
         """The weights as they came; copies."""
-        return [block.weight() for block in self._blocks]
+        return [run.weight() for run in self._runs]
 
     def dense(self) -> Tensor:
         """See `Kernel`; in float32."""
@@ -108,40 +109,45 @@ class PackedLinearKernel:
 
     def bytes(self) -> Tensor:
         """What is kept of the matrix, of one part, ``[rows, bytes]`` uint8."""
-        return self._blocks[0].panels.flatten(0, 1)
+        return self._runs[0].panels.flatten(0, 1)
 
     def look_up(self, ids: Tensor) -> Tensor:
         """Rows ``[N, in]`` of the matrix, of ids ``[N]`` (int64); of one part without a gate."""
-        rows = torch.empty(len(ids), self._blocks[0].layout.inputs, dtype=self._dtype)
+        rows = torch.empty(len(ids), self._runs[0].layout.inputs, dtype=self._dtype)
         found: Tensor = self.compiled.look_up(ids.contiguous(), rows)
         return found
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copy and pickle by way of the ordinary layout, as the others do."""
-        biases = [block.whole_bias() for block in self._blocks]
+        biases = [run.whole_bias() for run in self._runs]
         bias = None if biases[0] is None else torch.cat([one for one in biases if one is not None])
-        given = (self.parts(), bias, self.is_gated, self._dtype, self.activation)
-        return _remake, given
-
-
-def _remake(
-    parts: Sequence[PackedWeight],
-    bias: Tensor | None,
-    is_gated: bool,
-    dtype: torch.dtype,
-    activation: str | None,
-) -> PackedLinearKernel:
-    return PackedLinearKernel(parts, bias, is_gated, dtype=dtype, activation=activation)
+        made = partial(PackedLinearKernel, dtype=self._dtype, activation=self.activation)
+        return made, (self.parts(), bias, self.is_gated)
 
 
 class PackedStack:
-    """Packed weights of experts, for rows that are each multiplied by one of them.
+    """Packed weights that are alike; each row is multiplied by one of them.
 
     Attributes:
+        bias: Biases in panels, or ``None``.
         compiled: The kernel itself, for a compiled ``Experts``.
+        is_gated: As that of `NativeStack`.
+        layout: Layout of the panels.
+        outputs: Outputs of each matrix.
+        panels: Bytes of the panels.
     """
 
-    __slots__ = ("_block", "_dtype", "compiled")
+    __slots__ = (
+        "_dtype",
+        "_matrices",
+        "_order",
+        "bias",
+        "compiled",
+        "is_gated",
+        "layout",
+        "outputs",
+        "panels",
+    )
 
     def __init__(
         self,
@@ -151,68 +157,22 @@ class PackedStack:
         is_gated: bool = False,
         *,
         dtype: torch.dtype,
+        activation: str | None = None,
     ) -> None:
         """Lay weights out; the caller may drop the originals afterwards.
 
         Args:
             weights: One below the other, together ``[matrices * out, in]``, and alike.
             bias: ``[matrices * out]``, or ``None``.
-            matrices: How many.
-            is_gated: As that of `NativeKernel`, of each of them.
+            matrices: Number of matrices.
+            is_gated: See the attribute.
             dtype: Of rows and products.
+            activation: As that of `NativeStack`.
         """
-        bias = None if bias is None else bias.float()
-        self._dtype = dtype
-        self._block = _Block(weights, bias, is_gated, dtype, None, matrices)
-        self.compiled = self._block.compiled
-
-    def dense(self) -> Tensor:
-        """The weights, ``[matrices * out, in]``, in float32."""
-        return self._block.weight().dequantise()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle by way of the ordinary layout, as the others do."""
-        block = self._block
-        given = (block.weight(), block.whole_bias(), block.matrices, block.is_gated, self._dtype)
-        return _remake_stack, given
-
-
-def _remake_stack(
-    weight: PackedWeight,
-    bias: Tensor | None,
-    matrices: int,
-    is_gated: bool,
-    dtype: torch.dtype,
-) -> PackedStack:
-    return PackedStack([weight], bias, matrices, is_gated, dtype=dtype)
-
-
-class _Block:
-    """Outputs whose weights are alike, of one matrix or of several."""
-
-    __slots__ = (
-        "bias",
-        "compiled",
-        "is_gated",
-        "layout",
-        "matrices",
-        "order",
-        "outputs",
-        "panels",
-    )
-
-    def __init__(
-        self,
-        weights: Sequence[PackedWeight],
-        bias: Tensor | None,
-        is_gated: bool,
-        dtype: torch.dtype,
-        activation: str | None,
-        matrices: int = 1,
-    ) -> None:
         assert native.kernels is not None
         self.layout = layout = PanelLayout.of(weights)
-        self.is_gated, self.order, self.matrices = is_gated, weights[0].order, matrices
+        self.is_gated, self._order = is_gated, weights[0].order
+        self._dtype, self._matrices = dtype, matrices
         self.outputs = count = sum(weight.outputs for weight in weights) // matrices
         places = [slice(at * count, (at + 1) * count) for at in range(matrices)]
         panels = -(-count // PANEL) if not is_gated else -(-count // 2 // HALF)
@@ -220,6 +180,7 @@ class _Block:
         lay_out(weights, layout, is_gated, self.panels, matrices)
         self.bias = None
         if bias is not None:
+            bias = bias.float()
             self.bias = torch.cat([torch.stack(halves(bias[one], is_gated), 1) for one in places])
         kinds = {name: str(kind).removeprefix("torch.") for name, kind in layout.kinds.items()}
         if layout.shares:
@@ -237,20 +198,31 @@ class _Block:
             zeros="zeros" in kinds,
             minimums=kinds.get("minimums", "none"),
             is_by_row=layout.is_by_row,
-            order=self.order,
+            order=self._order,
             activation=activation,
             matrices=matrices,
         )
 
     def weight(self) -> PackedWeight:
+        """Give the weights back, one below the other; a copy."""
         parts = [
-            take_apart(panels, self.layout, self.order, self.outputs, self.is_gated)
-            for panels in self.panels.chunk(self.matrices)
+            take_apart(panels, self.layout, self._order, self.outputs, self.is_gated)
+            for panels in self.panels.chunk(self._matrices)
         ]
         return join(parts)[0]
 
+    def dense(self) -> Tensor:
+        """Unpack the weights, ``[matrices * out, in]`` float32."""
+        return self.weight().dequantise()
+
     def whole_bias(self) -> Tensor | None:
+        """Give the biases back, ``[matrices * out]``; a copy."""
         if self.bias is None:
             return None
-        parts = self.bias.chunk(self.matrices)
+        parts = self.bias.chunk(self._matrices)
         return torch.cat([whole(part, self.outputs, self.is_gated) for part in parts])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        given = ([self.weight()], self.whole_bias(), self._matrices, self.is_gated)
+        return partial(PackedStack, dtype=self._dtype), given

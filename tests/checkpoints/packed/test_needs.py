@@ -76,7 +76,7 @@ def test_types_of_gguf_take_what_their_layouts_do(kind: TensorType, tmp_path: Pa
     dtype = packed.dequantise().dtype
     if supports_packed(dtype):
         kernel = PackedLinearKernel([packed], None, dtype=dtype)
-        assert kept.num_bytes == sum(block.panels.nbytes for block in kernel._blocks)
+        assert kept.num_bytes == sum(block.panels.nbytes for block in kernel._runs)
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if "float" not in name])
