@@ -48,10 +48,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def panels(core: torch.nn.Module) -> int:
     """Bytes of all packed weights."""
     kernels = [getattr(module, "kernel", None) for module in core.modules()]
-    blocks: list[Any] = []
+    stacks: list[Any] = []
     for kernel in kernels:
-        blocks += getattr(kernel, "_blocks", None) or [getattr(kernel, "_block", None)]
-    return sum(block.panels.nbytes for block in blocks if block is not None)
+        stacks += getattr(kernel, "_runs", [kernel])
+    return sum(stack.panels.nbytes for stack in stacks if hasattr(stack, "panels"))
 
 
 def need(asked: Mapping[str, Any]) -> int:

@@ -47,7 +47,7 @@ sizes = {one.data_ptr(): one.nbytes for one in model.parameters()}
 for module in model.modules():
     kernel = getattr(module, "kernel", None)
     if isinstance(kernel, PackedLinearKernel):  # the head's is that of the embedding
-        sizes |= {block.panels.data_ptr(): block.panels.nbytes for block in kernel._blocks}
+        sizes |= {block.panels.data_ptr(): block.panels.nbytes for block in kernel._runs}
 print(json.dumps([peak, sum(sizes.values())]))
 """
 
