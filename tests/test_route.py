@@ -34,7 +34,7 @@ SINCE = {
     "answer": "their streams are one kind of answer",
     "waiting": "which a task or a thread waits for",
     "sample_builder": "what a stream keeps of a sample, once a part of it",
-    "sample_text": "the text of a sample, that may have begun elsewhere",
+    "sequence_text": "the text of a sample, that may have begun elsewhere",
     "engine/scheduling/groups": "layers hold as much of a text as they see",
     "engine/requests/conversation": "what an answer is read with: tools, thoughts, a shape",
     "engine/scheduling/books": "who waits and runs is kept apart from who runs next",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen.engine.options import refuse_unknown, spells_out
 from asyncgen.engine.requests.admission import Admission
-from asyncgen.engine.setup.threads import computing_threads
 from asyncgen.engine.thread import DecodeThread
 from asyncgen.errors import EngineClosedError
 from asyncgen.generation.config.checks import check_names
@@ -22,6 +21,7 @@ from asyncgen.llm.embedding import (
 from asyncgen.llm.opening import LLMOptions, ModelSource, Opened, open_engine
 from asyncgen.llm.preparing import PreparingThreads
 from asyncgen.llm.together import is_prompts
+from asyncgen.runtime.cpu_threads import computing_threads
 from asyncgen.types import check_prompt, length_of
 
 if TYPE_CHECKING:

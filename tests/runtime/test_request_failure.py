@@ -10,7 +10,6 @@ import anyio
 import pytest
 import torch
 
-from asyncgen.engine.output.sample_text import SampleText
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import EngineDiedError
 from asyncgen.generation.logits.base import (
@@ -23,6 +22,7 @@ from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.runtime.request_failure import describe, request_failure
+from asyncgen.text.sequence_text import SequenceText
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
@@ -115,14 +115,14 @@ def break_tokenizer(patch: pytest.MonkeyPatch, place: str, kind: type[BaseExcept
 
         patch.setattr(Tokenizer, "encode_ids", encode_ids)
     if place == "decode":
-        add = SampleText.add
+        add = SequenceText.add
 
-        def put(self: SampleText, token_ids: Any) -> tuple[str, str | None]:
+        def put(self: SequenceText, token_ids: Any) -> tuple[str, str | None]:
             if 200 in token_ids:
                 raise kind("planned")
             return add(self, token_ids)
 
-        patch.setattr(SampleText, "add", put)
+        patch.setattr(SequenceText, "add", put)
 
 
 def require_tamed(error: BaseException, kind: type[BaseException]) -> None:
@@ -209,7 +209,7 @@ def test_a_tokenizer_that_panics_over_the_rest_of_a_text(
         raise kind("planned")
 
     with monkeypatch.context() as patch:
-        patch.setattr("asyncgen.engine.output.sample_text.SampleText.finish", panic)
+        patch.setattr("asyncgen.text.sequence_text.SequenceText.finish", panic)
         # On a thread like the engine's: on the main one Ctrl-C is the user's.
         thread = threading.Thread(target=bench.engine.abort, args=(request,))
         thread.start()

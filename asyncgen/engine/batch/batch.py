@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.engine.batch.pooling import HiddenReader
     from asyncgen.engine.batch.runner import BatchRunner
     from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.requests.pooling import HiddenReader
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
     from asyncgen.engine.scheduling.prefill_budget import PrefillBudget
@@ -405,7 +405,7 @@ class Batch:
         if not events.settle(sequence.index, token_ids, reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
             self._end(sequence, evict=not self._manual_eviction or reason == "cancelled")
-            if not events.any_live:
+            if not events.live:
                 self._forget(sequence.request)
 
     def _settle_read(self, sequences: list[Sequence]) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from asyncgen.engine.setup.cpu_backoff import CpuBackoff
-from asyncgen.engine.setup.threads import lower_threads
 from asyncgen.models.kernels.threads import claim_thread
+from asyncgen.runtime.cpu_threads import CpuBackoff, lower_threads
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.batch.async_step import UnreadTokens
-    from asyncgen.engine.batch.pooling import HiddenReader
+    from asyncgen.engine.requests.pooling import HiddenReader
     from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.families.config import ModelConfig
     from asyncgen.models.attention.dense import AttentionContext
@@ -68,13 +67,13 @@ class BatchRunner:
         self._device = attention.storage.device
         self._attention = attention
         self._graphs = graphs
-        self._neighbours: CpuBackoff | None = None
+        self._backoff: CpuBackoff | None = None
 
     def warm(self) -> None:
         """Do what would make the first steps slow, and take the thread that computes."""
         is_claimed = claim_thread(self._core)
         if not is_claimed and self._device.type == "cpu" and torch.get_num_threads() > 1:
-            self._neighbours = CpuBackoff(torch.get_num_threads())
+            self._backoff = CpuBackoff(torch.get_num_threads())
         if self._graphs is not None:
             self._graphs.warm()
 
@@ -141,9 +140,9 @@ class BatchRunner:
         end, behind = 2 * len(ids), 2 * len(ids) + len(last)
         if insert is not None:
             insert(packed[: len(ids)])
-        neighbours = self._neighbours
-        if neighbours is not None:
-            lower_threads(neighbours.count())
+        backoff = self._backoff
+        if backoff is not None:
+            lower_threads(backoff.begin_step())
         step = packed[: len(ids)], packed[len(ids) : end], packed[end:behind], self._attention
         if fed:
             hidden = self._core.hidden_packed(*step)
@@ -152,6 +151,6 @@ class BatchRunner:
                 reader.add(hidden[part], first)
         else:
             logits = self._core.decode_packed(*step)
-        if neighbours is not None:
-            neighbours.note(len(ids))
+        if backoff is not None:
+            backoff.end_step(len(ids))
         return logits

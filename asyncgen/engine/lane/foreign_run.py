@@ -117,7 +117,7 @@ class _RowStreamer:
             return
         self._length += 1
         for row, token_id in enumerate(value.reshape(-1).tolist()):
-            if self._length <= self._ended.get(row, self._length) and self._events.is_live(row):
+            if self._length <= self._ended.get(row, self._length) and row in self._events.live:
                 self._events.settle(row, [token_id], self._reason(token_id))
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class _RowStreamer:
 
     def stops(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         """A stopping criterion: everything has ended, or the request was interrupted."""
-        done = not self._events.any_live or self._interrupted() is not None
+        done = not self._events.live or self._interrupted() is not None
         verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
         if self._ends.tensor_criteria:
             found = self._ends.tensor_criteria(input_ids, scores)

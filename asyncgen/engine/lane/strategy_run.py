@@ -83,7 +83,7 @@ class StepRun:
         Raises:
             Exception: Whatever a processor, a criterion or the model raised.
         """
-        if not self._events.any_live:  # all has been said before
+        if not self._events.live:  # all has been said before
             return False
         interrupted = self._request.ends.interrupted()
         if interrupted is not None and not self._has_more_to_say(interrupted):
@@ -96,9 +96,9 @@ class StepRun:
         except FloatingPointError as error:
             raise_named(self._request.processors, error)
         self._write(step)
-        if not self._events.any_live:
+        if not self._events.live:
             self._steps.close()
-        return self._events.any_live
+        return bool(self._events.live)
 
     def end(self, reason: str) -> None:
         """Stop here and tell the reader why; what was generated stays."""
@@ -176,7 +176,7 @@ class StepRun:
         self._is_past_prompt |= step.scores is not None
         for row, token_ids in enumerate(step.token_ids):
             reason = step.reasons[row] if step.reasons else None
-            if not self._events.is_live(row) or (not token_ids and reason is None):
+            if row not in self._events.live or (not token_ids and reason is None):
                 continue
             if self._request.grammar is not None:
                 reason = self._shaped(row, token_ids, reason)

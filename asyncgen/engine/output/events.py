@@ -1,7 +1,6 @@
-"""Writes the events of one request: exact text per sample, then counts and times at its end.
+"""Write the events of one request: new ids with their text, and at its end usage and timing.
 
-The joint between tokens and text. It knows neither the strategy that settled the tokens nor who
-reads the events.
+It knows neither the strategy that picked the tokens nor the reader of the events.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from asyncgen.engine.output.sample_text import SampleText
 from asyncgen.types import FinishReason, Timing, TokenEvent, TokenLogprob, Usage
 
 if TYPE_CHECKING:
@@ -17,11 +15,16 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
+    from asyncgen.text.sequence_text import SequenceText
     from asyncgen.text.tokenizer import Tokenizer
 
 
 class EventWriter:
-    """From the settled ids of a request's samples to the events in its sink."""
+    """Writer of the events of one request to its sink.
+
+    Attributes:
+        live: Numbers of the sequences that have not ended.
+    """
 
     def __init__(
         self,
@@ -30,52 +33,47 @@ class EventWriter:
         clock: Callable[[], float],
         metrics: EngineMetrics | None = None,
     ) -> None:
-        """Begin behind what was generated before; the time in the queue ends here.
+        """Begin at the first step of a request, where its time in the queue ends.
 
-        Samples that have ended with it are told as ended at once, without text.
+        A sequence that had ended before the request came here gets its last event at once.
 
         Args:
-            request: Whose events to write.
-            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
-            clock: Monotonic seconds, the clock that stamped ``request.accepted_at``.
-            metrics: Hears of the start, of tokens and of the end.
+            request: The request.
+            tokenizer: Decodes ids; ``None`` where only ids are wanted.
+            clock: Monotonic seconds, the clock of ``request.accepted_at``.
+            metrics: Records the start, the tokens and the end.
         """
         self._request = request
         self._clock = clock
         self._metrics = metrics
         rows = range(request.params.num_samples)
-        self._texts = [each.text for each in request.given] or [
-            SampleText(tokenizer, request, row) for row in rows
+        self._texts = [given.text for given in request.given] or [
+            request.text_of(row, tokenizer) for row in rows
         ]
-        self._scores = request.scores  # until they are told, with the first event
-        self._num_live = len(self._texts)
-        self._num_rows = sum(map(request.goes_on, rows))
+        self._prompt_logprobs = request.scores  # until the first event has them
+        self.live = set(rows)
         request.started_at = now = clock()
         if request.place is not None:
             request.place.started()
         if metrics is not None:
             metrics.request_started(request, now)
         for index, given in enumerate(request.given):
-            if given.text.reader is not None:
-                given.text.reader.take()  # the reader of the first part has it
+            if given.text.parser is not None:
+                given.text.parser.take()  # the reader of the first part has it
             if given.reason is not None:
                 stop = given.stop if isinstance(given.stop, str) else None
                 ending_id = given.stop if isinstance(given.stop, int) else None
                 self._end(index, (), "", None, given.reason, stop, ending_id, now)
+        self._num_started = len(self.live)
 
     def heal(self, prompt_ids: Sequence[Sequence[int]]) -> None:
-        """Take note of the prompts of all samples after their last tokens were chosen again."""
+        """Begin the texts anew, as the last token of the prompt was chosen again.
+
+        Args:
+            prompt_ids: The new prompt of each sequence.
+        """
         for text, ids in zip(self._texts, prompt_ids, strict=True):
-            text.heal(ids)
-
-    def is_live(self, index: int) -> bool:
-        """Whether this sample has not ended."""
-        return self._texts[index].live
-
-    @property
-    def any_live(self) -> bool:
-        """Whether any sample has not ended."""
-        return self._num_live > 0
+            text.heal(ids, self._request.shown)
 
     def settle(
         self,
@@ -84,16 +82,16 @@ class EventWriter:
         reason: str | None,
         logprobs: tuple[TokenLogprob, ...] | None = None,
     ) -> bool:
-        """Write what a step settled for a live sample; ids behind a stop string are left out.
+        """Write the event of a live sequence; ids behind a stop string are left out.
 
         Args:
-            index: The sample.
-            token_ids: Its new ids; none where a step only ends it.
-            reason: Why it ends with them, ``None`` if it goes on.
+            index: Number of the sequence.
+            token_ids: Its new ids; empty where a step only ends it.
+            reason: Reason to end with them, ``None`` if it goes on.
             logprobs: One entry an id, if asked for.
 
         Returns:
-            Whether the sample goes on; a stop string in its text ends it too.
+            Whether the sequence goes on; a stop string in its text ends it too.
         """
         request, text = self._request, self._texts[index]
         if len(token_ids) == 1:
@@ -110,19 +108,21 @@ class EventWriter:
             request.last_token_at = now
             if request.first_token_at is None:
                 request.first_token_at = now
+        since = now - request.accepted_at
         if reason is None and stop is None:
-            self._tell(index, token_ids, shown, logprobs, now)
+            self._put(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
             return True
         ending_id: int | None = None
         if stop is None:
-            # Whoever goes on behind these ids gets the rest again: it is told apart.
+            # A request that resumes behind these ids writes the rest of their text again, so the
+            # rest is an event of its own.
             splits = bool(token_ids) and reason in ("cancelled", "time")
-            if splits and text.reader is not None:
-                self._tell(index, token_ids, shown, logprobs, now)
+            if splits and text.parser is not None:
+                self._put(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
                 token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             rest, stop = text.finish()
             if splits and rest and token_ids and stop is None:
-                self._tell(index, token_ids, shown, logprobs, now)
+                self._put(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
                 token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             shown += rest
             if reason == "stop" and token_ids and token_ids[-1] in request.ends.eos_token_ids:
@@ -130,37 +130,11 @@ class EventWriter:
         self._end(index, tuple(token_ids), shown, logprobs, reason, stop, ending_id, now)
         return False
 
-    def _tell(
-        self,
-        index: int,
-        token_ids: Sequence[int],
-        shown: str,
-        logprobs: tuple[TokenLogprob, ...] | None,
-        now: float,
-    ) -> None:
-        """Hand the reader an event of a sample that goes on."""
-        request, reader = self._request, self._texts[index].reader
-        since = now - request.accepted_at
-        event = TokenEvent(index, tuple(token_ids), shown, logprobs, since)
-        if reader is not None:
-            reasoning, calls = reader.take()
-            event = replace(event, reasoning=reasoning, tool_calls=tuple(calls))
-        request.sink.put_nowait(event if self._scores is None else self._with_scores(event))
-
-    def _with_scores(self, event: TokenEvent) -> TokenEvent:
-        """Tell what the prompt is worth, once, if it was read to its end."""
-        scores = self._scores
-        if scores is None or not scores.is_complete:
-            return event  # as where a sample had ended before the prompt was read
-        self._scores = None
-        return replace(event, prompt_logprobs=tuple(scores.entries))
-
     def end(self, reason: str) -> None:
-        """End every live sample here, keeping what was generated."""
-        for index, text in enumerate(self._texts):
-            if text.live:
-                shown, stop = text.finish()
-                self._end(index, (), shown, None, reason, stop, None, self._clock())
+        """End every live sequence; what was generated stays."""
+        for index in sorted(self.live):
+            shown, stop = self._texts[index].finish()
+            self._end(index, (), shown, None, reason, stop, None, self._clock())
 
     def _end(
         self,
@@ -173,59 +147,65 @@ class EventWriter:
         ending_id: int | None,
         now: float,
     ) -> None:
-        """Hand the reader the last event of a sample; that of the request has usage and timing."""
-        request, reader = self._request, self._texts[index].reader
-        self._texts[index].live = False
-        self._num_live -= 1
+        """Write the last event of a sequence; that of the request has usage and timing."""
+        request = self._request
+        self.live.remove(index)
         ending = "stop" if stop is not None else cast("str", reason)
         if stop and request.grammar is not None:
             ending = "incomplete"  # the text ends before the stop string
-        usage = timing = None
-        if not self._num_live:
-            # Before the reader hears of it, who may look at the figures.
-            if request.place is not None:
-                request.place.left()
-            if self._metrics is not None:
-                self._metrics.request_finished(request, ending, now)
-            generated = request.num_given + request.num_tokens
-            usage = Usage(
-                len(request.prompt_ids),
-                generated,
-                request.cached_tokens,
-                request.fingerprint,
-                request.is_exact,
-                sum(text.num_reasoning for text in self._texts),
+        usage, timing = (None, None) if self.live else self._finish_request(ending, now)
+        self._put(
+            TokenEvent(
+                index,
+                token_ids,
+                shown,
+                logprobs,
+                now - request.accepted_at,
+                cast("FinishReason", ending),
+                ending_id if stop is None else stop or None,
+                usage,
+                timing,
             )
-            timing = self._timing(now)
-        reasoning, calls = ("", ()) if reader is None else reader.take()
-        event = TokenEvent(
-            index,
-            token_ids,
-            shown,
-            logprobs,
-            now - request.accepted_at,
-            cast("FinishReason", ending),
-            ending_id if stop is None else stop or None,
-            usage,
-            timing,
-            reasoning,
-            tuple(calls),
         )
-        request.sink.put_nowait(event if self._scores is None else self._with_scores(event))
 
-    def _timing(self, now: float) -> Timing:
+    def _finish_request(self, ending: str, now: float) -> tuple[Usage, Timing]:
+        """Record the end, before the reader has it and looks at the metrics; return the counts."""
         request = self._request
+        if request.place is not None:
+            request.place.left()
+        if self._metrics is not None:
+            self._metrics.request_finished(request, ending, now)
+        usage = Usage(
+            len(request.prompt_ids),
+            request.num_given + request.num_tokens,
+            request.cached_tokens,
+            request.fingerprint,
+            request.is_exact,
+            sum(text.num_reasoning for text in self._texts),
+        )
         accepted, started, first = request.accepted_at, request.started_at, request.first_token_at
         assert started is not None
         if first is None:
-            return Timing(started - accepted, None, now - accepted, None)
-        after_first = request.num_tokens - self._num_rows
+            return usage, Timing(started - accepted, None, now - accepted, None)
+        num_later = request.num_tokens - self._num_started
         seconds = request.last_token_at - first
-        rate = after_first / seconds if seconds > 0 and after_first > 0 else None
-        return Timing(started - accepted, first - accepted, now - accepted, rate)
+        rate = num_later / seconds if seconds > 0 and num_later > 0 else None
+        return usage, Timing(started - accepted, first - accepted, now - accepted, rate)
+
+    def _put(self, event: TokenEvent) -> None:
+        """Add to an event what else there is to tell, and hand it to the reader."""
+        parser, scores = self._texts[event.index].parser, self._prompt_logprobs
+        if parser is not None:
+            reasoning, calls = parser.take()
+            event = replace(event, reasoning=reasoning, tool_calls=tuple(calls))
+        if scores is not None and scores.is_complete:
+            # Not complete: a sequence that had ended before the prompt was computed.
+            event = replace(event, prompt_logprobs=tuple(scores.entries))
+            self._prompt_logprobs = None
+        self._request.sink.put_nowait(event)
 
 
-def _add(text: SampleText, token_ids: Sequence[int]) -> tuple[Sequence[int], str, str | None]:
+def _add(text: SequenceText, token_ids: Sequence[int]) -> tuple[Sequence[int], str, str | None]:
     """Add ids one by one; return those up to a stop string, their text, and the stop string."""
     pieces = []
     for count, token_id in enumerate(token_ids, 1):

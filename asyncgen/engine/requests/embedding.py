@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
-from asyncgen.engine.batch.pooling import HiddenPool
 from asyncgen.engine.requests.params import RequestParams
+from asyncgen.engine.requests.pooling import HiddenPool
 from asyncgen.engine.requests.prepare import token_ids
 from asyncgen.engine.requests.request import Request, clock
 from asyncgen.errors import ContextLengthError, InvalidRequestError

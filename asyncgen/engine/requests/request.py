@@ -7,20 +7,23 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from asyncgen.text.sequence_text import SequenceText
+
 if TYPE_CHECKING:
-    from asyncgen.engine.batch.pooling import HiddenPool, HiddenReader
-    from asyncgen.engine.batch.prompt_logprobs import PromptLogprobs
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.output.sample_text import GivenTokens
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.engine.requests.pooling import HiddenPool, HiddenReader
+    from asyncgen.engine.requests.resume import GivenTokens
+    from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.healing import Healing
     from asyncgen.structured.grammar import Grammar
+    from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import TokenEvent
     from streamers import StopStrings
 
@@ -136,6 +139,23 @@ class Request:
         """What a sample continues: the decoder's beginning, and what was generated before."""
         ids = self.starting_ids
         return [*ids, *self.given[index].token_ids] if self.given else list(ids)
+
+    def text_of(self, index: int, tokenizer: Tokenizer | None) -> SequenceText:
+        """Begin the text of a sequence; empty without a tokenizer."""
+        parser, hidden = None, frozenset[int]()
+        if self.reading is not None and tokenizer is not None:
+            parser = self.reading.reader(self.prompt_ids, self.params.seed, index)
+            hidden = self.reading.hidden
+        return SequenceText(
+            tokenizer,
+            self.prompt_ids if self.continues_text else None,
+            skip_special_tokens=self.params.skip_special_tokens,
+            stops=self.stops,
+            # The token that ends a structured answer is no part of it, whatever its text is.
+            omitted=frozenset() if self.grammar is None else self.ends.eos_token_ids,
+            parser=parser,
+            hidden=hidden,
+        )
 
     def goes_on(self, index: int) -> bool:
         """Whether a sample has not ended with the tokens that it was given."""

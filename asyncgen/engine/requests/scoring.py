@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.batch.prompt_logprobs import PromptLogprobs
+from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 
 if TYPE_CHECKING:

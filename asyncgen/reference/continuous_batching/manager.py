@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
-from asyncgen.engine.setup.threads import computing_threads
 from asyncgen.engine.thread import DecodeThread
 from asyncgen.errors import EngineClosedError, InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.reference.continuous_batching.frontend import Frontend, check_inputs, engine_options
+from asyncgen.runtime.cpu_threads import computing_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -460,7 +460,7 @@ def test_a_scheduler_that_schedules_nobody_is_told_apart_from_waiting() -> None:
 def living() -> list[object]:
     """Objects of requests, from whoever may hold them."""
     gc.collect()
-    kinds = {"Request", "Sequence", "SampleText", "EventWriter", "StepRun"}
+    kinds = {"Request", "Sequence", "SequenceText", "EventWriter", "StepRun"}
     return [thing for thing in gc.get_objects() if type(thing).__name__ in kinds]
 
 

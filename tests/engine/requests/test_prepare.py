@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from asyncgen.engine.output.sample_text import SampleText
 from asyncgen.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.making import request_for
@@ -152,7 +151,7 @@ def test_deep_nesting_is_refused_by_name(name: str) -> None:
 
 def test_samples_share_one_search_for_stop_strings() -> None:
     request, _ = request_for([1], stop=["ab"], n=2, do_sample=True)
-    first, second = (SampleText(byte_tokenizer(), request) for _ in range(2))
+    first, second = (request.text_of(0, byte_tokenizer()) for _ in range(2))
     assert first.add([97]) == ("", None)
     assert second.add([98]) == ("b", None)
     assert first.add([98]) == ("", "ab")

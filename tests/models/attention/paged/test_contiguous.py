@@ -52,7 +52,7 @@ class Texts:
         storage.data.fill_(torch.nan)
         self.attention = TorchAttention(core.config, storage)
         self._next = [0] * len(texts)
-        # CpuBackoff in a text are no neighbours in the pool.
+        # Blocks next to each other in a text are apart in the pool.
         needs = -(-max(len(text) for text in texts) // page_size)
         self._tables = [
             [number + len(texts) * page for page in range(needs)] for number in range(len(texts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.engine.batch.pooling import HiddenPool
+from asyncgen.engine.requests.pooling import HiddenPool
 from asyncgen.errors import InvalidScoresError
 
 STATES = torch.randn(23, 16, generator=torch.Generator().manual_seed(1))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from asyncgen import AsyncLLM
-from asyncgen.engine.setup.threads import computing_threads, lower_threads
 from asyncgen.errors import AsyncgenError
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
+from asyncgen.runtime.cpu_threads import computing_threads, lower_threads
 from tests.doubles.models import PATIENCE, TableModel
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def test_of_two_engines_the_last_sets_it_back(order: tuple[int, int]) -> N
 
 
 def test_a_manager_sets_back_what_its_steps_lowered() -> None:
-    """As they do beside a busy neighbour."""
+    """Lower the threads, as slow steps do."""
     manager = ContinuousBatchingManager(TableModel(hook=lambda *_: lower_threads(1)))
     manager.start()
     manager.add_request([1, 2, 3], max_new_tokens=2)
@@ -94,13 +94,15 @@ def test_nothing_is_set_where_nothing_was_asked_for() -> None:
 
 @pytest.mark.parametrize("asked", [None, 4])
 def test_fewer_for_a_while_are_set_back_at_the_end(asked: int | None) -> None:
-    before = torch.get_num_threads()
-    with computing_threads(asked):
-        most = torch.get_num_threads()
-        for count in (2, 1, 2):
-            lower_threads(count)
-            assert torch.get_num_threads() == count
-        lower_threads(most)
-        assert torch.get_num_threads() == most
-        lower_threads(1)
-    assert torch.get_num_threads() == before
+    def check() -> int:
+        with computing_threads(asked):
+            most = torch.get_num_threads()
+            for count in (2, 1, 2):
+                lower_threads(count)
+                assert torch.get_num_threads() == count
+            lower_threads(most)
+            assert torch.get_num_threads() == most
+            lower_threads(1)
+        return torch.get_num_threads()
+
+    assert on_a_new_thread(check) == 4  # where nothing has been lowered before

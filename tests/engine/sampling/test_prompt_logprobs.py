@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.engine.batch import prompt_logprobs as prompt_scores
-from asyncgen.engine.batch.prompt_logprobs import PromptLogprobs
+from asyncgen.engine.sampling import prompt_logprobs as prompt_scores
+from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError, InvalidScoresError
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel, byte_tokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.engine.setup.cpu_backoff import FIRST_PAUSE, MOST_PAUSE, MOST_TOKENS, CpuBackoff
+from asyncgen.runtime.cpu_threads import FIRST_PAUSE, MOST_PAUSE, MOST_TOKENS, CpuBackoff
 
 
 class Machine:
@@ -10,17 +10,17 @@ class Machine:
 
     def __init__(self, threads: int = 2) -> None:
         self.now = 100.0
-        self.neighbours = CpuBackoff(threads, clock=lambda: self.now)
+        self.backoff = CpuBackoff(threads, clock=lambda: self.now)
 
     def step(self, seconds: float, tokens: int = 1) -> int:
         """A step; how many threads computed it."""
-        threads = self.neighbours.count()
+        threads = self.backoff.begin_step()
         self.now += seconds
-        self.neighbours.note(tokens)
+        self.backoff.end_step(tokens)
         return threads
 
 
-def test_all_threads_compute_while_nobody_disturbs() -> None:
+def test_all_threads_compute_while_nothing_competes() -> None:
     machine = Machine()
     assert {machine.step(0.01 * (1 + number % 2)) for number in range(300)} == {2}
 
@@ -31,7 +31,7 @@ def test_one_long_step_is_nothing() -> None:
         assert [machine.step(0.01), machine.step(0.5), machine.step(0.01)] == [2, 2, 2]
 
 
-def test_a_neighbour_costs_a_thread_for_a_while() -> None:
+def test_slow_steps_cost_a_thread_for_a_while() -> None:
     machine = Machine()
     machine.step(0.01)
     assert [machine.step(0.2), machine.step(0.2)] == [2, 2]
@@ -41,7 +41,7 @@ def test_a_neighbour_costs_a_thread_for_a_while() -> None:
     assert {machine.step(0.01) for _ in range(100)} == {2}
 
 
-def test_pauses_grow_while_the_neighbour_stays_and_begin_anew() -> None:
+def test_pauses_grow_while_steps_stay_slow_and_begin_anew() -> None:
     machine = Machine()
     machine.step(0.01)
     pauses = []
@@ -49,7 +49,7 @@ def test_pauses_grow_while_the_neighbour_stays_and_begin_anew() -> None:
         while machine.step(0.2) == 2:
             pass
         began = machine.now - 0.2
-        while machine.neighbours.count() == 1:
+        while machine.backoff.begin_step() == 1:
             machine.step(0.02)
         pauses.append(round(machine.now - began, 1))
     assert pauses == sorted(pauses)
@@ -59,12 +59,12 @@ def test_pauses_grow_while_the_neighbour_stays_and_begin_anew() -> None:
     while machine.step(0.2) == 2:
         pass
     began = machine.now - 0.2
-    while machine.neighbours.count() == 1:
+    while machine.backoff.begin_step() == 1:
         machine.step(0.02)
     assert machine.now - began < FIRST_PAUSE + 0.3
 
 
-def test_more_neighbours_cost_more_threads_and_one_always_computes() -> None:
+def test_one_thread_always_computes() -> None:
     machine = Machine(threads=4)
     machine.step(0.01)
     found = [machine.step(0.05) for _ in range(12)]
@@ -79,7 +79,7 @@ def test_numbers_of_tokens_are_told_apart_and_prompts_are_not_judged() -> None:
         assert machine.step(3.0, tokens=MOST_TOKENS + 1) == 2
 
 
-def test_longer_texts_are_not_neighbours() -> None:
+def test_longer_texts_are_not_slow_steps() -> None:
     machine = Machine()
     seconds = 0.01
     for _ in range(400):
