@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
-from streamers.broadcast import Ending, Item
-from streamers.readable_streamer import ReadableStreamer, Subscription, SubscriptionReader, text_of
+from streamers.broadcast import Item, Subscription, text_of
+from streamers.readable_streamer import ReadableStreamer, StreamerReader
 from streamers.wakeup import Mailbox
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _AsyncClosing:
-    """What is closed by leaving `async with`."""
+    """Closes itself at the end of `async with`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -42,9 +42,9 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]], _AsyncClosing):
     Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception, a
     cancelled task), `aclose`, leaving `async with streamer:` or the end of the event loop set
     `cancelled`, and the producer stops at its next step if that is among its stopping criteria;
-    `run` sees to it. After the end, another loop over the streamer reads its next `generate`.
+    `run` adds it. After the end, another loop over the streamer reads its next `generate`.
 
-    Build it inside a coroutine: a loop that ends before anybody read is noticed only then.
+    Build it inside a coroutine: otherwise it cannot notice a loop that ends before anybody read.
 
     Examples:
         >>> async def main():
@@ -54,35 +54,35 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]], _AsyncClosing):
         ...         print(text, end="", flush=True)
     """
 
+    _timeout_error = TimeoutError
+
     def __aiter__(self) -> AsyncTextReader:
-        """Return a reader; several over the streamer itself share what there is (see `tee`)."""
-        return AsyncTextReader(self._own_subscription())
+        """Return a reader; several over the streamer itself share the text (see `tee`)."""
+        return AsyncTextReader(self, self._own_subscription())
 
     async def __anext__(self) -> RowText:
         """Return the next text, waiting for it.
 
         Raises:
-            StopAsyncIteration: generation has ended; the next call waits for the next `generate`.
-            TimeoutError: the producer gave no sign of life for `timeout` seconds.
-            ProducerError: generation failed.
+            StopAsyncIteration: Generation has ended; the next call waits for the next `generate`.
+            TimeoutError: The producer gave no sign of life for `timeout` seconds.
+            ProducerError: Generation failed.
         """
-        subscription = self._own_subscription()
-        subscription.used = True
-        return text_of(await _take(subscription), StopAsyncIteration)
+        return text_of(await _take(self, self._own_subscription()), StopAsyncIteration)
 
     def tee(self, n: int) -> tuple[AsyncTextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
 
         Args:
-            n: number of readers, at least 1. The producer is cancelled when all have left.
+            n: Number of readers, at least 1. The producer is cancelled when all have left.
         """
-        return tuple([AsyncTextReader(subscription) for subscription in self._new_subscriptions(n)])
+        return tuple([AsyncTextReader(self, one) for one in self._new_subscriptions(n)])
 
     def _new_inbox(self, on_gone: Callable[[], None]) -> Mailbox[Item]:
         return Mailbox(on_gone)
 
 
-class AsyncTextReader(SubscriptionReader[Mailbox[Item]], _AsyncClosing):
+class AsyncTextReader(StreamerReader[AsyncTextIteratorStreamer], _AsyncClosing):
     """An async iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one task at a time. `close` and the garbage collector may come from any thread.
@@ -96,28 +96,21 @@ class AsyncTextReader(SubscriptionReader[Mailbox[Item]], _AsyncClosing):
         if self._over:
             raise StopAsyncIteration
         try:
-            item = await _take(self._subscription)
+            item = await _take(self._streamer, self._subscription)
         except BaseException:
             # The traceback keeps this frame, and must not keep the reader: a cancelled task that
             # leaves its loop is to be noticed at once, not when garbage is collected.
             del self
             raise
-        self._note_end(item)
-        return text_of(item, StopAsyncIteration)
+        return self._text_of(item, StopAsyncIteration)
 
 
-async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
+async def _take(
+    streamer: AsyncTextIteratorStreamer, subscription: Subscription[Mailbox[Item]]
+) -> Item:
     """Wait for the next text or ending of a subscription."""
-    seat, since = subscription.seat, time.monotonic()
-    item = seat.next_ready()
-    while item is None:
-        if seat.inbox.closed:
-            return Ending()
-        seconds = subscription.patience(since)
-        if seconds <= 0:
-            raise TimeoutError(subscription.out_of_patience())
-        subscription.look_after_producer()
-        with anyio.move_on_after(seconds):
-            await seat.inbox.wait()
-        item = seat.next_ready()
+    since = time.monotonic()
+    while (item := subscription.next_item()) is None:
+        with anyio.move_on_after(streamer._seconds_to_wait(since)):
+            await subscription.inbox.wait()
     return item

@@ -1,11 +1,11 @@
-"""From one producing thread to any number of readers, each of whom sees everything.
+"""Send text from one producing thread to any number of readers, each of whom sees all of it.
 
-Nobody waits for a reader: text goes to each reader's own inbox, and is kept for those that come
-later. When the last reader has left, the producer is asked to stop. Knows nothing of tokens, and
-nothing of how a reader waits: an inbox is a queue for threads or a mailbox of an event loop.
+Nobody waits for a reader: text goes to each subscription's own inbox, and is kept for those that
+come later. When the last reader has left, the producer is asked to stop. Knows nothing of tokens,
+nor of waiting: an inbox is a queue for threads or a mailbox of an event loop.
 
-What is generated between a first `put` and its end is a round; a streamer may be used for several,
-one after the other.
+A round is what is generated between a first `put` and its end; a streamer may be used for several
+rounds, one after the other.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Ending:
     """The end of a round.
 
     Attributes:
-        error: what ended it, None if generation came to its end.
+        error: The error that ended it; None if generation came to its end.
     """
 
     error: BaseException | None = None
 
     def raise_error(self) -> None:
-        """Raise what the reader is to see of the error, if there is one.
+        """Raise the error as the reader is to see it, if there is one.
 
         Raises:
-            ProducerError: with the original as its cause.
+            ProducerError: With the original as its cause.
         """
         if isinstance(self.error, ProducerError):
             raise type(self.error)(*self.error.args) from self.error.__cause__
@@ -48,7 +48,7 @@ Item = RowText | Ending
 
 
 class Inbox(Protocol):
-    """Where a reader's items wait; see `streamers.wakeup.Mailbox`."""
+    """Queue of a reader's items; see `streamers.wakeup.Mailbox`."""
 
     def put_nowait(self, item: Item) -> bool: ...
 
@@ -65,43 +65,55 @@ class Inbox(Protocol):
 InboxT = TypeVar("InboxT", bound=Inbox)
 
 
-class Seat(Generic[InboxT]):
-    """A place among the readers: an inbox, and what was taken out of it and merged."""
+class Subscription(Generic[InboxT]):
+    """An inbox, and the items that were taken out of it and merged.
+
+    Several reader objects may share one. It does not keep them alive.
+
+    Attributes:
+        inbox: Queue of the items.
+        readers: Identities of the reader objects that share it.
+        is_used: Whether anybody has read from it.
+    """
 
     def __init__(self, inbox: InboxT) -> None:
-        """Args:
-        inbox: where the items wait.
+        """Begin without items and readers.
+
+        Args:
+            inbox: Queue of the items.
         """
         self.inbox = inbox
-        self.handles: set[int] = set()  # reader objects that sit here, by identity
+        self.readers: set[int] = set()
+        self.is_used = False
         self._ready: deque[Item] = deque()
 
-    def next_ready(self) -> Item | None:
-        """Return the next text or ending if there is one; text of a row comes in one piece."""
-        if not self._ready:
-            self.receive(self.inbox.drain())
-        return self._ready.popleft() if self._ready else None
+    def next_item(self) -> Item | None:
+        """Return the next text or ending if there is one; text of a row comes in one piece.
 
-    def receive(self, items: list[Item]) -> None:
-        """Add items that were taken out of the inbox."""
-        self._ready.extend(_merged(items))
+        A closed inbox gives an ending.
+        """
+        if not self._ready:
+            self._ready.extend(_merged(self.inbox.drain()))
+        if self._ready:
+            return self._ready.popleft()
+        return Ending() if self.inbox.closed else None
 
 
 class Broadcast:
-    """Carries text to the readers, and the news that they left to the producer.
+    """Carries text to the readers, and their leaving to the producer.
 
     `touch` and `publish` belong to the producer; the rest may be called from any thread, and
-    `leave` from a finalizer, which is why it takes no lock.
+    `leave` from a finalizer, so it takes no lock.
     """
 
     def __init__(self) -> None:
         self.cancelled = Cancelled()
         self.ended = False  # the round is over
         self.last_put = time.monotonic()
-        self.lock = threading.RLock()  # held to send, to join and to end; never across a wait
+        self.lock = threading.RLock()  # held to send, to subscribe and to end; never across a wait
         self._log: list[Item] = []
-        self._seats: tuple[Seat[Any], ...] = ()
-        self._occupied: set[Seat[Any]] = set()
+        self._subscriptions: tuple[Subscription[Any], ...] = ()
+        self._being_read: set[Subscription[Any]] = set()
         self._producer: threading.Thread | None = None
 
     def touch(self) -> None:
@@ -117,9 +129,9 @@ class Broadcast:
         """Send an item to every reader; never waits."""
         with self.lock:
             self._log.append(item)
-            for seat in self._seats:
-                if not seat.inbox.put_nowait(item):
-                    self._seats = tuple(one for one in self._seats if one is not seat)
+            for subscription in self._subscriptions:
+                if not subscription.inbox.put_nowait(item):
+                    self.unsubscribe(subscription)
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the round, unless it has ended already."""
@@ -128,46 +140,46 @@ class Broadcast:
                 self.ended = True
                 self.publish(Ending(error))
 
-    def join(self, seat: Seat[InboxT]) -> None:
-        """Add a reader, who gets the round from its start."""
+    def subscribe(self, subscription: Subscription[InboxT]) -> None:
+        """Add a subscription, which gets the round from its start."""
         with self.lock:
             for item in self._log:
-                seat.inbox.put_nowait(item)
-            self._seats = (*self._seats, seat)
+                subscription.inbox.put_nowait(item)
+            self._subscriptions = (*self._subscriptions, subscription)
 
-    def part(self, seat: Seat[InboxT]) -> None:
-        """Remove a place where nobody ever read."""
+    def unsubscribe(self, subscription: Subscription[InboxT]) -> None:
+        """Send nothing more to a subscription."""
         with self.lock:
-            self._seats = tuple(one for one in self._seats if one is not seat)
+            self._subscriptions = tuple(
+                one for one in self._subscriptions if one is not subscription
+            )
 
-    def sit(self, seat: Seat[InboxT], handle: int) -> None:
-        """Note that a reader object reads at a place."""
-        seat.handles.add(handle)
-        self._occupied.add(seat)
+    def begin_reading(self, subscription: Subscription[InboxT], reader: int) -> None:
+        """Note that a reader object reads from a subscription."""
+        subscription.readers.add(reader)
+        self._being_read.add(subscription)
 
-    def rest(self, seat: Seat[InboxT], handle: int) -> None:
-        """Note that a reader object has read to the end; its place stays for another round."""
-        seat.handles.discard(handle)
-        if not seat.handles:
-            self._occupied.discard(seat)
+    def finish_reading(self, subscription: Subscription[InboxT], reader: int) -> None:
+        """Note that a reader object has read to the end; the subscription stays for more rounds."""
+        subscription.readers.discard(reader)
+        if not subscription.readers:
+            self._being_read.discard(subscription)
 
-    def leave(self, seat: Seat[InboxT], handle: int | None = None) -> None:
-        """Note that a reader object, or with None everybody at a place, is gone for good."""
-        if handle is None:
-            seat.handles.clear()
-        else:
-            seat.handles.discard(handle)
-        if seat.handles:
+    def leave(self, subscription: Subscription[InboxT], reader: int | None = None) -> None:
+        """Note that a reader object, or with None all of a subscription, is gone for good."""
+        if reader is None:
+            subscription.readers.clear()
+        self.finish_reading(subscription, -1 if reader is None else reader)
+        if subscription.readers:
             return
-        seat.inbox.abandon()
-        self._occupied.discard(seat)
-        if not self._occupied:
+        subscription.inbox.abandon()
+        if not self._being_read:
             self.cancel()
 
     def close(self) -> None:
         """Send all readers away."""
-        for seat in self._seats:
-            seat.inbox.close()
+        for subscription in self._subscriptions:
+            subscription.inbox.close()
         self.cancel()
 
     def cancel(self) -> None:
@@ -176,9 +188,17 @@ class Broadcast:
             self.cancelled.set()
 
     def producer_died(self) -> bool:
-        """Whether the thread that produced last has ended, and the round has not."""
+        """Tell whether the thread that produced last has ended, and the round has not."""
         producer = self._producer
         return not self.ended and producer is not None and not producer.is_alive()
+
+
+def text_of(item: Item, end: type[Exception]) -> RowText:
+    """Return a text, or raise the error of an ending, or the iterator's own `end`."""
+    if isinstance(item, Ending):
+        item.raise_error()
+        raise end
+    return item
 
 
 def _merged(items: list[Item]) -> list[Item]:

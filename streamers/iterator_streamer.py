@@ -6,8 +6,8 @@ import queue
 import time
 from typing import TYPE_CHECKING, Self
 
-from streamers.broadcast import Ending, Item
-from streamers.readable_streamer import ReadableStreamer, Subscription, SubscriptionReader, text_of
+from streamers.broadcast import Item, Subscription, text_of
+from streamers.readable_streamer import ReadableStreamer, StreamerReader
 from streamers.thread_mailbox import ThreadMailbox
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class TextIteratorStreamer(ReadableStreamer["ThreadMailbox[Item]"]):
 
     Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception),
     `close`, or leaving `with streamer:` sets `cancelled`, and the producer stops at its next step
-    if that is among its stopping criteria; `run` sees to it. After the end, another loop over the
+    if that is among its stopping criteria; `run` adds it. After the end, another loop over the
     streamer reads its next `generate`.
 
     Examples:
@@ -32,29 +32,29 @@ class TextIteratorStreamer(ReadableStreamer["ThreadMailbox[Item]"]):
         ...     print(text, end="", flush=True)
     """
 
+    _timeout_error = queue.Empty
+
     def __iter__(self) -> TextReader:
-        """Return a reader; several over the streamer itself share what there is (see `tee`)."""
-        return TextReader(self._own_subscription())
+        """Return a reader; several over the streamer itself share the text (see `tee`)."""
+        return TextReader(self, self._own_subscription())
 
     def __next__(self) -> RowText:
         """Return the next text, waiting for it.
 
         Raises:
-            StopIteration: generation has ended; the next call waits for the next `generate`.
-            queue.Empty: the producer gave no sign of life for `timeout` seconds.
-            ProducerError: generation failed.
+            StopIteration: Generation has ended; the next call waits for the next `generate`.
+            queue.Empty: The producer gave no sign of life for `timeout` seconds.
+            ProducerError: Generation failed.
         """
-        subscription = self._own_subscription()
-        subscription.used = True
-        return text_of(_take(subscription), StopIteration)
+        return text_of(_take(self, self._own_subscription()), StopIteration)
 
     def tee(self, n: int) -> tuple[TextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
 
         Args:
-            n: number of readers, at least 1. The producer is cancelled when all have left.
+            n: Number of readers, at least 1. The producer is cancelled when all have left.
         """
-        return tuple([TextReader(subscription) for subscription in self._new_subscriptions(n)])
+        return tuple([TextReader(self, one) for one in self._new_subscriptions(n)])
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ class TextIteratorStreamer(ReadableStreamer["ThreadMailbox[Item]"]):
         return ThreadMailbox()
 
 
-class TextReader(SubscriptionReader["ThreadMailbox[Item]"]):
+class TextReader(StreamerReader[TextIteratorStreamer]):
     """A blocking iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one thread at a time.
@@ -80,12 +80,11 @@ class TextReader(SubscriptionReader["ThreadMailbox[Item]"]):
         if self._over:
             raise StopIteration
         try:
-            item = _take(self._subscription)
+            item = _take(self._streamer, self._subscription)
         except BaseException:
             del self  # the traceback keeps this frame, and must not keep the reader
             raise
-        self._note_end(item)
-        return text_of(item, StopIteration)
+        return self._text_of(item, StopIteration)
 
     def __enter__(self) -> Self:
         return self
@@ -94,18 +93,9 @@ class TextReader(SubscriptionReader["ThreadMailbox[Item]"]):
         self.close()
 
 
-def _take(subscription: Subscription[ThreadMailbox[Item]]) -> Item:
+def _take(streamer: TextIteratorStreamer, subscription: Subscription[ThreadMailbox[Item]]) -> Item:
     """Wait for the next text or ending of a subscription."""
-    seat, since = subscription.seat, time.monotonic()
-    item = seat.next_ready()
-    while item is None:
-        if seat.inbox.closed:
-            return Ending()
-        seconds = subscription.patience(since)
-        if seconds <= 0:
-            raise queue.Empty(subscription.out_of_patience())
-        subscription.look_after_producer()
-        seat.inbox.wait(seconds)
-        seat.receive(seat.inbox.drain())
-        item = seat.next_ready()
+    since = time.monotonic()
+    while (item := subscription.next_item()) is None:
+        subscription.inbox.wait(streamer._seconds_to_wait(since))
     return item

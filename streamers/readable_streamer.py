@@ -1,16 +1,16 @@
-"""The producing side that both iterator streamers share: errors, cancellation, several readers.
+"""Base of both iterator streamers: errors, cancellation, timeouts and several readers.
 
-Knows nothing of how a reader waits.
+Knows nothing of threads or event loops: a subclass gives the inbox in which a reader waits.
 """
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from streamers.base_streamer import RowStreamer, RowText
-from streamers.broadcast import Broadcast, Ending, InboxT, Item, Seat
+from streamers.broadcast import Broadcast, Ending, InboxT, Item, Subscription, text_of
 from streamers.errors import ProducerDiedError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 CHECK_SECONDS = 0.25
-"""How often a waiting reader looks whether the producing thread still lives."""
+"""Seconds after which a waiting reader checks again that the producing thread lives."""
 
 
 class ReadableStreamer(RowStreamer, Generic[InboxT]):
@@ -30,6 +30,8 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
     one piece. A reader that leaves cancels the producer, if that looks at `cancelled`.
     """
 
+    _timeout_error: ClassVar[type[Exception]]
+
     def __init__(
         self,
         tokenizer: Any,
@@ -38,10 +40,10 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
         **decode_kwargs: Any,
     ) -> None:
         """Args:
-        tokenizer: what the ids are decoded with; see `Detokenizer`.
-        skip_prompt: whether to leave the prompt out of the text.
-        timeout: seconds that a reader waits for the producer's next sign of life; None for ever.
-        decode_kwargs: further arguments of the tokenizer's `decode`.
+        tokenizer: Tokenizer that decodes the ids; see `Detokenizer`.
+        skip_prompt: Leave the prompt out of the text.
+        timeout: Seconds that a reader waits for the producer's next sign of life; None for ever.
+        decode_kwargs: Further arguments of the tokenizer's `decode`.
 
         Raises:
             TypeError: `tokenizer` cannot decode.
@@ -53,8 +55,8 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
                 f"timeout={timeout} must be at least 0 seconds, or None to wait for ever"
             )
         self.timeout = timeout
-        self._channel = Broadcast()
-        self._own: Subscription[InboxT] | None = Subscription(self, self._new_inbox)
+        self._broadcast = Broadcast()
+        self._own: Subscription[InboxT] | None = self._subscribe()
 
     @property
     def cancelled(self) -> Cancelled:
@@ -62,21 +64,21 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
 
         Setting it by hand stops the producer, too; the readers then get what was generated.
         """
-        return self._channel.cancelled
+        return self._broadcast.cancelled
 
     def put(self, value: Any) -> None:
         """Take token ids; see `RowStreamer.put`. Drops them once cancelled. Never waits."""
-        if self._channel.cancelled:
+        if self._broadcast.cancelled:
             return
-        self._channel.touch()
+        self._broadcast.touch()
         super().put(value)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Send text to the readers, and the end if the stream is ending."""
         if text:
-            self._channel.publish(text if isinstance(text, RowText) else RowText(text))
+            self._broadcast.publish(text if isinstance(text, RowText) else RowText(text))
         if stream_end:
-            self._channel.finish()
+            self._broadcast.finish()
 
     def fail(self, error: BaseException) -> None:
         """End the stream with an error; the readers get what was put before it, then the error.
@@ -84,41 +86,41 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
         To be called in the thread that puts. Does nothing after the end.
 
         Args:
-            error: becomes the `__cause__` of the `ProducerError` that each reader gets.
+            error: Becomes the `__cause__` of the `ProducerError` that each reader gets.
         """
-        with self._channel.lock:  # several readers may find out at once that the producer died
-            if self._channel.ended:
+        with self._broadcast.lock:  # several readers may find out at once that the producer died
+            if self._broadcast.ended:
                 return
             try:
                 for tail in self._finish():
                     if tail:
                         self.on_finalized_text(tail)
             finally:  # whatever an overridden method or a tokenizer does
-                self._channel.finish(error)
+                self._broadcast.finish(error)
 
     def run(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call `generate` with this streamer and its flag, and see to it that the end comes.
+        """Call `generate` with this streamer and its flag, and end the stream in any case.
 
         Meant as the target of a thread: `Thread(target=streamer.run, args=(model.generate,),
         kwargs=inputs)`. If the readers have left already, `generate` is not called.
 
         Args:
-            generate: called as `generate(*args, streamer=self, stopping_criteria=[…], **kwargs)`.
-            args: passed on.
-            kwargs: passed on; `cancelled` is added to the given `stopping_criteria`.
+            generate: Called as `generate(*args, streamer=self, stopping_criteria=[…], **kwargs)`.
+            args: Passed on.
+            kwargs: Passed on; `cancelled` is added to the given `stopping_criteria`.
 
         Returns:
-            What `generate` returned; None if it raised. What it raised goes to the readers; what
+            The result of `generate`; None if it raised. The error goes to the readers; one that
             is no `Exception`, such as `KeyboardInterrupt`, is raised here as well.
         """
         criteria = [*(kwargs.pop("stopping_criteria", None) or ()), self.cancelled]
         if self.cancelled:
             self.end()
             return None
-        self._channel.touch()
+        self._broadcast.touch()
         try:
             result = generate(*args, streamer=self, stopping_criteria=criteria, **kwargs)
-            if not self._channel.ended:
+            if not self._broadcast.ended:
                 self.end()
         except BaseException as error:
             self.fail(error)
@@ -129,108 +131,98 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
 
     def close(self) -> None:
         """Send all readers away and cancel the producer; text that was not read is dropped."""
-        self._channel.close()
+        self._broadcast.close()
 
     @abstractmethod
     def _new_inbox(self, on_gone: Callable[[], None]) -> InboxT:
         """Return an inbox of the kind that the readers wait at."""
 
+    def _subscribe(self) -> Subscription[InboxT]:
+        """Return a new subscription; nobody reads it yet."""
+        broadcast = self._broadcast
+        subscription: Subscription[InboxT] = Subscription(
+            self._new_inbox(lambda: broadcast.leave(subscription))
+        )
+        broadcast.subscribe(subscription)
+        return subscription
+
     def _own_subscription(self) -> Subscription[InboxT]:
-        """Return the one of those who iterate over the streamer itself."""
+        """Return the subscription of those who iterate over the streamer itself."""
         if self._own is None:
-            self._own = Subscription(self, self._new_inbox)
+            self._own = self._subscribe()
+        self._own.is_used = True
         return self._own
 
     def _new_subscriptions(self, n: int) -> list[Subscription[InboxT]]:
-        """Return one for each independent reader; nobody need read at the streamer's own then."""
+        """Return a subscription for each of `n` readers; the streamer's own is then optional."""
         if n < 1:
             raise ValueError(f"n={n} must be at least 1: the number of readers")
-        subscriptions = [Subscription(self, self._new_inbox) for _ in range(n)]
-        if self._own is not None and not self._own.used:
-            self._channel.part(self._own.seat)
+        subscriptions = [self._subscribe() for _ in range(n)]
+        if self._own is not None and not self._own.is_used:
+            self._broadcast.unsubscribe(self._own)
             self._own = None
         return subscriptions
 
+    def _seconds_to_wait(self, since: float) -> float:
+        """Return the seconds until a waiting reader looks again; ends a dead producer's stream.
 
-class Subscription(Generic[InboxT]):
-    """What a reader reads by: shared by its reader objects, and not keeping them alive."""
+        Args:
+            since: Time at which the reader began to wait.
 
-    def __init__(
-        self,
-        streamer: ReadableStreamer[InboxT],
-        new_inbox: Callable[[Callable[[], None]], InboxT],
-    ) -> None:
-        """Args:
-        streamer: whose text is read.
-        new_inbox: builds an inbox from what it is to call when its reader's loop has ended.
+        Raises:
+            Exception: Of the type `_timeout_error`: the timeout has passed since the reader began
+                to wait and since the producer's latest sign of life.
         """
-        self.streamer = streamer
-        self.channel = streamer._channel
-        self.used = False
-        self.seat = Seat(new_inbox(lambda: self.channel.leave(self.seat)))
-        self.channel.join(self.seat)
-
-    def look_after_producer(self) -> None:
-        """End the stream if the producing thread has died."""
-        if self.channel.producer_died():
-            self.streamer.fail(
+        seconds = CHECK_SECONDS
+        if self.timeout is not None:
+            limit = max(since, self._broadcast.last_put) + self.timeout
+            seconds = min(limit - time.monotonic(), CHECK_SECONDS)
+        if seconds <= 0:
+            raise self._timeout_error(
+                f"generate gave no sign of life for timeout={self.timeout} seconds; "
+                "give the streamer a longer timeout, or None"
+            )
+        if self._broadcast.producer_died():
+            self.fail(
                 ProducerDiedError(
                     "the generating thread ended without calling end(); "
                     "start it with Thread(target=streamer.run, args=(generate,)) to learn why"
                 )
             )
-
-    def patience(self, since: float) -> float:
-        """Return the seconds to wait now for a reader that waits since then.
-
-        At most `CHECK_SECONDS`; not above 0 where the streamer's timeout has passed since the
-        reader began to wait and since the producer's latest sign of life.
-        """
-        timeout = self.streamer.timeout
-        if timeout is None:
-            return CHECK_SECONDS
-        limit = max(since, self.channel.last_put) + timeout
-        return min(limit - time.monotonic(), CHECK_SECONDS)
-
-    def out_of_patience(self) -> str:
-        """Return the message for a reader that has waited too long."""
-        return (
-            f"generate gave no sign of life for timeout={self.streamer.timeout} seconds; "
-            "give the streamer a longer timeout, or None"
-        )
+        return seconds
 
 
-class SubscriptionReader(Generic[InboxT]):
-    """What both iterators over a stream's text share; dropping one is leaving the loop."""
+StreamerT = TypeVar("StreamerT", bound=ReadableStreamer[Any])
 
-    def __init__(self, subscription: Subscription[InboxT]) -> None:
-        """Args:
-        subscription: where to read; got from the streamer.
+
+class StreamerReader(Generic[StreamerT]):
+    """Base of both iterators over a streamer's text; dropping one is leaving the loop."""
+
+    def __init__(self, streamer: StreamerT, subscription: Subscription[Any]) -> None:
+        """Begin to read.
+
+        Args:
+            streamer: Streamer of the text.
+            subscription: One of its subscriptions.
         """
         self._over = False
+        self._streamer = streamer
         self._subscription = subscription
-        subscription.used = True
-        subscription.channel.sit(subscription.seat, id(self))
+        subscription.is_used = True
+        streamer._broadcast.begin_reading(subscription, id(self))
 
     def close(self) -> None:
         """Stop reading, from any thread; the producer is cancelled if nobody else reads."""
         if not self._over:
             self._over = True
-            self._subscription.channel.leave(self._subscription.seat, id(self))
+            self._streamer._broadcast.leave(self._subscription, id(self))
 
     def __del__(self) -> None:
         self.close()
 
-    def _note_end(self, item: Item) -> None:
-        """An ending stays the end, and the place is kept for another round."""
+    def _text_of(self, item: Item, end: type[Exception]) -> RowText:
+        """Return a text or raise its ending, which stays; the subscription serves more rounds."""
         if isinstance(item, Ending):
             self._over = True
-            self._subscription.channel.rest(self._subscription.seat, id(self))
-
-
-def text_of(item: Item, end: type[Exception]) -> RowText:
-    """Return a text, or raise what the ending says: an error, or the iterator's own `end`."""
-    if isinstance(item, Ending):
-        item.raise_error()
-        raise end
-    return item
+            self._streamer._broadcast.finish_reading(self._subscription, id(self))
+        return text_of(item, end)

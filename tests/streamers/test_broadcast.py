@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from streamers.base_streamer import RowText
-from streamers.broadcast import Broadcast, Ending, Item, Seat
+from streamers.broadcast import Broadcast, Ending, Item, Subscription
 from streamers.cancel import Cancelled
 from streamers.errors import ProducerDiedError, ProducerError
 
@@ -33,79 +33,79 @@ class Listed:
     abandon = close
 
 
-def joined(channel: Broadcast) -> Seat[Listed]:
-    seat = Seat(Listed())
-    channel.join(seat)
-    return seat
+def joined(broadcast: Broadcast) -> Subscription[Listed]:
+    subscription = Subscription(Listed())
+    broadcast.subscribe(subscription)
+    return subscription
 
 
-def everything(seat: Seat[Listed]) -> list[Item]:
+def everything(subscription: Subscription[Listed]) -> list[Item]:
     items = []
-    while (item := seat.next_ready()) is not None:
+    while (item := subscription.next_item()) is not None:
         items.append(item)
     return items
 
 
 def test_unread_text_is_merged_by_row() -> None:
-    channel = Broadcast()
-    channel.touch()
-    seat = joined(channel)
+    broadcast = Broadcast()
+    broadcast.touch()
+    subscription = joined(broadcast)
     for text, row in (("a", 1), ("b", 0), ("c", 1), ("d", 0)):
-        channel.publish(RowText(text, row))
-    channel.finish()
-    channel.touch()
-    channel.publish(RowText("next", 0))
-    items = everything(seat)
+        broadcast.publish(RowText(text, row))
+    broadcast.finish()
+    broadcast.touch()
+    broadcast.publish(RowText("next", 0))
+    items = everything(subscription)
     assert items == ["ac", "bd", Ending(), "next"]
     assert [item.row for item in items if isinstance(item, RowText)] == [1, 0, 0]
 
 
 def test_a_late_reader_gets_the_round_from_its_start() -> None:
-    channel = Broadcast()
-    channel.touch()
-    channel.publish(RowText("old"))
-    channel.finish()
-    channel.touch()
-    channel.publish(RowText("a"))
-    early = joined(channel)
-    channel.publish(RowText("b"))
-    channel.finish()
-    late = joined(channel)
+    broadcast = Broadcast()
+    broadcast.touch()
+    broadcast.publish(RowText("old"))
+    broadcast.finish()
+    broadcast.touch()
+    broadcast.publish(RowText("a"))
+    early = joined(broadcast)
+    broadcast.publish(RowText("b"))
+    broadcast.finish()
+    late = joined(broadcast)
     assert everything(early) == everything(late) == ["ab", Ending()]
 
 
 def test_the_last_to_leave_cancels() -> None:
-    channel = Broadcast()
-    seats = [joined(channel) for _ in range(2)]
-    for i, seat in enumerate(seats):
-        channel.sit(seat, i)
-        channel.sit(seat, 10 + i)
-    channel.leave(seats[0], 0)
-    channel.leave(seats[0], 10)
-    channel.leave(seats[1], 1)
-    assert not channel.cancelled
-    channel.leave(seats[1], 11)
-    assert channel.cancelled
+    broadcast = Broadcast()
+    subscriptions = [joined(broadcast) for _ in range(2)]
+    for i, subscription in enumerate(subscriptions):
+        broadcast.begin_reading(subscription, i)
+        broadcast.begin_reading(subscription, 10 + i)
+    broadcast.leave(subscriptions[0], 0)
+    broadcast.leave(subscriptions[0], 10)
+    broadcast.leave(subscriptions[1], 1)
+    assert not broadcast.cancelled
+    broadcast.leave(subscriptions[1], 11)
+    assert broadcast.cancelled
 
 
 def test_leaving_after_the_end_cancels_nothing() -> None:
-    channel = Broadcast()
-    channel.touch()
-    seat = joined(channel)
-    channel.sit(seat, 1)
-    channel.finish()
-    channel.leave(seat, 1)
-    channel.close()
-    assert not channel.cancelled
+    broadcast = Broadcast()
+    broadcast.touch()
+    subscription = joined(broadcast)
+    broadcast.begin_reading(subscription, 1)
+    broadcast.finish()
+    broadcast.leave(subscription, 1)
+    broadcast.close()
+    assert not broadcast.cancelled
 
 
 def test_a_round_ends_once() -> None:
-    channel = Broadcast()
-    channel.touch()
-    seat = joined(channel)
-    channel.finish()
-    channel.finish(KeyError("late"))
-    assert everything(seat) == [Ending()]
+    broadcast = Broadcast()
+    broadcast.touch()
+    subscription = joined(broadcast)
+    broadcast.finish()
+    broadcast.finish(KeyError("late"))
+    assert everything(subscription) == [Ending()]
 
 
 def test_errors_are_chained_and_fresh_for_each_reader() -> None:
