@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 class Detokenizer:
     """Incremental decoding of one sequence of token ids.
 
-    With `prompt_ids`, the joined text is what `decode(prompt_ids + ids)` has after the complete
+    With `prompt_ids`, the joined text is that of `decode(prompt_ids + ids)` after the complete
     characters of `decode(prompt_ids)`; without, it is `decode(ids)`. Where a byte-fallback
     vocabulary spells bytes that are not UTF-8, `decode` would rewrite text that was already out;
     there the result is that of incremental UTF-8 decoding with replacement.
 
-    For a tokenizer whose decoder is not known, ids are decoded in windows of at most a few dozen.
-    The text is then exact as far as the decoder looks no further than that, an incomplete
-    character is told by U+FFFD at the end of the decoded text, and a run of more than four tokens
-    that spell only invalid bytes comes out a few tokens late.
+    For a tokenizer with an unknown decoder, ids are decoded in windows of at most a few dozen. The
+    text is then exact as far as the decoder looks no further than that, an incomplete character is
+    recognised by U+FFFD at the end of the decoded text, and a run of more than four tokens that
+    spell only invalid bytes comes out a few tokens late.
 
     `copy.copy` gives an independent detokenizer at the same place (beams). One thread at a time.
     """
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_decoder",)
 
     def __init__(
         self,
@@ -49,22 +49,21 @@ class Detokenizer:
         **decode_kwargs: Any,
     ) -> None:
         """Args:
-        tokenizer: a `tokenizers.Tokenizer`; an object that has one as `backend_tokenizer` or
+        tokenizer: A `tokenizers.Tokenizer`; an object that has one as `backend_tokenizer` or
             `_tokenizer`; or anything with `decode(ids, skip_special_tokens=…, **decode_kwargs)`.
             Tokens added later are noticed by the next detokenizer if the vocabulary has grown.
-        prompt_ids: the ids before the first one that is put.
-        skip_special_tokens: leave special tokens out of the text; None for whatever `decode` does
-            when it is not told.
-        decode_kwargs: further arguments of the tokenizer's `decode`.
+        prompt_ids: Ids before the first one that is put.
+        skip_special_tokens: Leave special tokens out of the text; None for the default of `decode`.
+        decode_kwargs: Further arguments of the tokenizer's `decode`.
         """
         table = _table_for(tokenizer, skip_special_tokens, decode_kwargs)
-        self._stream: _PieceDecoder | WindowDecoder
+        self._decoder: _PieceDecoder | WindowDecoder
         if table is not None:
-            self._stream = _PieceDecoder(table, tokenizer, prompt_ids or ())
+            self._decoder = _PieceDecoder(table, tokenizer, prompt_ids or ())
         else:
             if skip_special_tokens is not None:
                 decode_kwargs["skip_special_tokens"] = skip_special_tokens
-            self._stream = WindowDecoder(tokenizer, decode_kwargs, prompt_ids or ())
+            self._decoder = WindowDecoder(tokenizer, decode_kwargs, prompt_ids or ())
 
     def put(self, ids: int | Sequence[int]) -> str:
         """Take the next token id or ids.
@@ -73,25 +72,23 @@ class Detokenizer:
             The characters that they complete, possibly none.
 
         Raises:
-            ValueError: an id is negative or does not fit 32 bits. Ids outside the vocabulary
+            ValueError: An id is negative or does not fit 32 bits. Ids outside the vocabulary
                 contribute nothing, as in `decode`.
         """
-        if isinstance(ids, int):
-            return self._stream.one(ids)
-        return self._stream.many(ids)
+        return self._decoder.put((ids,) if isinstance(ids, int) else ids)
 
     def flush(self) -> str:
         """Return the tail at the end of the sequence: an incomplete character as U+FFFD."""
-        return self._stream.flush()
+        return self._decoder.flush()
 
     def __copy__(self) -> Detokenizer:
         twin = object.__new__(type(self))
-        twin._stream = copy.copy(self._stream)
+        twin._decoder = copy.copy(self._decoder)
         return twin
 
 
 class _PieceDecoder:
-    """Looks pieces up and joins them; state is a few immutable values."""
+    """Looks pieces up and joins them; its state is a few immutable values."""
 
     __slots__ = (
         "_left",
@@ -116,35 +113,33 @@ class _PieceDecoder:
         self._tail = b""  # bytes of an incomplete character
         self._owed = ""  # goes out with the next token
         self._rest = ""  # goes out instead if no token follows
-        self._plain = self._is_plain()
+        # Nothing is held and all pieces come from `table.rest`: a piece of text goes out as it is.
+        self._plain = not self._left and table.first is table.rest
         if prompt_ids:
             self._prime(prompt_ids)
 
-    def one(self, token_id: int) -> str:
-        piece = self._pieces[token_id]
-        if self._plain and isinstance(piece, str):
-            return piece
-        if piece is None:
-            return ""
-        text = self._join(piece)
-        self._plain = self._is_plain()
+    def put(self, token_ids: Sequence[int]) -> str:
+        text = ""
+        for token_id in token_ids:
+            piece = self._pieces[token_id]
+            if self._plain and isinstance(piece, str):
+                text += piece
+            elif piece is not None:
+                text += self._join(piece)
         return text
 
-    def many(self, token_ids: Sequence[int]) -> str:
-        if len(token_ids) == 1:
-            return self.one(token_ids[0])
-        return "".join([self.one(token_id) for token_id in token_ids])
-
     def flush(self) -> str:
+        if self._plain:
+            return ""
         text, self._tail = self._decode(self._tail, final=True), b""
         text = self._strip(text) + self._rest
         self._owed = self._rest = ""
-        self._plain = self._is_plain()
+        self._note_plain()
         return text
 
-    def _is_plain(self) -> bool:
+    def _note_plain(self) -> None:
         held = self._tail or self._owed or self._rest or self._left
-        return not held and self._pieces is self._table.rest
+        self._plain = not held and self._pieces is self._table.rest
 
     def _join(self, piece: str | bytes | OpenPiece) -> str:
         self._pieces = self._table.rest
@@ -159,7 +154,9 @@ class _PieceDecoder:
             if piece and self._tail:  # whole characters follow, so the one before stays incomplete
                 text = self._decode(self._tail, final=True) + text
                 self._tail = b""
-        return self._strip(text) if self._left else text
+        text = self._strip(text)
+        self._note_plain()
+        return text
 
     def _decode(self, data: bytes, *, final: bool) -> str:
         text, used = codecs.utf_8_decode(data, "replace", final)
@@ -178,9 +175,9 @@ class _PieceDecoder:
         """Get into the state after the prompt: its beginning and its end are enough."""
         at = 0
         while at < len(prompt_ids) and (self._pieces is not self._table.rest or self._left):
-            self.one(prompt_ids[at])
+            self.put(prompt_ids[at : at + 1])
             at += 1
-        # An incomplete character is told by at most three bytes, an open piece by one token.
+        # At most three bytes show an incomplete character, and one token an open piece.
         start, seen = len(prompt_ids), 0
         while start > at and seen < 4:
             start -= 1
@@ -188,13 +185,14 @@ class _PieceDecoder:
             seen += len(piece) if isinstance(piece, bytes) else 4 * bool(piece)
         if start > at:
             self._tail, self._owed, self._rest = b"", "", ""
-        self.many(prompt_ids[start:])
-        # The prompt's text ended with `_rest`; what is owed begins after as many characters.
-        self._owed, self._rest = self._owed[len(self._rest) :], ""
-        self._plain = self._is_plain()
+        self.put(prompt_ids[start:])
+        if not self._plain:
+            # The prompt's text ended with `_rest`; the owed text begins after as many characters.
+            self._owed, self._rest = self._owed[len(self._rest) :], ""
+            self._note_plain()
 
 
-# tokenizer -> (what the table depends on -> table, or None where windows are needed)
+# tokenizer -> (state of its decoder -> table, or None where windows are needed)
 _TABLES: weakref.WeakKeyDictionary[Any, dict[Hashable, PieceTable | None]] = (
     weakref.WeakKeyDictionary()
 )
@@ -249,14 +247,7 @@ def _make_table(backend: Any, state: bytes, skip: bool) -> PieceTable | None:
         return None
     added = backend.get_added_tokens_decoder().values()
     skipped = frozenset(token.content for token in added if token.special) if skip else frozenset()
-    # Weakly: the table is a value under the tokenizer's own entry.
-    found = weakref.ref(backend)
-
-    def id_to_token(token_id: int) -> str | None:
-        alive = found()
-        return None if alive is None else alive.id_to_token(token_id)
-
-    return PieceTable(pipeline, id_to_token, skipped)
+    return PieceTable(pipeline, weakref.ref(backend), skipped)
 
 
 def _agrees(
@@ -267,18 +258,18 @@ def _agrees(
     kwargs: dict[str, Any],
     cleaned: bool,
 ) -> bool:
-    """Whether a wrapper's `decode` gives the text of its backend, tried on a few sequences."""
+    """Tell whether a wrapper's `decode` gives the text of its backend, on a few sequences."""
     size = backend.get_vocab_size()
     spread = [size * k // 16 for k in range(16)]
     probes = [spread[k : k + 4] for k in range(0, 16, 4)]
     if cleaned:
-        # Some wrappers have the option set and do not act on it: see whether this one does.
+        # Some wrappers have the option set and ignore it: try it.
         probes.append(backend.encode("a . b ? c , d", add_special_tokens=False).ids)
         if " ." not in backend.decode(probes[-1]):
             return False
     for ids in probes:
-        stream = _PieceDecoder(table, tokenizer)
-        text = stream.many(ids) + stream.flush()
+        decoder = _PieceDecoder(table, tokenizer)
+        text = decoder.put(ids) + decoder.flush()
         if "\ufffd" in text:  # invalid bytes: `decode` may see them otherwise
             continue
         if tokenizer.decode(ids, skip_special_tokens=skip, **kwargs) != text:

@@ -1,9 +1,9 @@
-"""What each token id contributes to a text: decoder pipelines as tables of pieces.
+"""Compute the piece of text or bytes that each token id adds to a text.
 
 The decoder of a `tokenizers.Tokenizer` is read once and turned into a function from one token to
 its piece: text, or bytes where a character may be spread over several tokens. Pieces are made when
-an id is first met and shared by every stream over the same tokenizer. Decoders whose pieces depend
-on more than "is it the first" and "is it the last token" are not described here: `parse` says so,
+an id is first met and shared by every stream over the same tokenizer. A decoder whose pieces depend
+on more than "is it the first" and "is it the last token" is not supported: `parse` returns None,
 and the caller decodes windows instead.
 
 The rules were read off the behaviour of tokenizers 0.23 and are held to it by fuzzing.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,9 @@ class OpenPiece(NamedTuple):
     """A piece that reads differently when another token follows it.
 
     Attributes:
-        now: text that is certain.
-        more: what comes after `now` once another token follows.
-        last: what comes after `now` if no token follows.
+        now: Text that is certain.
+        more: Text after `now` once another token follows.
+        last: Text after `now` if no token follows.
     """
 
     now: str
@@ -40,15 +40,15 @@ Piece = str | bytes | OpenPiece | None
 
 @dataclass(slots=True)
 class Pipeline:
-    """A decoder, cut into what happens to a token and what happens to the text.
+    """A decoder, split into the steps on each token and the steps on the text.
 
     Attributes:
-        maps: applied in order to each token: (token, is it the first, is it the last) -> text.
-        to_bytes: turns the mapped token into bytes; None if its text is final.
+        maps: Applied in order to each token: (token, is it the first, is it the last) -> text.
+        to_bytes: Turns the mapped token into bytes; None if its text is final.
         replaced: (character, replacement) pairs, applied in order to the decoded text.
-        strip: (character, count): up to so many of them are dropped where the text begins.
-        first_differs: whether the first token of a text has a piece of its own.
-        last_differs: whether the last one has.
+        strip: (character, count): up to so many of them are dropped at the beginning of the text.
+        first_differs: The first token of a text has another piece than later ones.
+        last_differs: The last token has another piece than earlier ones.
     """
 
     maps: list[Callable[[str, bool, bool], str]] = field(default_factory=list)
@@ -71,17 +71,18 @@ class Pipeline:
         return text
 
     def piece(self, token: str, first: bool) -> str | bytes | OpenPiece:
-        """Return what a token contributes."""
-        text = self.mapped(token, first, False)
+        """Return the piece of a token."""
+        text = self.mapped(token, first, False) if self.maps else token
         if self.last_differs:
             return self._open(text, self.mapped(token, first, True))
         if self.to_bytes is None:
             return self.replace(text)
         data = self.to_bytes(text)
         try:
-            return self.replace(data.decode())
+            text = data.decode()
         except UnicodeDecodeError:
             return data
+        return self.replace(text) if self.replaced else text
 
     def _open(self, more: str, last: str) -> str | OpenPiece:
         more, last = self.replace(more), self.replace(last)
@@ -94,63 +95,65 @@ class Pipeline:
         return OpenPiece(more[:same], more[same:], last[same:])
 
 
+class Backend(Protocol):
+    """The part of a `tokenizers.Tokenizer` that pieces are made from."""
+
+    def id_to_token(self, token_id: int, /) -> str | None: ...
+
+
 class PieceTable:
     """Pieces by token id for one tokenizer and one way of treating special tokens.
 
     Attributes:
-        pipeline: the decoder.
+        pipeline: The decoder.
         rest: id -> piece, for every token but the first. An id that is skipped has an empty
-            piece, or None if that is not the same: where the last token has a piece of its own.
-        first: the same for the first token; an id that is skipped has None, because the token
+            piece; or None, for no token at all, where the last token has another piece.
+        first: The same for the first token; an id that is skipped has None, because the token
             after it is still the first. The same object as `rest` where there is no difference.
     """
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        id_to_token: Callable[[int], str | None],
-        skipped: frozenset[str],
+        self, pipeline: Pipeline, backend: Callable[[], Backend | None], skipped: frozenset[str]
     ) -> None:
         """Args:
-        pipeline: the decoder.
-        id_to_token: gives the token of an id, None for an id outside the vocabulary.
-        skipped: tokens that do not appear in the text.
+        pipeline: The decoder.
+        backend: Weak reference to the tokenizer, which may hold the table.
+        skipped: Tokens that do not appear in the text.
         """
         self.pipeline = pipeline
-        self.rest: dict[int, Piece] = _Memo(pipeline, id_to_token, skipped, False)
+        self.rest: dict[int, Piece] = _Memo(pipeline, backend, skipped, False)
         self.first: dict[int, Piece] = self.rest
         if pipeline.first_differs:
-            self.first = _Memo(pipeline, id_to_token, skipped, True)
+            self.first = _Memo(pipeline, backend, skipped, True)
 
 
 class _Memo(dict[int, Piece]):
     """Makes a piece when it is first asked for; a plain dictionary look-up ever after."""
 
-    __slots__ = ("first", "id_to_token", "nothing", "pipeline", "skipped")
+    __slots__ = ("backend", "first", "nothing", "pipeline", "skipped")
 
     def __init__(
         self,
         pipeline: Pipeline,
-        id_to_token: Callable[[int], str | None],
+        backend: Callable[[], Backend | None],
         skipped: frozenset[str],
         first: bool,
     ) -> None:
         self.pipeline = pipeline
-        self.id_to_token = id_to_token
+        self.backend = backend
         self.skipped = skipped
         self.first = first
         # A first token is still to come, or the token before is still the last one.
         self.nothing: Piece = None if first or pipeline.last_differs else ""
 
     def __missing__(self, token_id: int) -> Piece:
+        backend = self.backend()
         try:
-            token = self.id_to_token(token_id)
+            token = None if backend is None else backend.id_to_token(token_id)
         except OverflowError as error:
             raise ValueError(f"ids: {token_id} is not between 0 and 2**32 - 1") from error
-        piece: Piece
-        if token is None or token in self.skipped:
-            piece = self.nothing
-        else:
+        piece: Piece = self.nothing
+        if token is not None and token not in self.skipped:
             piece = self.pipeline.piece(token, self.first)
         self[token_id] = piece
         return piece
@@ -163,7 +166,7 @@ def parse(state: bytes | str) -> Pipeline | None:
         state: JSON of the decoder, `null` if the tokenizer has none.
 
     Returns:
-        The pipeline, or None if this decoder cannot be described as one.
+        The pipeline, or None for a decoder that is not supported.
     """
     spec = json.loads(state)
     if spec is None:
@@ -179,10 +182,10 @@ def _flat(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class _Builder:
-    """Collects the stages of a decoder; `add` says whether the stage could be described.
+    """Collects the stages of a decoder; `add` returns whether the stage is supported.
 
-    A decoder works on a list: of tokens first, then of tokens and decoded byte runs, at last of the
-    one text. `scope` follows that: "tokens", "runs", "text".
+    A decoder works on a list: of tokens first, then of tokens and decoded byte runs, at last of
+    one text. `scope` is the current one: "tokens", "runs" or "text".
     """
 
     def __init__(self) -> None:
@@ -305,7 +308,7 @@ def _byte_fallback(token: str) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Characters that stand for bytes in byte-level vocabularies (GPT-2, 2019, `encoder.py`).
+    """Return the bytes of the characters of byte-level vocabularies (GPT-2, 2019, `encoder.py`).
 
     A printable byte stands for itself, the others follow from U+0100 on.
     """

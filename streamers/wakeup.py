@@ -106,10 +106,6 @@ class LoopBell:
         except RuntimeError:  # no asyncio loop runs in this thread
             return False
 
-    def event(self) -> anyio.Event:
-        """Return what any task of the loop may wait for; its `set` is to be called in the loop."""
-        return anyio.Event()
-
     def waiter(self) -> tuple[Callable[[], object], Any]:
         """Make what one task of the loop may wait for, with `await_waiter`.
 
@@ -153,10 +149,6 @@ class LoopBell:
     def gone(self) -> bool:
         """Whether the loop is known to have ended; it stays so."""
         return self._gone
-
-    def looks_alive(self) -> bool:
-        """Whether the loop may still run; cheap, and not always up to date as `ring` is."""
-        return not (self._gone or self._loop_is_closed())
 
     @staticmethod
     @contextmanager
@@ -301,7 +293,8 @@ class Mailbox(Generic[T]):
             bell = self._bell
             if wake is not None and self._dozes and not self._presses(item):
                 wake = None
-            if wake is None and len(items) % _PROBE_EVERY and (not bell or bell.looks_alive()):
+            is_alive = bell is None or not (bell._gone or bell._loop_is_closed())
+            if wake is None and len(items) % _PROBE_EVERY and is_alive:
                 return True
             if wake is not None:
                 self._wake = None

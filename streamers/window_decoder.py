@@ -1,8 +1,8 @@
-"""Incremental text for tokenizers of which only `decode` is known.
+"""Decode incrementally with a tokenizer of which only `decode` is known.
 
-A window of the latest ids is decoded at each step and what is new at its end comes out. The window
-has enough ids before the new ones for their text to read as it does in the whole, and is cut
-before it grows, so the cost per token is constant.
+Each step decodes a window of the latest ids and returns the new text at its end. The window has
+enough ids before the new ones that their text is the same as in the whole text. It is cut before it
+grows, so the cost per token is constant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLEANED = re.compile(r" ('[vr]?|n'?)?\Z")
 
 
 class WindowDecoder:
-    """The slow lane of `Detokenizer`: same results, a bounded number of decodes per token."""
+    """Slow path of `Detokenizer`: same results, a bounded number of decodes per token."""
 
     __slots__ = ("_cleaned", "_ids", "_kwargs", "_shown", "_stalled", "_tokenizer")
 
@@ -30,9 +30,9 @@ class WindowDecoder:
         self, tokenizer: Any, decode_kwargs: dict[str, Any], prompt_ids: Sequence[int] = ()
     ) -> None:
         """Args:
-        tokenizer: anything with `decode(list of ids, **decode_kwargs)`.
-        decode_kwargs: passed on to each decode.
-        prompt_ids: ids before the first; their text is not returned.
+        tokenizer: Anything with `decode(list of ids, **decode_kwargs)`.
+        decode_kwargs: Passed on to each decode.
+        prompt_ids: Ids before the first; their text is not returned.
         """
         self._tokenizer = tokenizer
         self._kwargs = decode_kwargs
@@ -46,12 +46,8 @@ class WindowDecoder:
         if self._ids:
             self._prime(inside=len(self._ids) < len(prompt_ids))
 
-    def one(self, token_id: int) -> str:
-        """Take one id; return the text that it completes."""
-        return self._extend([token_id])
-
-    def many(self, token_ids: Sequence[int]) -> str:
-        """Take several ids; return the text that they complete."""
+    def put(self, token_ids: Sequence[int]) -> str:
+        """Take ids; return the text that they complete."""
         parts = [
             self._extend(token_ids[i : i + _CONTEXT]) for i in range(0, len(token_ids), _CONTEXT)
         ]
@@ -66,11 +62,10 @@ class WindowDecoder:
         return new
 
     def _prime(self, inside: bool) -> None:
-        """Begin behind the complete characters of the prompt; the ids are its last ones.
+        """Begin after the complete characters of the prompt; the ids are its last ones.
 
-        An incomplete character at either end may make all bytes near it look invalid. So a few ids
-        are left out at the end while the text before them is read, and some at the beginning are
-        dropped.
+        An incomplete character at either end may make all bytes near it look invalid. So the text
+        is read without a few ids at the end, and some at the beginning are dropped.
         """
         ids = self._ids
         self._shown = len(self._decode(ids).rstrip("\ufffd"))
@@ -103,7 +98,7 @@ class WindowDecoder:
         return new
 
     def _certain(self, text: str) -> int:
-        """Length of the text that more ids will not change."""
+        """Return the length of the text that more ids will not change."""
         whole = text.rstrip("\ufffd")
         if len(whole) < len(text) and self._stalled >= _CHARACTER:
             # Too many for one character: all but the latest are invalid whatever follows.

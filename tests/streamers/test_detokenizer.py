@@ -102,7 +102,7 @@ def test_no_decode_per_token(byte_level: Case) -> None:
 
 def test_wrappers_share_one_table(byte_level: Case) -> None:
     streams = [Detokenizer(Wrapper(byte_level.tokenizer)) for _ in range(3)]
-    tables = {id(stream._stream._table) for stream in streams}  # type: ignore[union-attr]
+    tables = {id(stream._decoder._table) for stream in streams}  # type: ignore[union-attr]
     assert len(tables) == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tokenizers import Regex, decoders
 
@@ -13,7 +15,8 @@ TOKENS = ["a", "▁b", "<0xC3>", "<0x41>", "skipped", "c</w>", "d</w>e"]
 def table_of(decoder: decoders.Decoder | None) -> PieceTable:
     pipeline = parse(b"null" if decoder is None else decoder.__getstate__())
     assert pipeline is not None
-    return PieceTable(pipeline, dict(enumerate(TOKENS)).get, frozenset(["skipped"]))
+    backend = SimpleNamespace(id_to_token=dict(enumerate(TOKENS)).get)
+    return PieceTable(pipeline, lambda: backend, frozenset(["skipped"]))
 
 
 def test_pieces_of_whole_characters_are_text_and_others_bytes() -> None:
@@ -47,7 +50,8 @@ def test_a_piece_is_made_once() -> None:
 
     pipeline = parse(decoders.ByteLevel().__getstate__())
     assert pipeline is not None
-    table = PieceTable(pipeline, id_to_token, frozenset())
+    backend = SimpleNamespace(id_to_token=id_to_token)
+    table = PieceTable(pipeline, lambda: backend, frozenset())
     assert [table.rest[7] for _ in range(3)] == ["x"] * 3
     assert asked == [7]
 
