@@ -1,7 +1,7 @@
-"""What an engine counts about itself: requests, tokens, pages and waiting times.
+"""Count requests, tokens, pages and waiting times of an engine.
 
-Recorded on the decode thread, one addition at a time and without a lock; read from any thread as a
-frozen snapshot. Plain Python: it knows no Prometheus, no clock of its own, and it never waits.
+The decode thread records, one addition at a time and without a lock; any thread reads a frozen
+snapshot. Plain Python: no Prometheus, no clock of its own, and no waiting.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 
 
 
 class Measured(Protocol):
-    """What is read of a request; times are in seconds of the engine's clock.
+    """Request, as the recorder reads it; times are in seconds of the engine's clock.
 
     Attributes:
         prompt_ids: The prompt.
-        accepted_at: When it was made.
-        started_at: When it had its first turn.
-        first_token_at: When its first token came.
-        last_token_at: When its newest token came.
+        accepted_at: Time at which it was made.
+        started_at: Time of its first turn.
+        first_token_at: Time of its first token.
+        last_token_at: Time of its newest token.
         num_tokens: Tokens generated so far.
     """
 
@@ -44,7 +44,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """How often a value fell between fixed bounds.
+    """Numbers of values between fixed bounds.
 
     Attributes:
         bounds: Upper bounds of the buckets, inclusive, ascending; a last bucket has no bound.
@@ -58,12 +58,12 @@ class HistogramSnapshot:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float | None:
-        """Their mean, ``None`` without any."""
+        """Mean of the values, ``None`` without any."""
         return self.sum / self.count if self.count else None
 
     def quantile(self, share: float) -> float | None:
@@ -73,7 +73,7 @@ class HistogramSnapshot:
             share: From 0 to 1.
 
         Returns:
-            The estimate: the last bound where it lies beyond it, ``None`` without any value.
+            The estimate, at most the last bound; ``None`` without any value.
         """
         rank, below = share * self.count, 0
         lower = 0.0
@@ -86,20 +86,21 @@ class HistogramSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """An engine's figures at one moment; counts and histograms run from its start.
+    """Metrics of an engine at one moment; counts and histograms run from its start.
 
-    Taken while the engine works, so two figures may lie one update apart.
+    The engine works meanwhile, so two figures may lie one update apart.
 
     Attributes:
         requests_running: Requests that advance.
-        requests_waiting: Requests that wait for a place.
+        requests_waiting: Requests that wait to run.
         pages_used: Pages of the cache that running requests hold.
         pages_total: Pages of the cache; 0 in an engine without pages.
         page_size: Tokens of a page; 0 in an engine without pages.
-        cache_dtype: What pages hold, as ``kv_cache_dtype`` says: ``"auto"`` is the model's dtype.
-        prefix_cache_queries: Prompt tokens that were looked up among the kept pages.
-        prefix_cache_hits: Those that were found, and so not computed.
-        preemptions: How often a running request lost its pages and went back to the queue.
+        cache_dtype: Type of the numbers in pages, as of ``kv_cache_dtype``: ``"auto"`` is the
+            model's dtype.
+        prefix_cache_queries: Prompt tokens that were looked up in the prefix cache.
+        prefix_cache_hits: Prompt tokens that were found there, and so not computed.
+        preemptions: Times that a running request lost its pages and went back to the queue.
         prompt_tokens: Prompt tokens of requests that got their first token, or their embedding.
         generation_tokens: Tokens generated.
         finished: Requests that ended, by finish reason; one that raised is ``"error"``.
@@ -140,11 +141,11 @@ class MetricsSnapshot:
     threads_abandoned: int = 0
 
     def __post_init__(self) -> None:
-        """Make the one mapping read-only as well."""
+        """Make the mapping read-only."""
         object.__setattr__(self, "finished", MappingProxyType(dict(self.finished)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let it cross to another process."""
+        """Pickle it for another process."""
         figures = {one.name: getattr(self, one.name) for one in fields(self)}
         return partial(type(self), **{**figures, "finished": dict(self.finished)}), ()
 
@@ -161,7 +162,7 @@ class MetricsSnapshot:
 
 
 class Histogram:
-    """Counts values between fixed bounds; adding one allocates nothing that stays."""
+    """Counter of values between fixed bounds; adding one allocates nothing that stays."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -187,11 +188,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class EngineMetrics:
-    """The recorder: one method for each thing that can happen in an engine.
+    """Recorder of an engine, with the names of a `MetricsSnapshot`.
 
-    All but :meth:`snapshot` belong to the decode thread. ``now`` is the engine's clock. A request
-    keeps its own times, and the recorder keeps no request. Its figures have the names that they
-    have in a `MetricsSnapshot`.
+    The decode thread alone calls its methods, but for :meth:`snapshot`, and sets its figures.
+    ``now`` is the engine's clock. A request keeps its own times; the recorder keeps no request.
     """
 
     requests_running: int = 0
@@ -217,13 +217,13 @@ class EngineMetrics:
     step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
 
     def request_started(self, request: Measured, now: float) -> None:
-        """A request has its first turn; told once, however often it is preempted later."""
+        """Record the first turn of a request; once, even if it is preempted later."""
         self.queue_time.observe(now - request.accepted_at)
 
     def tokens(self, request: Measured, count: int, now: float) -> None:
-        """A step gave a request ``count`` tokens; its samples may be told one by one.
+        """Record ``count`` new tokens of a request, before it updates its own times.
 
-        To be told before the request takes note of them.
+        The sequences of a request may be recorded one by one.
         """
         self.generation_tokens += count
         if request.first_token_at is None:
@@ -235,13 +235,13 @@ class EngineMetrics:
             self.inter_token_latency.observe(now - request.last_token_at)
 
     def embedded(self, request: Measured, now: float) -> None:
-        """A request has its embedding; told before its end."""
+        """Record that a request has its embedding, before its end."""
         self.prompt_tokens += len(request.prompt_ids)
         if request.started_at is not None:
             self.prefill_time.observe(now - request.started_at)
 
     def request_finished(self, request: Measured, reason: str, now: float) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.e2e_latency.observe(now - request.accepted_at)
         self.request_prompt_tokens.observe(len(request.prompt_ids))
@@ -249,40 +249,8 @@ class EngineMetrics:
         if request.first_token_at is not None:
             self.decode_time.observe(request.last_token_at - request.first_token_at)
 
-    def step(
-        self,
-        running: int,
-        waiting: int,
-        pages_used: int = 0,
-        pages_total: int = 0,
-        num_tokens: int | None = None,
-        preemptions: int = 0,
-    ) -> None:
-        """A step is over.
-
-        Args:
-            running: Requests that advance.
-            waiting: Requests that wait.
-            pages_used: Pages that running requests hold.
-            pages_total: Pages there are.
-            num_tokens: Tokens that a step of the shared batch computed; ``None`` if it had none.
-            preemptions: How often a running request has lost its pages so far.
-        """
-        self.requests_running = running
-        self.requests_waiting = waiting
-        self.pages_used = pages_used
-        self.pages_total = pages_total
-        self.preemptions = preemptions
-        if num_tokens is not None:
-            self.step_tokens.observe(num_tokens)
-
-    def prefix(self, queried: int, hit: int) -> None:
-        """A prompt of ``queried`` tokens was looked up; ``hit`` of them need no computing."""
-        self.prefix_cache_queries += queried
-        self.prefix_cache_hits += hit
-
     def snapshot(self) -> MetricsSnapshot:
-        """Return all figures so far; may be called from any thread."""
+        """Return all figures so far; any thread may call it."""
         figures: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         for name, figure in figures.items():
             if isinstance(figure, Histogram):

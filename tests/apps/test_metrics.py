@@ -45,14 +45,18 @@ class FakeLLM:
         for end in ("stop", "length"):
             request = FakeRequest()
             self.recorder.request_started(request, 0.02)
-            self.recorder.prefix(3, 2)
+            self.recorder.prefix_cache_queries += 3
+            self.recorder.prefix_cache_hits += 2
             for now in (0.3, 0.4, 0.6):
                 self.recorder.tokens(request, 1, now)
                 request.num_tokens += 1
                 request.first_token_at = request.first_token_at or now
                 request.last_token_at = now
             self.recorder.request_finished(request, end, 0.7)
-        self.recorder.step(2, 5, 3, 12, num_tokens=40, preemptions=1)
+        self.recorder.requests_running, self.recorder.requests_waiting = 2, 5
+        self.recorder.pages_used, self.recorder.pages_total = 3, 12
+        self.recorder.preemptions = 1
+        self.recorder.step_tokens.observe(40)
 
     def metrics(self) -> MetricsSnapshot:
         return self.recorder.snapshot()

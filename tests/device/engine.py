@@ -173,7 +173,7 @@ def company(context: Context, item: Item) -> Finding:
     last = [sink.events[-1] for _, _, sink in running]
     cancelled = sum(event.finish_reason == "cancelled" for event in last)
     cached = sum(event.usage.cached_tokens for event in last if event.usage is not None)
-    preempted = engine.batch._scheduler.num_preemptions
+    preempted = engine.batch.scheduler.num_preemptions
     figures = {"margin": worst, "preemptions": preempted, "cached": cached, "cancelled": cancelled}
     line = f"{preempted} preemptions, {cached} tokens of prompts shared, {cancelled} cancelled, "
     line += f"all pages back; worst token {worst:.1e} std below the likeliest"

@@ -93,7 +93,7 @@ class Bench:
         """One step, and a look at the books."""
         self.engine.step()
         self.num_steps += 1
-        self.batch._scheduler.check_integrity()
+        self.batch.scheduler.check_integrity()
 
     def run(self, limit: int = 5000) -> None:
         """Until nobody is left."""
@@ -103,9 +103,9 @@ class Bench:
 
     def require_empty(self) -> None:
         """Prove that nothing is held by anybody."""
-        batch, scheduler = self.batch, self.batch._scheduler
+        batch, scheduler = self.batch, self.batch.scheduler
         assert not self.engine.has_work
-        assert not (batch.requests or batch.num_running or batch._num_decoding)
+        assert not (batch.requests or batch.running or batch._num_decoding)
         assert not scheduler.has_pending_requests()
         assert self.pool.num_used == self.pool.num_reserved == 0
         assert self.pool.num_available == self.pool.num_pages

@@ -38,7 +38,7 @@ def test_who_makes_way_goes_on_with_the_same_tokens() -> None:
     for number in range(6):
         bench.add([5, number], client="late", max_new_tokens=30, do_sample=False)
     bench.run()
-    assert bench.batch._scheduler.num_preemptions
+    assert bench.batch.scheduler.num_preemptions
     assert [ids_of(sink, index) for index in range(4)] == alone(bench.model, [1, 2, 3], **given)
     bench.require_empty()
 

@@ -105,7 +105,7 @@ def test_chaos_leaks_neither_page_nor_slot(pair: tuple[Any, Any]) -> None:
     each = slot_bytes(ours.core.config, ours.dtype)
     options = {"max_running": 4, "prefill_chunk_size": 7, "snapshot_pages": 2, "page_size": 3}
     bench = Bench(ours, pages=1, position_bytes=max(room, 22 * each) // 3, **options)
-    scheduler, live, ended = bench.batch._scheduler, [], []
+    scheduler, live, ended = bench.batch.scheduler, [], []
     for _ in range(50):
         event = draws.random()
         if event < 0.4:

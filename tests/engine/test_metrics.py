@@ -139,15 +139,15 @@ def test_a_recorder_keeps_no_request() -> None:
     assert kept() is None
 
 
-def test_gauges_say_what_the_last_step_said() -> None:
+def test_a_snapshot_has_the_figures_of_the_recorder() -> None:
     metrics = EngineMetrics()
     assert metrics.snapshot().cache_usage == 0
     assert metrics.snapshot().prefix_cache_hit_rate == 0
-    metrics.step(3, 4, 10, 40, num_tokens=70)
-    metrics.step(2, 0, 5, 40, num_tokens=2)
-    metrics.step(2, 1, 5, 40)
-    metrics.prefix(30, 16)
-    metrics.prefix(10, 4)
+    metrics.requests_running, metrics.requests_waiting = 2, 1
+    metrics.pages_used, metrics.pages_total = 5, 40
+    metrics.step_tokens.observe(70)
+    metrics.step_tokens.observe(2)
+    metrics.prefix_cache_queries, metrics.prefix_cache_hits = 40, 20
     shot = metrics.snapshot()
     assert (shot.requests_running, shot.requests_waiting) == (2, 1)
     assert (shot.pages_used, shot.pages_total, shot.cache_usage) == (5, 40, 0.125)

@@ -119,7 +119,7 @@ def test_mixes_with_preemption_change_no_token() -> None:
     sinks = [bench.add("abc", **given)[1] for given in mixed]
     bench.run()
     assert [ids_of(sink) for sink in sinks] == expected
-    assert bench.batch.num_preemptions > 0
+    assert bench.batch.scheduler.num_preemptions > 0
     bench.require_empty()
 
 

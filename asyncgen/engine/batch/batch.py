@@ -1,8 +1,8 @@
-"""The shared batch: rows of many requests that advance together, one token a row and step.
+"""Run the shared batch: sequences of many requests advance together, one token each a step.
 
-A step asks the scheduler for rows, runs them in one forward pass, picks their tokens and tells
-their readers. It knows no tensors but the logits it passes on, no thread and no loop. What fails
-in a row fails its request alone.
+A step asks the scheduler for rows, runs them in one forward pass, picks their tokens and writes
+their events. The batch knows no tensors but the logits it passes on, no thread and no event loop.
+An error in a row fails its request alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from asyncgen.engine.batch.async_step import BegunStep, UnreadTokens
-from asyncgen.engine.batch.sequence import Sequence, forced_room
+from asyncgen.engine.batch.sequence import Sequence
 from asyncgen.engine.kv_cache.cache_groups import withdraw
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
@@ -41,17 +41,23 @@ if TYPE_CHECKING:
 
 
 _FINISHED = RequestStatus.FINISHED
-"""From here on, a sequence has ended."""
+"""Status from which on a sequence has ended."""
 
 _NO_END = 1 << 40
-"""Positions that no text has."""
+"""More positions than any text has."""
+
+_ROWS_A_FORCED_TOKEN = 32
+"""Rows for which a step computes one forced token, if some of them have no grammar; at least one
+token in all."""
 
 
 class Batch:
-    """Requests whose rows share every step.
+    """Requests whose sequences share every step.
 
     Attributes:
-        requests: Those that have not ended, each with its sequences that have not.
+        requests: Requests that have not ended, each with its sequences that have not.
+        running: Requests that have had a step, with the writers of their events.
+        scheduler: Picks the rows of a step and gives them blocks.
     """
 
     def __init__(
@@ -61,7 +67,7 @@ class Batch:
         sampler: BatchSampler,
         *,
         tokenizer: Tokenizer | None,
-        pace: PrefillBudget,
+        prefill_budget: PrefillBudget,
         prefix_caching: bool = True,
         manual_eviction: bool = False,
         runs_ahead: bool = False,
@@ -71,25 +77,25 @@ class Batch:
         """Start without requests.
 
         Args:
-            scheduler: Picks the rows of a step and gives them pages.
-            runner: Computes.
+            scheduler: Picks the rows of a step and gives them blocks.
+            runner: Computes logits.
             sampler: Picks tokens.
-            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
-            pace: What prompts get of the steps.
-            prefix_caching: Whether requests share the pages of equal beginnings; the sequences of
-                one request always do.
-            manual_eviction: Whether a sequence that ended as it should is left its pages, until
-                :meth:`evict`, or until their space is needed.
-            runs_ahead: Whether the next forward pass is begun before the tokens of a step are
-                read: for a device that computes while the host does something else.
-            metrics: Hears of prompts and failures.
-            progress: Is told of each chunk of a prompt of more than one.
+            tokenizer: Decodes ids; ``None`` where only ids are wanted.
+            prefill_budget: Prompt tokens that a step may compute.
+            prefix_caching: Whether requests share the blocks of equal beginnings; the sequences
+                of one request always do.
+            manual_eviction: Whether a finished sequence keeps its blocks until :meth:`evict`, or
+                until their memory is needed.
+            runs_ahead: Whether the next forward pass begins before the tokens of a step are read:
+                for a device that computes while the host works.
+            metrics: Records prompts and failures.
+            progress: Called after each chunk of a prompt of several chunks.
         """
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._runner = runner
         self._sampler = sampler
         self._tokenizer = tokenizer
-        self._pace = pace
+        self._prefill_budget = prefill_budget
         self._prefix_caching = prefix_caching
         self._manual_eviction = manual_eviction
         self._runs_ahead = runs_ahead
@@ -97,66 +103,53 @@ class Batch:
         self._metrics = metrics
         self._progress = progress
         self.requests: dict[Request, dict[Sequence, None]] = {}
-        self._events: dict[Request, EventWriter] = {}  # of those that have had a step
-        self._readers: dict[RequestState, HiddenReader] = {}  # of sequences that it is told of
+        self.running: dict[Request, EventWriter] = {}
+        self._readers: dict[RequestState, HiddenReader] = {}  # of sequences with such a reader
         self._num_decoding = 0
-        self._forced_room: int | None = None  # what is left of it in this step
-        # Attention has no budget of its own: each row reads no more than the pool holds, or,
-        # where windows give pages back, no more than there is.
+        self._num_forced_left: int | None = None  # forced tokens that this step may still add
+        # Attention needs no budget: a row reads at most the whole pool. Where windows free blocks,
+        # a text may be longer than the pool.
         pool = scheduler.cache
         is_whole = all(window is None for window in pool.windows)
         self._most_entries = pool.num_pages * pool.page_size if is_whole else _NO_END
 
     def warm(self) -> None:
-        """Do what would make the first steps slow; on the thread that computes."""
+        """Do in advance what would make the first steps slow; on the thread that computes."""
         self._runner.warm()
 
     @property
-    def num_running(self) -> int:
-        """Requests that have had a step."""
-        return len(self._events)
-
-    @property
-    def num_preemptions(self) -> int:
-        """How often a sequence had to give its pages up so far."""
-        return self._scheduler.num_preemptions
-
-    @property
     def states(self) -> list[RequestState]:
-        """What the scheduler has of all sequences."""
+        """All sequences, as the scheduler knows them."""
         return [sequence for sequences in self.requests.values() for sequence in sequences]
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        reader = request.reader
+        reader, count, salt = request.reader, request.params.num_samples, request.params.cache_salt
         is_shared = self._prefix_caching and (reader is None or reader.shares_pages)
-        salt = _salt(request) if is_shared else request.id.encode()
+        if not is_shared:
+            key = request.id.encode()
+        else:  # with a prefix, so that no salt equals the id of another request
+            key = b"cache_salt " + salt.encode() if salt else b""
         sequences = self.requests[request] = {}
         try:
-            for index in filter(request.goes_on, range(request.params.num_samples)):
-                sequence = Sequence(request, index, salt=salt)
-                sequence.keeps_states = is_shared or request.params.num_samples > 1
-                self._scheduler.add_waiting_request(sequence)
+            for index in range(count):
+                if request.given and not request.goes_on(index):
+                    continue
+                sequence = Sequence(request, index, salt=key)
+                sequence.keeps_states = is_shared or count > 1
+                self.scheduler.add_waiting_request(sequence)
                 sequences[sequence] = None
                 if reader is not None:
                     self._readers[sequence] = reader
             if not sequences:
-                self._events_of(request)  # tells how each has ended
+                self._writer_of(request)  # writes the end of each sequence
                 self._forget(request)
         except BaseException as error:
             self._fail(request, error)
 
-    def hold_back(self, num_pages: int, client: str) -> None:
-        """Keep so many pages free for a client's request of the side lane: newcomers wait."""
-        self._scheduler.hold_back(num_pages, client)
-
-    def may_reserve(self, client: str) -> bool:
-        """Whether the side lane may take pages for a client: nobody waits who is owed more."""
-        return self._scheduler.may_reserve(client)
-
     def evict(self, request_id: str) -> None:
-        """Give back the pages that a finished sequence was left; an unknown or live one is fine."""
-        scheduler = self._scheduler
+        """Free the blocks that a finished sequence kept; an unknown or live one is fine."""
+        scheduler = self.scheduler
         live = request_id in scheduler.active_requests or request_id in scheduler.waiting_requests
         if not live:
             scheduler.finish_request(request_id)
@@ -166,9 +159,9 @@ class Batch:
         if request not in self.requests:
             return False
         try:
-            self._events_of(request).end(reason)
+            self._writer_of(request).end(reason)
         except BaseException as error:
-            # A tokenizer that raised on the rest of the text.
+            # A tokenizer raised on the rest of the text.
             fail(request, request_failure(error), self._metrics)
         self._forget(request)
         return True
@@ -181,7 +174,7 @@ class Batch:
     def fail_all(self, error: BaseException) -> None:
         """Tell every request that the engine is dead."""
         requests, self.requests = self.requests, {}
-        self._events.clear()
+        self.running.clear()
         self._readers.clear()
         self._begun = None
         for request in requests:
@@ -191,38 +184,43 @@ class Batch:
         """Run one step of all rows that are scheduled.
 
         Returns:
-            Which they were; none if none could run.
+            The scheduled rows; none if none could run.
         """
         begun, self._begun = self._begun, None
         if begun is not None:
             begun = begun.without_ended()
-        scheduled = begun.rows if begun is not None and begun.rows else self._schedule()
+        if begun is not None and begun.rows:
+            scheduled, logits = begun.rows, begun.logits
+        else:
+            scheduled, logits = self._schedule(), None
         if not scheduled:
             return scheduled
-        if begun is not None and begun.rows and begun.logits is not None:
-            rows, logits = begun.rows, begun.logits
-        else:
+        rows = scheduled
+        if logits is None:
             rows, logits = self._forward(scheduled)
-        # Of the rows that came to the end of what they have, the next token is sampled, or what
-        # was read on the way is all that was asked for.
+        # Rows that came to their end get their next token, or have all that they asked for.
         sequences = self._ended(rows, generate=True)
         read = self._ended(rows, generate=False) if self._readers else ()
         if sequences:
             sampled = self._sample(rows, sequences, logits)
             if sampled.failures:
                 rows = self._withdraw_poisoned(rows, sequences, logits, sampled)
-        self._scheduler.computed(rows)
+        self.scheduler.computed(rows)
         if self._progress is not None:
-            self._tell_prefill(rows, self._progress)
+            self._report_prefill(rows, self._progress)
         if sequences:
-            self._forced_room = forced_room([cast("Sequence", row.state) for row in rows])
-            self._settle(sequences, sampled)
+            self._settle(rows, sequences, sampled)
         if read:
             self._settle_read(read)
         return scheduled
 
     def _ended(self, rows: list[ScheduledRow], *, generate: bool) -> list[Sequence]:
-        """Rows that came to the end of what they have: those that go on, or the others."""
+        """Return the sequences that were computed to their end.
+
+        Args:
+            rows: Rows of the step.
+            generate: True for those that want a next token, False for the others.
+        """
         readers = self._readers
         return [
             cast("Sequence", row.state)
@@ -231,19 +229,19 @@ class Batch:
             and ((reader := readers.get(row.state)) is None or reader.generates) is generate
         ]
 
-    def _tell_prefill(
+    def _report_prefill(
         self, rows: list[ScheduledRow], progress: Callable[[str, int, int], object]
     ) -> None:
-        """Say how far the long prompts of a step are."""
+        """Report how far the long prompts of a step are."""
         for row in rows:
             total = len(cast("Sequence", row.state).request.prompt_ids)
-            if self._pace.chunk < total and row.start < total:
+            if self._prefill_budget.chunk < total and row.start < total:
                 tell(progress, "prefill", min(row.start + row.count, total), total)
 
     def _sample(
         self, rows: list[ScheduledRow], sequences: list[Sequence], logits: Tensor
     ) -> Sampled:
-        """Pick the tokens of a step; where that is allowed, with the next step under way."""
+        """Pick the tokens of a step; begin the next forward pass before they are read, if asked."""
         if not self._runs_ahead:
             return self._sampler.sample(logits, sequences)
         picking = self._sampler.start(logits, sequences)
@@ -253,9 +251,10 @@ class Batch:
             sequence: number for number, sequence in enumerate(sequences) if sequence.may_go_on
         }
         unread = UnreadTokens(picking.tokens(), goes_on)
-        self._scheduler.begun(rows)
+        self.scheduler.begun(rows)
         for sequence in sequences:
-            self._count_decoding(sequence)
+            self._num_decoding += not sequence.decodes
+            sequence.decodes = True
         unread.expect()
         self._begun = self._begin_step(unread)
         picking.wait()
@@ -263,7 +262,7 @@ class Batch:
         return self._sampler.finish(picking)
 
     def _begin_step(self, unread: UnreadTokens) -> BegunStep | None:
-        """Ask for the next forward pass as if all rows went on."""
+        """Begin the next forward pass as if all rows went on."""
         rows = self._schedule(unread)
         if not rows:
             return None
@@ -271,16 +270,16 @@ class Batch:
         try:
             return BegunStep(rows, self._runner.logits(rows, unread, self._readers), sampled)
         except BaseException as error:
-            request_failure(error)  # whose it is shows when it is run again, in its turn
+            request_failure(error)  # the step runs again in its turn, and finds the row that fails
             return BegunStep(rows, None, sampled)
 
     def _schedule(self, unread: UnreadTokens | None = None) -> list[ScheduledRow]:
-        """The rows of a step, without those that were interrupted meanwhile.
+        """Return the rows of a step, without those that were interrupted meanwhile.
 
         Args:
             unread: Tokens that are still to be read; their rows get these first.
         """
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         rows = self._choose()
         some_left = bool(scheduler.failed)
         if some_left:
@@ -291,7 +290,7 @@ class Batch:
                     self._fail(request, error)
         for row in rows:
             sequence = cast("Sequence", row.state)
-            if sequence.status >= _FINISHED:  # with another sequence of its request, just now
+            if sequence.status >= _FINISHED:  # just now, with another sequence of its request
                 continue
             reason = sequence.request.ends.interrupted()
             if reason is not None and (unread is None or sequence not in unread.numbers):
@@ -301,38 +300,40 @@ class Batch:
         return [row for row in rows if row.state.status < _FINISHED] if some_left else rows
 
     def _choose(self) -> list[ScheduledRow]:
-        """The rows that the scheduler picks."""
-        scheduler, pace, num_decoding = self._scheduler, self._pace, self._num_decoding
-        pace.see(scheduler.num_newcomers, num_decoding)
-        budget = num_decoding + pace.tokens
+        """Let the scheduler choose rows within the prefill budget."""
+        scheduler, prefill = self.scheduler, self._prefill_budget
+        prefill.see(scheduler.num_newcomers, self._num_decoding)
+        budget = self._num_decoding + prefill.tokens
         entries = self._most_entries * scheduler.max_running
-        scheduler.passes_decoding = pace.are_alone
+        scheduler.passes_decoding = prefill.are_alone
         rows = scheduler.schedule_batch(budget, entries)
-        if not rows and scheduler.passes_decoding:  # nobody could begin
+        if not rows and scheduler.passes_decoding:  # no prompt could begin
             scheduler.passes_decoding = False
             rows = scheduler.schedule_batch(budget, entries)
-        pace.note(rows, alone=scheduler.passes_decoding)
+        prefill.note(rows, alone=scheduler.passes_decoding)
         return rows
 
     def _begin(self, sequence: Sequence) -> bool:
-        """Take up a sequence at its first step; ``False`` if its request failed over it."""
-        request = sequence.request
+        """Begin a sequence at its first step; return False if its request failed."""
+        request, metrics = sequence.request, self._metrics
         try:
-            self._events_of(request)
+            self._writer_of(request)
             sequence.begin_sampling()
         except BaseException as error:
-            # A tokenizer that raised on the prompt.
+            # A tokenizer raised on the prompt.
             self._fail(request, error)
             return False
         cached = min(sequence.num_cached, len(request.prompt_ids))
-        if not any(map(request.goes_on, range(sequence.index))):  # the first; others may hit its
+        # Later sequences may find the blocks of the first one.
+        if not any(map(request.goes_on, range(sequence.index))):
             request.cached_tokens = cached
-        if self._metrics is not None:
-            self._metrics.prefix(len(request.prompt_ids), cached)
+        if metrics is not None:
+            metrics.prefix_cache_queries += len(request.prompt_ids)
+            metrics.prefix_cache_hits += cached
         return True
 
     def _forward(self, rows: list[ScheduledRow]) -> tuple[list[ScheduledRow], Tensor]:
-        """Rows that could be computed, and the logits of those that came to their end."""
+        """Return the rows that could be computed, and the logits of those at their end."""
         try:
             return rows, self._runner.logits(rows, readers=self._readers)
         except BaseException as error:
@@ -340,7 +341,7 @@ class Batch:
                 self._fail(cast("Sequence", rows[0].state).request, error)
                 return [], torch.empty(0, 0)
             request_failure(error)
-        # The fault of one, or too much at once; alone, each answers for itself.
+        # Retry row by row to find the request that fails.
         found = []
         for row in rows:
             if row.state.status >= _FINISHED:
@@ -356,60 +357,68 @@ class Batch:
     def _withdraw_poisoned(
         self, rows: list[ScheduledRow], sequences: list[Sequence], logits: Tensor, sampled: Sampled
     ) -> list[ScheduledRow]:
-        """Take the pages of rows of NaN out of prefix sharing; return the other rows."""
+        """Take the blocks of rows with NaN out of prefix sharing; return the other rows."""
         poisoned = {
             sequences[number]
             for number in sampled.failures
-            if bool(torch.isnan(logits[number]).any())  # before any processor saw it
+            if bool(torch.isnan(logits[number]).any())  # before any processor ran
         }
         for sequence in poisoned:
-            withdraw(self._scheduler.cache, sequence)
+            withdraw(self.scheduler.cache, sequence)
         return [row for row in rows if row.state not in poisoned]
 
-    def _settle(self, sequences: list[Sequence], sampled: Sampled) -> None:
-        """Append the tokens, tell the readers, end what has ended."""
+    def _settle(
+        self, rows: list[ScheduledRow], sequences: list[Sequence], sampled: Sampled
+    ) -> None:
+        """Append the tokens, write the events, end the sequences that have ended."""
         failures = sampled.failures
+        self._num_forced_left = None
+        if not self._runs_ahead:
+            free = [row for row in rows if cast("Sequence", row.state).matcher is None]
+            # Forced tokens make the next step longer, which rows without a grammar wait for.
+            if len(free) < len(rows) and free:
+                self._num_forced_left = max(1, len(rows) // _ROWS_A_FORCED_TOKEN)
         with LoopBell.together():
             for number, sequence in enumerate(sequences):
-                if sequence.status >= _FINISHED:  # another sequence of the same request has failed
+                if sequence.status >= _FINISHED:  # another sequence of the request has failed
                     continue
                 try:
                     if number in failures:
                         raise failures[number]
                     self._settle_one(sequence, number, sampled)
                 except BaseException as error:
-                    # A processor, a criterion or a tokenizer that raised; a row of NaN.
+                    # A processor, a criterion or a tokenizer raised, or a row holds NaN.
                     self._fail(sequence.request, error)
 
     def _settle_one(self, sequence: Sequence, number: int, sampled: Sampled) -> None:
-        """Append a sequence's token and write its event."""
+        """Append the token of a sequence and write its event."""
         token_id = sampled.token_ids[number]
         assert token_id is not None
         if self._readers and (reader := self._readers.pop(sequence, None)) is not None:
-            reader.finish()  # its prompt is behind it
+            reader.finish()  # the prompt is complete
         sequence.tokens.append(token_id)
         reason = sequence.reason_to_end(sampled.scores.get(number))
         token_ids: tuple[int, ...] = (token_id,)
-        if sequence.matcher is not None and not self._runs_ahead:  # no next step is under way
-            while reason is None and (forced := sequence.take_forced(self._forced_room)):
+        if sequence.matcher is not None and not self._runs_ahead:  # no next step has begun
+            while reason is None and (forced := sequence.take_forced(self._num_forced_left)):
                 token_ids += tuple(forced)
-                if self._forced_room is not None:
-                    self._forced_room -= len(forced)
+                if self._num_forced_left is not None:
+                    self._num_forced_left -= len(forced)
                 reason = sequence.reason_to_end(None)
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:
             logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
-        if not sequence.decodes:
-            self._count_decoding(sequence)
-        events = self._events[sequence.request]
-        if not events.settle(sequence.index, token_ids, reason, logprobs):
+        self._num_decoding += not sequence.decodes
+        sequence.decodes = True
+        writer = self.running[sequence.request]
+        if not writer.settle(sequence.index, token_ids, reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
             self._end(sequence, evict=not self._manual_eviction or reason == "cancelled")
-            if not events.live:
+            if not writer.live:
                 self._forget(sequence.request)
 
     def _settle_read(self, sequences: list[Sequence]) -> None:
-        """End those that asked for no token: their vectors, or all of their scores, are there."""
+        """End sequences that ask for no token: their vector or log-probabilities are there."""
         with LoopBell.together():
             for sequence in sequences:
                 if sequence.status >= _FINISHED:
@@ -418,61 +427,53 @@ class Batch:
                 try:
                     self._readers[sequence].finish()
                     if request.pool is None:
-                        self._events[request].end("length")
+                        self.running[request].end("length")
                     else:
                         if self._metrics is not None:
                             self._metrics.embedded(request, clock())
-                        self._events[request].settle(sequence.index, (), "stop")
+                        self.running[request].settle(sequence.index, (), "stop")
                 except BaseException as error:
                     if isinstance(error, InvalidScoresError):
-                        withdraw(self._scheduler.cache, sequence)
+                        withdraw(self.scheduler.cache, sequence)
                     self._fail(request, error)
                 else:
                     self._forget(request)
 
-    def _count_decoding(self, sequence: Sequence) -> None:
-        """Take note that a sequence has its first token, or will have it before the next step."""
-        self._num_decoding += not sequence.decodes
-        sequence.decodes = True
-
-    def _events_of(self, request: Request) -> EventWriter:
-        """The writer of a request's events, made at its first step."""
-        events = self._events.get(request)
-        if events is None:
-            events = self._events[request] = EventWriter(
-                request, self._tokenizer, clock, self._metrics
-            )
-        return events
+    def _writer_of(self, request: Request) -> EventWriter:
+        """Return the writer of a request's events, made at its first step."""
+        writer = self.running.get(request)
+        if writer is None:
+            writer = EventWriter(request, self._tokenizer, clock, self._metrics)
+            self.running[request] = writer
+        return writer
 
     def _fail(self, request: Request, error: BaseException) -> None:
         fail(request, request_failure(error), self._metrics)
         self._forget(request)
 
     def _forget(self, request: Request) -> None:
-        """Give back everything a request holds."""
+        """Free everything that a request holds."""
         for sequence in list(self.requests[request]):
             self._end(sequence)
         del self.requests[request]
-        self._events.pop(request, None)
+        self.running.pop(request, None)
         if not self.requests:
-            self._begun = None
-            self._sampler.forget()
+            self._begun = self._sampler.plan = None
 
     def _end(self, sequence: Sequence, *, evict: bool = True) -> None:
+        """Free what a sequence holds.
+
+        Args:
+            sequence: Sequence that has ended.
+            evict: False to keep its blocks for :meth:`evict`.
+        """
         self._num_decoding -= sequence.decodes
         self._readers.pop(sequence, None)
         reader, sequences = sequence.request.reader, self.requests[sequence.request]
         del sequences[sequence]
         if reader is not None and not reader.shares_pages:
-            # Nobody else could find them; the other sequences have use for those of the prompt.
-            cache = self._scheduler.cache
+            # No other request could find them; other sequences of this one use the prompt's.
+            cache = self.scheduler.cache
             length = len(sequence.request.prompt_ids)
             withdraw(cache, sequence, length // cache.page_size if sequences else 0)
-        self._scheduler.finish_request(sequence.request_id, evict_from_cache=evict)
-
-
-def _salt(request: Request) -> bytes:
-    """What the keys of a request's pages depend on beside its tokens."""
-    given = request.params.cache_salt
-    # Under its own name, so that none equals the id that stands for "with nobody".
-    return b"cache_salt " + given.encode() if given else b""
+        self.scheduler.finish_request(sequence.request_id, evict_from_cache=evict)

@@ -1,18 +1,19 @@
-"""Where each processor of a row runs: over the scores of all rows, or over its largest alone.
+"""Plan how a row picks its token, and draw from the largest scores of a row where they decide.
 
-A row's processors keep their order, which is the documented one for all rows alike, so that one
-kind runs over all rows that have it at once. It knows processors by their definitions alone.
+The processors of a row keep their order, which is the documented one for all rows, so that one
+kind runs over all rows at once. A processor is known by its definition alone.
 
-Most requests sample with temperature, top-k, top-p and min-p, and these run on the 64 largest
-scores of each row, so that nothing else is ever looked at. A row that 64 scores do not decide is
-left to the filters over whole vocabularies: what is decided is bit for bit what they would say.
-For processors on the CPU, where looking at a number costs no synchronisation.
+Most requests sample with temperature, top-k, top-p and min-p. These filters run on the 64 largest
+scores of each row, the shortlist. A row that 64 scores do not decide is left to the filters over
+the whole vocabulary; a row that they decide gets bit for bit the same token. Only on the CPU,
+where reading a number costs no synchronisation.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from asyncgen.generation.logits.base import Stage, definition_of
 from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -30,66 +31,143 @@ if TYPE_CHECKING:
 
 
 _SIZE = 64
-"""The first slice that `keep_top_p` looks at: of the same scores, the same sums."""
+"""Length of the shortlist: the first slice of `keep_top_p`, so that sums are those of the slice."""
 
 _COLUMNS = {"temperature": 1.0, "top_k": _SIZE, "top_p": -1.0, "min_p": -math.inf}
-"""What filters can fill, in the order in which they work, and what changes nothing.
+"""Columns that filters fill, in the order in which they run, with their neutral values.
 
-The last three are how many tokens stay; the probability of what may go, 1 - p (no sum of
-probabilities is below the neutral value); and the logarithm of min-p.
+The last three are the number of tokens that stay; the probability that may be cut, 1 - p (no sum
+of probabilities is below the neutral value); and the logarithm of min-p.
 """
 
 
-def is_listable(filters: Sequence[Callable[..., Any]], scores: Tensor) -> bool:
-    """Tell whether a row's filters can work on its largest scores alone.
+class RankedProcessor(NamedTuple):
+    """A processor of a row, with its rank in the order of all rows.
+
+    Attributes:
+        rank: Its stage, its rank there, and its number among those that the user passed.
+        number: Its number in the row.
+        processor: The object.
+        batched: Runs it over many rows at once; None where it runs on its row alone.
+    """
+
+    rank: tuple[int, int, int]
+    number: int
+    processor: Any
+    batched: Batched | None
+
+
+class RowPlan(NamedTuple):
+    """Way from the logits of a row to its token.
+
+    Attributes:
+        ranked: Its processors in order, without the filters of the shortlist.
+        picks: The way its token is picked: the likeliest one, drawn from all, or drawn from the
+            shortlist.
+        filters: Processors that run on the shortlist.
+        columns: Their parameters, by the names of columns.
+    """
+
+    ranked: list[RankedProcessor]
+    picks: Literal["greedy", "drawn", "listed"]
+    filters: Sequence[Any] = ()
+    columns: Mapping[str, float] = MappingProxyType({})
+
+
+def plan_row(
+    processors: Sequence[Callable[..., Any]],
+    passed: Sequence[bool],
+    vocab_size: int,
+    *,
+    draws: bool,
+    can_list: bool,
+) -> RowPlan:
+    """Plan a row.
 
     Args:
-        filters: In the order in which the row has them.
-        scores: For size and device, [R, V].
+        processors: All of its processors, in order.
+        passed: True for those that the user passed as objects.
+        vocab_size: V of the scores.
+        draws: Whether its token is drawn.
+        can_list: Whether its filters may run on the shortlist.
     """
-    if scores.device.type != "cpu" or slice_sizes(scores, 1)[:1] != [_SIZE]:
-        return False
-    filled = _filled(filters)
-    names = list(filled)
-    if len(filled) < len(filters) or names != [name for name in _COLUMNS if name in filled]:
-        return False
-    # All that top-k leaves, and one more that tells a tie, must be on the list.
-    return names not in ([], ["temperature"]) and filled.get("top_k", 0) < _SIZE
+    definitions = [definition_of(each) for each in processors]
+    counter = itertools.count()
+    ranks = [
+        (int(Stage.USER), 0, next(counter))
+        if definition is None or is_passed
+        else (int(definition.stage), definition.rank, 0)
+        for definition, is_passed in zip(definitions, passed, strict=True)
+    ]
+    if any(first > second for first, second in itertools.pairwise(ranks)):
+        # Another order than the documented one is kept as it is.
+        ranks = [(int(Stage.USER), 0, number) for number in range(len(processors))]
+    ranked = [
+        RankedProcessor(
+            ranks[number],
+            number,
+            processor,
+            definition.batched if definition and definition.fits(processor, vocab_size) else None,
+        )
+        for number, (processor, definition) in enumerate(zip(processors, definitions, strict=True))
+    ]
+    if not draws:
+        return RowPlan(ranked, "greedy")
+    filters = [each.processor for each in ranked if each.rank[0] > Stage.USER]
+    columns = shortlist_columns(filters) if can_list else None
+    if columns is None:
+        return RowPlan(ranked, "drawn")
+    return RowPlan(ranked[: len(ranked) - len(filters)], "listed", filters, columns)
 
 
-def _filled(filters: Sequence[Any]) -> dict[str, float]:
-    """The columns that some filters fill, without those that cannot work on a list."""
-    filled = {}
+def has_shortlist(vocab_size: int, device: torch.device) -> bool:
+    """Tell whether a vocabulary on a device is drawn from by way of the shortlist."""
+    return device.type == "cpu" and slice_sizes(torch.empty(1, vocab_size), 1)[:1] == [_SIZE]
+
+
+def shortlist_columns(filters: Sequence[Any]) -> dict[str, float] | None:
+    """Return the columns of a row whose filters can run on the shortlist; None if they cannot.
+
+    Args:
+        filters: Processors in the order of the row.
+    """
+    columns: dict[str, float] = {}
     for each in filters:
         definition = definition_of(each)
-        plain = getattr(each, "filter_value", -math.inf) == -math.inf
-        plain = plain and getattr(each, "min_tokens_to_keep", 1) == 1
-        if plain and definition is not None and definition.listed is not None:
-            name, value = definition.listed
-            filled[name] = value(each)
-    return filled
+        is_plain = getattr(each, "filter_value", -math.inf) == -math.inf
+        is_plain = is_plain and getattr(each, "min_tokens_to_keep", 1) == 1
+        if not is_plain or definition is None or definition.listed is None:
+            return None
+        name, value = definition.listed
+        columns[name] = value(each)
+    names = list(columns)
+    in_order = names == [name for name in _COLUMNS if name in columns]
+    if len(columns) < len(filters) or not in_order or names in ([], ["temperature"]):
+        return None
+    # All that top-k leaves, and one more that tells a tie, must be on the list.
+    return columns if columns.get("top_k", 0) < _SIZE else None
 
 
 class Shortlist:
-    """The filters of some rows, laid out as one column each."""
+    """Draws for rows whose filters run on their largest scores: one column a parameter."""
 
-    def __init__(self, filters: Sequence[Sequence[Callable[..., Any]]]) -> None:
+    def __init__(self, plans: Sequence[RowPlan]) -> None:
         """Lay out the parameters.
 
         Args:
-            filters: Those of each row, listable.
+            plans: Of the rows, each of which picks from the shortlist.
         """
-        self._filters = filters
-        rows = [_COLUMNS | _filled(own) for own in filters]
-        self._heat, ranks, self._limits, self._margins = (
+        self._filters = [plan.filters for plan in plans]
+        rows = [{**_COLUMNS, **plan.columns} for plan in plans]
+        self._temperature, top_k, self._cut, self._log_min_p = (
             torch.tensor([row[name] for row in rows])[:, None] for name in _COLUMNS
         )
-        self._ranks = ranks.long()
-        self._any_heat = bool((self._heat != 1.0).any())
-        self._has_top_k = self._ranks < _SIZE
-        self._has_top_p = self._limits >= 0
-        self._any_top_p = bool(self._has_top_p.any())
-        self._has_min_p = self._margins > -math.inf
+        self._top_k = top_k.long()
+        self._has_temperature = bool((self._temperature != 1.0).any())
+        self._has_top_k = self._top_k < _SIZE
+        self._has_top_p = self._cut >= 0
+        self._some_have_top_p = bool(self._has_top_p.any())
+        self._has_min_p = self._log_min_p > -math.inf
 
     def draw(
         self, scores: Tensor, keys: Tensor, draw_all: Callable[[Tensor, Tensor], tuple]
@@ -99,14 +177,14 @@ class Shortlist:
         Args:
             scores: Scores before these filters, float32 [R, V].
             keys: `HashDraw.key` of each row, int64 [R].
-            draw_all: Draws from scores over whole vocabularies, for rows that need it.
+            draw_all: Draws from scores over the whole vocabulary, for rows that are not decided.
 
         Returns:
             Tokens, int64 [R], and their noisy scores [R]: not finite where there is none to draw.
         """
         values, index = largest(scores, _SIZE)
-        if self._any_heat:
-            values = scale_by_temperature(values, self._heat)
+        if self._has_temperature:
+            values = scale_by_temperature(values, self._temperature)
         kept, decided = self._keep(scores, values, index)
         tokens, best = draw_among(kept, index, keys)
         rows = (~decided).nonzero()[:, 0]
@@ -130,16 +208,16 @@ class Shortlist:
     def _keep(self, scores: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Ban what the filters ban, [R, 64], and tell which rows are decided, bool [R]."""
         places = torch.arange(_SIZE)
-        edge = values.gather(1, self._ranks - 1)
-        next_one = values.gather(1, self._ranks.clamp(max=_SIZE - 1))
+        edge = values.gather(1, self._top_k - 1)
+        next_one = values.gather(1, self._top_k.clamp(max=_SIZE - 1))
         decided = (edge > next_one) | ~self._has_top_k
-        kept = torch.where(places < self._ranks, values, -torch.inf)
-        if self._any_top_p:
+        kept = torch.where(places < self._top_k, values, -torch.inf)
+        if self._some_have_top_p:
             counts, clear = self._nucleus(scores, kept, index)
             kept = torch.where((places < counts) | ~self._has_top_p, kept, -torch.inf)
             decided &= clear | ~self._has_top_p
-        limit = kept[:, :1] + self._margins
-        # What is not on the list is no larger than the last one that is.
+        limit = kept[:, :1] + self._log_min_p
+        # Scores beyond the shortlist are at most its last one.
         decided &= (kept[:, -1:] < limit) | ~self._has_min_p
         is_whole = self._has_top_k | self._has_top_p | self._has_min_p
         decided &= is_whole & kept[:, :1].isfinite()
@@ -147,92 +225,12 @@ class Shortlist:
 
     def _nucleus(self, scores: Tensor, kept: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         def likelihood(rows: Tensor) -> Tensor:
-            # Rows without top-p come here as well; theirs is not looked at.
+            # Rows without top-p stay zero; nothing reads theirs.
             own = rows[self._has_top_p[rows, 0]]
             found = torch.zeros(len(rows), _SIZE)
             if len(own):
-                scaled = scale_by_temperature(scores[own], self._heat[own])
+                scaled = scale_by_temperature(scores[own], self._temperature[own])
                 found[self._has_top_p[rows, 0]] = scaled.softmax(-1).gather(1, index[own])
             return found
 
-        return nucleus(kept, self._limits, 1, likelihood)
-
-
-class Placed(NamedTuple):
-    """A processor of a row.
-
-    Attributes:
-        rank: Its stage, its rank there, and among those that the user passed its number.
-        number: Its number in the row.
-        processor: The object.
-        batched: What runs it over many rows; None where it runs on its row alone.
-    """
-
-    rank: tuple[int, int, int]
-    number: int
-    processor: Any
-    batched: Batched | None
-
-
-class Plan(NamedTuple):
-    """What a row's processors amount to.
-
-    Attributes:
-        placed: Its processors in their order, without ``filters``.
-        picks: How its token is picked: the likeliest one, drawn from all, or drawn from a list of
-            the likeliest.
-        filters: What works on that list.
-    """
-
-    placed: list[Placed]
-    picks: Literal["greedy", "drawn", "listed"]
-    filters: list[Any]
-
-
-def make_plan(placed: list[Placed], scores: Tensor, *, draws: bool, needs_all: bool) -> Plan:
-    """Find out how a row picks.
-
-    Args:
-        placed: All of its processors.
-        scores: For size and device, [R, V].
-        draws: Whether its tokens are drawn.
-        needs_all: Whether someone looks at its processed scores.
-    """
-    if not draws:
-        return Plan(placed, "greedy", [])
-    filters = [each.processor for each in placed if each.rank[0] > Stage.USER]
-    if needs_all or not is_listable(filters, scores):
-        return Plan(placed, "drawn", [])
-    return Plan(placed[: len(placed) - len(filters)], "listed", filters)
-
-
-def place(
-    processors: Sequence[Callable[..., Any]], passed: Sequence[bool], vocab_size: int
-) -> list[Placed]:
-    """Place the processors of a row.
-
-    Args:
-        processors: In their order.
-        passed: Which of them the user passed as objects.
-        vocab_size: V of the scores.
-    """
-    definitions = [definition_of(each) for each in processors]
-    counter = itertools.count()
-    ranks = [
-        (int(Stage.USER), 0, next(counter))
-        if definition is None or mine
-        else (*definition.place, 0)
-        for definition, mine in zip(definitions, passed, strict=True)
-    ]
-    if any(first > second for first, second in itertools.pairwise(ranks)):
-        # In an order of its own; then it runs in that order.
-        ranks = [(int(Stage.USER), 0, number) for number in range(len(processors))]
-    return [
-        Placed(
-            ranks[number],
-            number,
-            processor,
-            definition.batched if definition and definition.fits(processor, vocab_size) else None,
-        )
-        for number, (processor, definition) in enumerate(zip(processors, definitions, strict=True))
-    ]
+        return nucleus(kept, self._cut, 1, likelihood)

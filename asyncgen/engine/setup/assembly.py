@@ -269,7 +269,7 @@ def assemble(
         start_alone,
         max_running=options.max_running,
         pool=pool,
-        may_reserve=None if batch is None else batch.may_reserve,
+        may_reserve=None if batch is None else batch.scheduler.may_reserve,
         metrics=metrics,
     )
     engine = Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
@@ -358,7 +358,7 @@ def _make_batch(
         BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
-        pace=PrefillBudget(
+        prefill_budget=PrefillBudget(
             _prefill_chunk(model, options),
             _most_chunks(model, options),
             prefill_cost(core),

@@ -63,7 +63,7 @@ def test_every_mix_gives_the_tokens_of_each_alone(start: int) -> None:
     preempted = 0
     for seed in range(start, start + 6):
         bench = run_mix(seed, MORE if seed % 2 else (), use_async_batching=True)
-        preempted += bench.batch._scheduler.num_preemptions
+        preempted += bench.batch.scheduler.num_preemptions
     assert preempted
 
 

@@ -104,7 +104,7 @@ def run_mix(seed: int, more: tuple[dict[str, Any], ...] = (), **options: Any) ->
 @pytest.mark.parametrize("start", range(0, 60, 6))
 def test_every_mix_gives_the_tokens_of_each_alone(start: int) -> None:
     preempted = sum(
-        run_mix(seed).batch._scheduler.num_preemptions for seed in range(start, start + 6)
+        run_mix(seed).batch.scheduler.num_preemptions for seed in range(start, start + 6)
     )
     assert preempted or start  # some of the pools are far too small
 
@@ -133,7 +133,7 @@ def test_a_tiny_pool_preempts_and_the_tokens_are_the_same() -> None:
     bench = Bench(model, pages=10, page_size=4, prefill_chunk_size=16)
     added = [bench.add([number, 7, 7], max_new_tokens=30) for number in range(4)]
     bench.run()
-    assert bench.batch._scheduler.num_preemptions
+    assert bench.batch.scheduler.num_preemptions
     assert bench.engine.metrics.snapshot().queue_time.count == 4  # each started once
     for number, (_, sink) in enumerate(added):
         assert ids_of(sink) == greedy_ids(model, [number, 7, 7], 30)

@@ -92,7 +92,7 @@ def mix(compared: Compared, page_size: int, seed: int) -> tuple[int, int]:
             if is_cancelled:
                 request.cancel.set()
             added.append((sink, prompt, count, is_cancelled))
-        scheduler = bench.batch._scheduler
+        scheduler = bench.batch.scheduler
         if scheduler.active_requests and not runs_ahead and rng.random() < 0.06:
             scheduler.preempt(rng.choice(scheduler.running()))
         if bench.engine.has_work:
@@ -104,7 +104,7 @@ def mix(compared: Compared, page_size: int, seed: int) -> tuple[int, int]:
         expected = compared.expected(prompt, count)
         assert found == (expected[: len(found)] if is_cancelled else expected), prompt
         compared_tokens += len(found)
-    return compared_tokens, bench.batch.num_preemptions
+    return compared_tokens, bench.batch.scheduler.num_preemptions
 
 
 @pytest.fixture(params=["native", "torch"])

@@ -118,7 +118,7 @@ def test_preempted_rows_go_on_where_they_were(model: Any, runs_ahead: bool) -> N
     prompts = [[3 + number] * (35 + 9 * number) for number in range(3)]
     given = {"max_new_tokens": 11, "eos_token_id": [], **GREEDY}
     added = [bench.add(prompt, **given) for prompt in prompts]
-    scheduler, found = bench.batch._scheduler, []
+    scheduler, found = bench.batch.scheduler, []
     while bench.engine.has_work:
         bench.step()
         if bench.num_steps in (4, 7) and bench.batch._begun is None:

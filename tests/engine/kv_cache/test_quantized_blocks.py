@@ -63,7 +63,7 @@ def test_a_mix_and_preemption_change_no_token(demo: Any) -> None:
     assert bench.pool.num_pages == 22
     added = [(prompt, bench.add(prompt, **GREEDY)[1]) for prompt in prompts(4)]
     bench.run()
-    assert bench.batch._scheduler.num_preemptions
+    assert bench.batch.scheduler.num_preemptions
     for prompt, sink in added:
         assert [ids_of(sink)] == alone(demo, prompt, **GREEDY)
     bench.require_empty()

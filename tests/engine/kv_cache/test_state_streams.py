@@ -187,7 +187,7 @@ def test_chaos_leaks_no_slot_and_changes_no_token(model: Any, runs_ahead: bool) 
         snapshot_pages=2,
         use_async_batching=runs_ahead,
     )
-    scheduler = bench.batch._scheduler
+    scheduler = bench.batch.scheduler
     given: dict[str, Any] = {"max_new_tokens": 11, "do_sample": True, "seed": 1}
     live, ended = [], []
     for _ in range(60):
@@ -225,7 +225,7 @@ def test_who_is_preempted_goes_on_from_its_newest_state(model: Any) -> None:
     for number in range(4):
         bench.add([5, number], client="late", max_new_tokens=20, do_sample=False)
     bench.run()
-    assert bench.batch._scheduler.num_preemptions
+    assert bench.batch.scheduler.num_preemptions
     assert [ids_of(sink, index) for index in range(3)] == alone(model, [1, 2, 3], **given, **ROOM)
     bench.require_empty()
 
@@ -252,7 +252,7 @@ def test_the_memory_pays_for_slots_and_more_rows_wait(model: Any) -> None:
     assert (bench.pool.slots.num_rows, bench.pool.slots.num_slots) == (2, 5)
     sinks = [bench.add([number, 9], max_new_tokens=6, do_sample=False)[1] for number in range(5)]
     bench.step()
-    assert bench.batch._scheduler.num_running == 2
+    assert bench.batch.scheduler.num_running == 2
     bench.run()
     for number, sink in enumerate(sinks):
         expected = alone(model, [number, 9], max_new_tokens=6, do_sample=False, **ROOM)

@@ -101,11 +101,11 @@ def test_any_mix_with_preemption_equals_transformers(
     preempted = 0
     while bench.engine.has_work:
         bench.step()
-        running = bench.batch._scheduler.running()
+        running = bench.batch.scheduler.running()
         if running and bench.batch._begun is None and draw.random() < 0.2:
             state = draw.choice(running)
             preempted += state in bench.batch._readers and state.num_computed > 0
-            bench.batch._scheduler.preempt(state)
+            bench.batch.scheduler.preempt(state)
     assert preempted > 4
     for ids, top, new, n, request, sink in asked:
         require_right(told(sink), reference, ids, top)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from asyncgen.engine.sampling import sampler as batch_sampler
 from asyncgen.engine.sampling.random_draws import HashDraw
-from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
-from asyncgen.engine.sampling.score_batch import BatchLayout
+from asyncgen.engine.sampling.sampler import BatchPlan, BatchSampler, Sampled
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.logits.checked import raise_named
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.batch.sequence import Sequence
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.sampling.score_batch import BatchScores
+    from asyncgen.engine.sampling.sampler import ScoreBatch
 
 SIZES = (260, 1100, 5003)
 MODELS = {size: TableModel(script=[1], vocab_size=size) for size in SIZES}
@@ -221,7 +220,7 @@ def test_any_mix_of_rows_picks_what_each_picks_alone(
         if step == 3:
             logits[0, 7] = choose.choice([torch.nan, torch.inf, -torch.inf])
             logits = logits.bfloat16()
-        if step != 2:  # the same rows twice, so that the layout is used again
+        if step != 2:  # the same rows twice, so that the plan is used again
             present = choose.sample(range(len(mix.pairs)), choose.randint(1, len(mix.pairs)))
         present = [number for number in present if number < len(mix.pairs)]
         if not present:
@@ -284,6 +283,19 @@ def test_a_row_fails_alone_and_says_why() -> None:
     assert sampled.token_ids[4:] == sampled_of(rows[4:], logits[4:]).token_ids
 
 
+def test_a_failure_names_what_is_behind_it() -> None:
+    plain = sequence_of(request_for([1, 2])[0], 0)
+    banning = sequence_of(request_for([1, 2], suppress_tokens=list(range(260)))[0], 0)
+    for row, value, said, processor in (
+        (plain, torch.nan, "position 2", None),
+        (banning, 0.0, "", "SuppressTokensLogitsProcessor"),
+        (banning, torch.nan, "the model's logits", None),
+    ):
+        error = sampled_of([row], torch.full((1, 260), value)).failures[0]
+        assert type(error) is InvalidScoresError and said in str(error)
+        assert error.processor == processor
+
+
 def test_processors_of_users_run_once_a_step_for_each_row() -> None:
     mine = Shifts(1.0)
     request, _ = request_for([1, 2], logits_processor=LogitsProcessorList([mine]), n=3, top_k=9)
@@ -326,15 +338,15 @@ def test_processed_scores_are_for_criteria_that_look_at_them() -> None:
     assert torch.equal(sampled.scores[2], logits[2:])
 
 
-def test_parameters_are_laid_out_when_rows_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_planned_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    class Counted(BatchLayout):
-        def __init__(self, scores: BatchScores) -> None:
+    class Counted(BatchPlan):
+        def __init__(self, scores: ScoreBatch, **options: bool) -> None:
             made.append(len(scores.rows))
-            super().__init__(scores)
+            super().__init__(scores, **options)
 
-    monkeypatch.setattr(batch_sampler, "BatchLayout", Counted)
+    monkeypatch.setattr(batch_sampler, "BatchPlan", Counted)
     rows = [sequence_of(request_for([1, 2], top_k=9)[0], 0) for _ in range(3)]
     sampler = BatchSampler(260, "cpu")
     for present in (rows, rows, rows[:2], rows[:2], rows):

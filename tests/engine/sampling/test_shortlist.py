@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.random_draws import HashDraws
-from asyncgen.engine.sampling.shortlist import Shortlist, is_listable
+from asyncgen.engine.sampling.shortlist import RowPlan, Shortlist, has_shortlist, shortlist_columns
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -20,7 +20,6 @@ from asyncgen.generation.logits.filters import (
 from asyncgen.generation.logits.surprise import EpsilonLogitsWarper
 
 SIZE = 1500
-SCORES = torch.zeros(1, SIZE)
 HOT, TEN, MOST, LIKELY = (
     TemperatureLogitsWarper(0.7),
     TopKLogitsWarper(10),
@@ -48,8 +47,18 @@ HOT, TEN, MOST, LIKELY = (
     ],
 )
 def test_which_rows_can_be_listed(filters: list[Any], listable: bool) -> None:
-    assert is_listable(filters, SCORES) is listable
-    assert not is_listable(filters, SCORES[:, :100])
+    assert (shortlist_columns(filters) is not None) is listable
+
+
+def test_small_vocabularies_and_devices_have_no_shortlist() -> None:
+    assert has_shortlist(SIZE, torch.device("cpu"))
+    assert not has_shortlist(100, torch.device("cpu"))
+    assert not has_shortlist(SIZE, torch.device("cuda"))
+
+
+def plans_of(filters: list[Any]) -> list[RowPlan]:
+    """Plans of rows with these filters."""
+    return [RowPlan([], "listed", own, shortlist_columns(own) or {}) for own in filters]
 
 
 FILTERS = st.tuples(
@@ -62,7 +71,9 @@ FILTERS = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(FILTERS.filter(lambda own: is_listable(own, SCORES)), min_size=1, max_size=6),
+    st.lists(
+        FILTERS.filter(lambda own: shortlist_columns(own) is not None), min_size=1, max_size=6
+    ),
     st.integers(0, 999),
     st.sampled_from([0.0, 0.5, 3.0, 20.0]),
     st.booleans(),
@@ -73,7 +84,7 @@ def test_draws_are_those_of_the_filters(filters: Any, seed: int, scale: float, t
     scores = scores.round() if ties else scores
     keys = torch.arange(rows) + seed
     draw_all = HashDraws(SIZE, torch.device("cpu"))
-    tokens, best = Shortlist(filters).draw(scores, keys, draw_all)
+    tokens, best = Shortlist(plans_of(filters)).draw(scores, keys, draw_all)
     for row, own in enumerate(filters):
         filtered = scores[row : row + 1]
         for each in own:
@@ -88,5 +99,5 @@ def test_usual_rows_never_see_the_whole_vocabulary() -> None:
 
     filters: list[list[Any]] = [[HOT, TEN, MOST, LIKELY], [TEN], [MOST], [LIKELY]]
     scores = torch.randn(4, SIZE, generator=torch.Generator().manual_seed(0)) * 8
-    tokens, _ = Shortlist(filters).draw(scores, torch.arange(4), never)
+    tokens, _ = Shortlist(plans_of(filters)).draw(scores, torch.arange(4), never)
     assert tokens.shape == (4,)

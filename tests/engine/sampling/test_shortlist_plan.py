@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.sampling import score_batch as module
-from asyncgen.engine.sampling.sampler import BatchSampler
-from asyncgen.engine.sampling.score_batch import BatchLayout, BatchScores
-from asyncgen.engine.sampling.shortlist import place
+from asyncgen.engine.sampling import sampler as module
+from asyncgen.engine.sampling.sampler import BatchPlan, BatchSampler, ScoreBatch
+from asyncgen.engine.sampling.shortlist import plan_row
 from asyncgen.generation.logits import base as definitions_module
 from asyncgen.generation.logits.base import (
     Definition,
@@ -29,6 +28,7 @@ from tests.engine.making import request_for, sequence_of
 
 if TYPE_CHECKING:
     from asyncgen.engine.batch.sequence import Sequence
+    from asyncgen.engine.sampling.shortlist import RankedProcessor
 
 ON: dict[str, Any] = {
     "sequence_bias": [[[1, 2], 0.5], [[7], -1.0]],
@@ -89,21 +89,21 @@ def random_rows(chooser: random.Random) -> list[Sequence]:
 def test_any_set_runs_in_one_order_alone_in_the_batch_and_by_the_documentation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def step(placed: list[tuple[int, Any]], scores: BatchScores) -> list[tuple[int, object]]:
-        return [(number, each.processor) for number, each in placed]
+    def stage(ranked: list[tuple[int, Any]], scores: ScoreBatch) -> list[tuple[int, object]]:
+        return [(number, each.processor) for number, each in ranked]
 
-    monkeypatch.setattr(module, "_step", step)
+    monkeypatch.setattr(module, "_stage", stage)
     documented = [kind.definition.place for kind in kinds()]
     chooser = random.Random(0)
     for _ in range(60):
         rows = random_rows(chooser)
         scores = torch.zeros(len(rows), VOCABULARY)
         run: list[list[object]] = [[] for _ in rows]
-        recorded: Any = BatchLayout(BatchScores(scores, rows, own=False)).steps
-        for number, processor in (pair for step in recorded for pair in step):
+        recorded: Any = BatchPlan(ScoreBatch(scores, [*rows], own=False), can_list=True).stages
+        for number, processor in (pair for stage in recorded for pair in stage):
             run[number].append(processor)
         for row, own in zip(rows, run, strict=True):
-            assert [*own, *row.plan(scores).filters] == list(row.processors)
+            assert [*own, *row.plan(VOCABULARY, can_list=True).filters] == list(row.processors)
             places = [
                 (Stage.USER, 0) if definition is None else definition.place
                 for definition in map(definition_of, row.processors)
@@ -118,7 +118,7 @@ def test_all_that_is_built_in_but_what_runs_the_model_or_a_generator_is_vectoris
     found = [kind.definition for kind in kinds()]
     assert {each.parameter for each in found if each.batched is None} == alone
     row = row_of(**{name: ON[name] for name in ON if name != "watermarking_config"})
-    assert all(each.batched for each in row.plan(torch.zeros(1, VOCABULARY)).placed)
+    assert all(each.batched for each in row.plan(VOCABULARY, can_list=True).ranked)
 
 
 class Unwatched(LogitsProcessor):
@@ -186,8 +186,12 @@ def test_objects_of_users_run_in_their_order_between_the_groups() -> None:
         Mine(),
         TemperatureLogitsWarper(0.5),
     ]
-    placed = place(processors, [False, True, True, False], VOCABULARY)
-    assert [each.rank for each in placed] == [(0, 50, 0), (1, 0, 0), (1, 0, 1), (2, 10, 0)]
-    assert [each.batched is not None for each in placed] == [True, True, False, True]
-    backwards = place(processors[::-1], [False] * 4, VOCABULARY)
+
+    def ranked(processors: list[Any], passed: list[bool]) -> list[RankedProcessor]:
+        return plan_row(processors, passed, VOCABULARY, draws=False, can_list=True).ranked
+
+    forwards = ranked(processors, [False, True, True, False])
+    assert [each.rank for each in forwards] == [(0, 50, 0), (1, 0, 0), (1, 0, 1), (2, 10, 0)]
+    assert [each.batched is not None for each in forwards] == [True, True, False, True]
+    backwards = ranked(processors[::-1], [False] * 4)
     assert [each.rank for each in backwards] == [(1, 0, number) for number in range(4)]

@@ -104,7 +104,7 @@ def test_nobody_waits_for_those_that_cannot_begin() -> None:
         bench.step()
         written.append(len(first.tokens) - before)
     # Eight fit; once they have begun, every step is for those that decode.
-    assert 0 < bench.batch._scheduler.num_newcomers and written[-20:] == [1] * 20
+    assert 0 < bench.batch.scheduler.num_newcomers and written[-20:] == [1] * 20
     bench.engine.abort_all("cancelled")
 
 
@@ -118,7 +118,7 @@ def together(number: int, clock: Callable[[], float] | None = None, **options: A
     """An engine to which so many prompts of 100 tokens have come at once."""
     bench = Bench(pages=20_000, **{"prefill_chunk_size": None, "max_running": 200, **options})
     if clock is not None:
-        bench.batch._pace = PrefillBudget(256, 4, clock=clock)
+        bench.batch._prefill_budget = PrefillBudget(256, 4, clock=clock)
     for which in range(number):
         bench.add(prompt(which), **LONG)
     return bench
@@ -159,7 +159,7 @@ def test_streams_that_lose_their_pages_in_a_burst_end_as_they_do_alone(num_clien
         for number in range(20)
     ]
     bench.run()
-    assert bench.batch.num_preemptions
+    assert bench.batch.scheduler.num_preemptions
     bench.require_empty()
     alone = Bench(pages=300, prefill_chunk_size=None)
     for number, sink in enumerate(sinks):

@@ -37,7 +37,7 @@ def test_the_options_arrive() -> None:
     engine = engine_of(max_running=3, page_size=8, scheduler="prefill_first", page_sharing=False)
     batch, pool = engine._batch, engine._pool
     assert batch is not None and pool is not None
-    scheduler = batch._scheduler
+    scheduler = batch.scheduler
     assert type(scheduler) is PrefillFirstScheduler and scheduler.max_running == 3
     assert not scheduler.retain_cache_on_finish
     assert (pool.page_size, pool.sharing, pool.num_pages) == (8, False, 3 * 512 // 8)
@@ -46,7 +46,7 @@ def test_the_options_arrive() -> None:
 def test_manual_eviction_lets_names_be_used_again() -> None:
     batch = engine_of(manual_eviction=True)._batch
     assert batch is not None
-    assert type(batch._scheduler) is FIFOScheduler and batch._scheduler.retain_cache_on_finish
+    assert type(batch.scheduler) is FIFOScheduler and batch.scheduler.retain_cache_on_finish
 
 
 def test_the_room_is_what_is_wanted_or_what_is_paid_for() -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.score_batch import BatchScores
+from asyncgen.engine.sampling.sampler import ScoreBatch
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
 from asyncgen.generation.logits.base import definition_of, kinds
@@ -105,7 +105,7 @@ def test_a_form_is_the_processor_and_leaves_the_neighbours(setting: dict[str, An
     for generated in ([], [2], [2]):
         for row in rows:
             row.tokens.extend(generated)
-        scores = BatchScores(logits, rows, own=True)
+        scores = ScoreBatch(logits, [*rows], own=True)
         assert fits(rows[1].processors[-1])
         parts = [RowProcessor(number, rows[number].processors[-1]) for number in (1, 3)]
         batched_of(rows[1].processors[-1])(parts, scores)(scores)
@@ -135,7 +135,7 @@ def test_a_row_whose_decay_overflows_fails_alone() -> None:
     for row in rows:
         row.tokens += [2, 3, 4]
     logits = torch.randn(2, VOCABULARY)
-    scores = BatchScores(logits, rows, own=True)
+    scores = ScoreBatch(logits, [*rows], own=True)
     parts = [RowProcessor(number, row.processors[0]) for number, row in enumerate(rows)]
     batched_of(parts[0].processor)(parts, scores)(scores)
     assert list(scores.failures) == [0]
@@ -189,7 +189,7 @@ def test_a_large_vocabulary_rounds_the_same_for_one_row_and_many(kind: Any) -> N
 def test_rows_without_the_filter_stay_as_they_are() -> None:
     logits = torch.randn(3, 40)
     rows: Any = [None, None, None]
-    scores = BatchScores(logits, rows, own=True)
+    scores = ScoreBatch(logits, [*rows], own=True)
     parts = [RowProcessor(0, TopKLogitsWarper(3)), RowProcessor(2, TopKLogitsWarper(5))]
     batched_of(parts[0].processor)(parts, scores)(scores)
     assert torch.equal(scores.values[1], logits[1])
@@ -199,7 +199,7 @@ def test_rows_without_the_filter_stay_as_they_are() -> None:
 def test_what_rows_do_not_share_makes_groups() -> None:
     logits = torch.randn(2, 40)
     rows: Any = [None, None]
-    scores = BatchScores(logits, rows, own=True)
+    scores = ScoreBatch(logits, [*rows], own=True)
     parts = [
         RowProcessor(0, TopKLogitsWarper(3)),
         RowProcessor(1, TopKLogitsWarper(5, filter_value=-9.0)),
