@@ -324,33 +324,34 @@ class StaticLayer(BufferLayer):
 
 
 class OffloadedLayer(DynamicLayer):
-    """A growing layer in the CPU's memory; attention gets copies where it computes."""
+    """Growing layer in the CPU's memory; attention gets copies where it computes."""
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
-        keys, values = super().append(pair.to("cpu"), first)
-        return keys.to(pair.device), values.to(pair.device)
+        return _sent(super().append(pair.to("cpu"), first), pair)
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
-        keys, values = super().update(key_states, value_states)
-        return keys.to(key_states.device), values.to(key_states.device)
+        return _sent(super().update(key_states, value_states), key_states)
 
 
 class OffloadedStaticLayer(StaticLayer):
-    """A layer of fixed shape on another device; attention gets copies where it computes."""
+    """Layer of fixed shape on another device; attention gets copies where it computes."""
 
     _is_away = True
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
-        keys, values = super().append(pair, first)
-        return keys.to(pair.device), values.to(pair.device)
+        return _sent(super().append(pair, first), pair)
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """See `StaticLayer`."""
-        keys, values = super().update(key_states, value_states)
-        return keys.to(key_states.device), values.to(key_states.device)
+        return _sent(super().update(key_states, value_states), key_states)
+
+
+def _sent(pair: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Copy keys and values to the device of another tensor."""
+    return pair[0].to(like.device), pair[1].to(like.device)
 
 
 Layer = DynamicLayer | StaticLayer

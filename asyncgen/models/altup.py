@@ -19,7 +19,7 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.varied_layer import VariedLayer, varied_rules
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,4 +169,4 @@ def altup_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         stored = f"{before}.{config.names[ours]}"
         rules += module_rules(f"{target}.{ours}", [stored], [rows], columns)
     stored = f"{before}.{config.names['output_scale']}"
-    return [*rules, WeightRule(f"{target}.output_scale.weight", (stored,), ((hidden,),))]
+    return [*rules, tensor_rule(f"{target}.output_scale", stored, hidden)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
 if TYPE_CHECKING:
     from asyncgen.families.config import ModelConfig
@@ -32,9 +32,8 @@ def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[Wei
     rules = module_rules(f"{target}.router", routers, rows, hidden, bias=plan.has_router_bias)
     if plan.is_corrected:
         shape = (1, plan.experts) if plan.has_row_of_corrections else (plan.experts,)
-        rules.append(
-            WeightRule(f"{target}.correction.weight", tuple(sources("correction")), (shape,))
-        )
+        (correction,) = sources("correction")
+        rules.append(tensor_rule(f"{target}.correction", correction, *shape))
     inner, parts = plan.latent or hidden, plan.gate.parts
     if plan.latent:
         rules += module_rules(f"{target}.enter", sources("experts_enter"), [inner], hidden)

@@ -23,7 +23,7 @@ from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
 from asyncgen.models.kernels.routing import choose
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -291,5 +291,5 @@ def varied_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         vectors |= {"router_scale": hidden, "expert_scale": plan.experts.experts}
     for name, size in vectors.items():
         stored = f"{names['layers']}.{index}.{names[name]}"
-        rules.append(WeightRule(f"layers.{index}.{name}.weight", (stored,), ((size,),)))
+        rules.append(tensor_rule(f"layers.{index}.{name}", stored, size))
     return rules

@@ -37,6 +37,11 @@ class WeightRule:
     is_cut_anyhow: bool = False
 
 
+def tensor_rule(target: str, source: str, *shape: int) -> WeightRule:
+    """Give the rule of a module whose weight is one stored tensor as it is."""
+    return WeightRule(f"{target}.weight", (source,), (shape,))
+
+
 def module_rules(
     target: str,
     sources: Sequence[str],

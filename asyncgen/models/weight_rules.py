@@ -16,7 +16,7 @@ from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
 from asyncgen.models.mixers.mixer_rules import mixer_rules
 from asyncgen.models.varied_layer import varied_rules
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
 if TYPE_CHECKING:
     from asyncgen.families.config import ModelConfig
@@ -224,8 +224,8 @@ def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[We
         product("attention_gate", [heads * narrow], hidden, False)
     product("output", [hidden], heads * narrow, plan.has_output_bias)
     if config.attention[index].has_sinks:
-        sinks = tuple(_sources(config, index, "sinks"))
-        rules.append(WeightRule(f"layers.{index}.sinks.weight", sinks, ((heads,),)))
+        (sinks,) = _sources(config, index, "sinks")
+        rules.append(tensor_rule(f"layers.{index}.sinks", sinks, heads))
     return rules
 
 

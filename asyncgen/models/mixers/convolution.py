@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve
+from asyncgen.models.mixers.state_mixer import StateMixer, window_taps
 from asyncgen.models.mixers.state_rows import through_rows
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncgen.models.mixers.state_rows import StateContext
 
 
-class ConvolutionMixer(Prepared):
+class ConvolutionMixer(StateMixer):
     """That of Liquid AI, "LFM2 Technical Report" (2025), section 2: ``C * conv(B * x)``.
 
     Attributes:
@@ -43,18 +43,13 @@ class ConvolutionMixer(Prepared):
         if self.window.weight.is_meta:
             return
         bias = self.window_bias
-        weight = self.window.weight.detach()[:, 0].float().t().contiguous()
+        weight = window_taps(self.window)
         summand = None if bias is None else bias.weight.detach().float()
         parts = self.enter.ready(), weight, summand, self.leave.ready()
         self._plan = weight, summand, compile_mixer("ConvolutionMixer", *parts)
 
-    @property
-    def compiled(self) -> Any | None:
-        """The mixer in one call, where every part of it is a kernel of ours."""
-        return self._ready()[2]
-
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """What the mixer adds to the stream; see `DeltaMixer.run`."""
+        """See `StateMixer.run`."""
         before, behind, inputs = self.enter.ready().product(x).chunk(3, dim=-1)
         found = through_rows(states, layer, before * inputs, self.width, self._advance)
         return self.leave.ready().product(found.mul_(behind.float()).to(self.dtype))

@@ -10,10 +10,10 @@ from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
-from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.gated_delta import LEAST, gated_delta, of_length_one
 from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve, silu, softplus
+from asyncgen.models.mixers.state_mixer import StateMixer, window_taps
 from asyncgen.models.mixers.state_rows import through_rows
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asyncgen.models.mixers.state_rows import StateContext
 
 
-class DeltaMixer(Prepared):
+class DeltaMixer(StateMixer):
     """That of Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), section 3.4 and figure 1.
 
     Where plans say so it is Kimi Delta Attention: Kimi Team, "Kimi Linear: An Expressive, Efficient
@@ -70,28 +70,14 @@ class DeltaMixer(Prepared):
         if self.decay.weight.is_meta:
             return
         exact = (
-            self.window.weight.detach()[:, 0].float().t().contiguous(),
+            window_taps(self.window),
             -torch.exp(self.decay.weight.detach().float().flatten()),
             self.steps_bias.weight.detach().float(),
         )
         self._plan = *exact, self._compile(*exact)
 
-    @property
-    def compiled(self) -> Any | None:
-        """The mixer in one call, where every part of it is a kernel of ours."""
-        return self._ready()[3]
-
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """What the mixer adds to the stream.
-
-        Args:
-            x: Normalised rows of the stream, ``[N, E]``.
-            layer: Which of the layers with states it is.
-            states: What rows there are, and their states.
-
-        Returns:
-            ``[N, E]``.
-        """
+        """See `StateMixer.run`."""
         plan = self.plan
         wide = self.enter.ready().product(x)
         inputs, steps, gate = torch.split(wide, list(plan.entering), dim=-1)

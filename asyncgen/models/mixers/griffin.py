@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.nn import functional as F
 
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve
+from asyncgen.models.mixers.state_mixer import StateMixer, window_taps
 from asyncgen.models.mixers.state_rows import through_rows
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,7 @@ _SHARPNESS: Final = 8.0
 """The constant c of equation 3."""
 
 
-class GriffinMixer(Prepared):
+class GriffinMixer(StateMixer):
     """That of De and others, "Griffin" (2024), section 2.4: ``h = a h + sqrt(1 - a²) (i x)``.
 
     Its gates i and r are sigmoids of products within blocks of channels, and
@@ -65,7 +65,7 @@ class GriffinMixer(Prepared):
             return
         gates = self.input_gate, self.input_bias, self.decay_gate, self.decay_bias
         exact = (
-            self.window.weight.detach()[:, 0].float().t().contiguous(),
+            window_taps(self.window),
             self.window_bias.weight.detach().float(),
             *(gate.weight.detach().float().contiguous() for gate in gates),
             F.softplus(self.decay.weight.detach().float()).mul_(-_SHARPNESS),
@@ -73,13 +73,8 @@ class GriffinMixer(Prepared):
         enter, leave = self.enter.ready(), self.leave.ready()
         self._plan = exact, compile_mixer("GriffinMixer", enter, *exact, leave)
 
-    @property
-    def compiled(self) -> Any | None:
-        """The mixer in one call, where every part of it is a kernel of ours."""
-        return self._ready()[1]
-
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """What the mixer adds to the stream; see `DeltaMixer.run`."""
+        """See `StateMixer.run`."""
         inputs, gate = self.enter.ready().product(x).chunk(2, dim=-1)
         inputs = inputs.contiguous()
         found = through_rows(states, layer, inputs, self.plan.convolved, self._advance)
@@ -130,6 +125,6 @@ def griffin_rules(target: str, stored: str, hidden: int, plan: GriffinPlan) -> l
         ("decay_bias", "rg_lru.recurrent_gate_bias", (heads, size)),
         ("decay", "rg_lru.recurrent_param", (width,)),
     ):
-        rules.append(WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,)))
+        rules.append(tensor_rule(f"{target}.{ours}", f"{stored}.{theirs}", *shape))
     sources = [f"{stored}.linear_out"]
     return rules + module_rules(f"{target}.leave", sources, [hidden], width, bias=True)

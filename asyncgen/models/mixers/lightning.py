@@ -9,9 +9,9 @@ import torch
 from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
-from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import scan, silu
+from asyncgen.models.mixers.state_mixer import StateMixer
 from asyncgen.models.mixers.state_rows import through_rows
 from asyncgen.models.weight_map import WeightRule, module_rules
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncgen.models.mixers.state_rows import StateContext
 
 
-class LightningMixer(Prepared):
+class LightningMixer(StateMixer):
     """Attention without a softmax, whose keys fade: ``S = exp(-slope) S + v k'``, ``y = S q``.
 
     Qin and others, "Lightning Attention-2" (2024), section 3.2, equation 5, as it is computed from
@@ -54,13 +54,8 @@ class LightningMixer(Prepared):
         decay = torch.tensor(self.plan.slopes, device=weight.device).neg()
         self._plan = decay[:, None], self._compile(decay.exp(), weight)
 
-    @property
-    def compiled(self) -> Any | None:
-        """The mixer in one call, where every part of it is a kernel of ours."""
-        return self._ready()[1]
-
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """What the mixer adds to the stream; see `DeltaMixer.run`."""
+        """See `StateMixer.run`."""
         channels, scale = self.plan.channels, self.plan.scale
         wide = self.enter.ready().product(x)
         inputs, gate = torch.split(wide, [3 * channels, channels], dim=-1)

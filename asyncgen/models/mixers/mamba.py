@@ -11,9 +11,9 @@ from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
-from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
+from asyncgen.models.mixers.state_mixer import StateMixer, window_taps
 from asyncgen.models.mixers.state_rows import through_rows
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from asyncgen.models.mixers.state_rows import StateContext
 
 
-class Mixer(Prepared):
+class MambaMixer(StateMixer):
     """What both have: products around a convolution and a recurrence.
 
     Attributes:
@@ -58,30 +58,12 @@ class Mixer(Prepared):
             return
         bias = self.window_bias
         exact = (
-            self.window.weight.detach()[:, 0].float().t().contiguous(),
+            window_taps(self.window),
             None if bias is None else bias.weight.detach().float(),
             -torch.exp(self.decay.weight.detach().float()).view(self.plan.heads, -1),
             self.skip.weight.detach().float(),
         )
         self._plan = *exact, self._compile(*exact)
-
-    @property
-    def compiled(self) -> Any | None:
-        """The mixer in one call, where every part of it is a kernel of ours."""
-        return self._ready()[4]
-
-    def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """What the mixer adds to the stream.
-
-        Args:
-            x: Normalised rows of the stream, ``[N, E]``.
-            layer: Which layer it is.
-            states: What rows there are, and their states.
-
-        Returns:
-            ``[N, E]``.
-        """
-        raise NotImplementedError
 
     def _compile(
         self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
@@ -106,7 +88,7 @@ class Mixer(Prepared):
         return found.add_(by_head * skip[:, None]).flatten(2), state
 
 
-class SelectiveMixer(Mixer):
+class SelectiveMixer(MambaMixer):
     """That of Mamba: Gu and Dao (2023), section 3.4 and figure 3.
 
     Falcon Mamba normalises what makes steps, B and C; Zuo et al., "Falcon Mamba: The First
@@ -115,7 +97,7 @@ class SelectiveMixer(Mixer):
     """
 
     def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
-        """See `Mixer`."""
+        """See `MambaMixer`."""
         super().__init__(plan, hidden, 2 * plan.channels, dtype)
         self.select = Linear(plan.channels, plan.rank + 2 * plan.size, dtype=dtype)
         self.steps = Linear(plan.rank, plan.channels, dtype=dtype)
@@ -127,7 +109,7 @@ class SelectiveMixer(Mixer):
             self.leave_norm = Norm(plan.size, plan.eps, NormPlan(), dtype=dtype)
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """See `Mixer.run`."""
+        """See `StateMixer.run`."""
         channels = self.plan.channels
         inputs, gate = torch.split(self.enter.ready().product(x), channels, dim=-1)
         inputs = inputs.contiguous()
@@ -186,11 +168,11 @@ class SelectiveMixer(Mixer):
         return found, window, state
 
 
-class DualMixer(Mixer):
+class DualMixer(MambaMixer):
     """That of Mamba 2: Dao and Gu (2024), section 7.1 and figure 6."""
 
     def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
-        """See `Mixer`."""
+        """See `MambaMixer`."""
         super().__init__(plan, hidden, plan.channels + plan.convolved + plan.heads, dtype)
         self.steps_bias = Exact(plan.heads)
         self.norm: Norm | None = None
@@ -199,7 +181,7 @@ class DualMixer(Mixer):
             self.norm = Norm(size, plan.eps, NormPlan(), heads=groups, dtype=dtype)
 
     def prepare(self) -> None:
-        """See `Mixer.prepare`."""
+        """See `MambaMixer.prepare`."""
         plan, sides = self.plan, self.plan.groups * self.plan.size
         self._factors: Tensor | None = None
         if {*plan.factors} != {1.0}:
@@ -209,7 +191,7 @@ class DualMixer(Mixer):
         super().prepare()
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
-        """See `Mixer.run`."""
+        """See `StateMixer.run`."""
         plan = self.plan
         x = x if plan.enter_scale == 1 else x * plan.enter_scale
         wide = self.enter.ready().product(x)

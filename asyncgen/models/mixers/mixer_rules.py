@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncgen.families.plans.convolution_plan import ConvolutionPlan
 from asyncgen.families.plans.delta_plan import DeltaPlan
 from asyncgen.families.plans.griffin_plan import GriffinPlan
 from asyncgen.families.plans.lightning_plan import LightningPlan
+from asyncgen.families.plans.state_plan import StatePlan
 from asyncgen.models.mixers.griffin import griffin_rules
 from asyncgen.models.mixers.lightning import lightning_rules
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from asyncgen.families.config import ModelConfig
-    from asyncgen.families.plans.state_plan import MixerPlan, StatePlan
+    from asyncgen.families.plans.state_plan import MixerPlan
 
 
 def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[WeightRule]:
@@ -32,15 +33,7 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
     names = config.names_of(index)
     stored = f"{names['layers']}.{index}.{names['mixer']}"
     hidden = config.hidden_size
-    if isinstance(plan, DeltaPlan):
-        return _delta_rules(target, stored, hidden, plan)
-    if isinstance(plan, ConvolutionPlan):
-        return _convolution_rules(target, stored, hidden, plan)
-    if isinstance(plan, LightningPlan):
-        return lightning_rules(target, stored, hidden, plan)
-    if isinstance(plan, GriffinPlan):
-        return griffin_rules(target, stored, hidden, plan)
-    return _mamba_rules(target, stored, hidden, plan)
+    return _RULES[type(plan)](target, stored, hidden, plan)
 
 
 def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
@@ -64,7 +57,7 @@ def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list
         ("decay", "A_log", (heads,)),
         ("steps_bias", "dt_bias", (heads,)),
     ):
-        rules.append(WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,)))
+        rules.append(tensor_rule(f"{target}.{ours}", f"{stored}.{theirs}", *shape))
     rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.values])
     return rules + module_rules(f"{target}.leave", [f"{stored}.out_proj"], [hidden], plan.channels)
 
@@ -79,7 +72,7 @@ def _delta_rules_apart(target: str, stored: str, hidden: int, plan: DeltaPlan) -
         return module_rules(f"{target}.{ours}", sources, list(parts.values()), columns)
 
     def exact(ours: str, theirs: str, *shape: int) -> WeightRule:
-        return WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,))
+        return tensor_rule(f"{target}.{ours}", f"{stored}.{theirs}", *shape)
 
     behind = {"f_a": plan.rank, "g_a": plan.rank}
     behind = behind if plan.rank else {"a": heads, "g": plan.channels}
@@ -125,10 +118,9 @@ def _convolution_rules(
     width, bias = plan.convolved, plan.has_bias
     sources = [f"{stored}.in_proj"]
     rules = module_rules(f"{target}.enter", sources, [3 * width], hidden, bias=bias)
-    name, shape = f"{stored}.conv", (width, 1, plan.window)
-    rules.append(WeightRule(f"{target}.window.weight", (f"{name}.weight",), (shape,)))
+    rules.append(tensor_rule(f"{target}.window", f"{stored}.conv.weight", width, 1, plan.window))
     if bias:
-        rules.append(WeightRule(f"{target}.window_bias.weight", (f"{name}.bias",), ((width,),)))
+        rules.append(tensor_rule(f"{target}.window_bias", f"{stored}.conv.bias", width))
     sources = [f"{stored}.out_proj"]
     return rules + module_rules(f"{target}.leave", sources, [hidden], width, bias=bias)
 
@@ -138,7 +130,7 @@ def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list
     rank, size, bias = plan.rank, plan.size, plan.has_bias
 
     def exact(ours: str, theirs: str, *shape: int) -> WeightRule:
-        return WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,))
+        return tensor_rule(f"{target}.{ours}", f"{stored}.{theirs}", *shape)
 
     def product(ours: str, theirs: str, rows: int, columns: int, bias: bool) -> list[WeightRule]:
         return module_rules(f"{target}.{ours}", [f"{stored}.{theirs}"], [rows], columns, bias=bias)
@@ -169,3 +161,12 @@ def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list
                 rules += module_rules(f"{target}.{ours}_norm", [norm], [width])
     rules.append(exact("skip", "D", plan.heads))
     return rules + product("leave", "out_proj", hidden, plan.channels, plan.has_leave_bias)
+
+
+_RULES: dict[type, Callable[[str, str, int, Any], list[WeightRule]]] = {
+    ConvolutionPlan: _convolution_rules,
+    DeltaPlan: _delta_rules,
+    GriffinPlan: griffin_rules,
+    LightningPlan: lightning_rules,
+    StatePlan: _mamba_rules,
+}
