@@ -24,6 +24,7 @@ from asyncgen_apps.openai_http.schema import NEUTRAL, ChatCompletionRequest, Com
 from asyncgen_apps.openai_http.settings import ServerSettings
 from asyncgen_apps.websocket import messages
 from asyncgen_apps.websocket.settings import StreamSettings
+from tests.cases import for_each
 from tests.pages import PAGES, ROOT, anchors, blocks, examples, links, table
 
 if TYPE_CHECKING:
@@ -96,13 +97,13 @@ async def _cell(code: Any, names: dict[str, Any]) -> None:
         await waiting
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_is_shown_only_is_python_too(page: Path) -> None:
     for _, _, code in blocks(page, "py"):
         compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         path, _, anchor = link.partition("#")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import asyncgen
+from tests.cases import for_each
 
 PROBE = """
 import sys, time
@@ -23,7 +24,7 @@ print(seconds, *sorted(heavy & (set(sys.modules) - before)))
 """
 
 
-@pytest.mark.parametrize("name", sorted({*asyncgen.__all__} - {"__version__"}))
+@for_each("name", sorted({*asyncgen.__all__} - {"__version__"}))
 def test_every_name_resolves(name: str) -> None:
     value = getattr(asyncgen, name)
     assert value is not None

@@ -53,6 +53,7 @@ from asyncgen import (
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.families.config.editable_config import EditableConfig
 from asyncgen.families.config.model_config import ModelConfig
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,8 +135,8 @@ def test_the_list_is_complete() -> None:
     assert wanted <= {type(one) for one in (*VALUES, *ERRORS)}
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("twin_of", COPIES, ids=["pickled", "copied"])
+@for_each("value", VALUES, ids=lambda one: type(one).__name__)
+@for_each("twin_of", COPIES)
 def test_values(value: Any, twin_of: Callable[[Any], Any]) -> None:
     twin = twin_of(value)
     assert type(twin) is type(value)
@@ -143,8 +144,8 @@ def test_values(value: Any, twin_of: Callable[[Any], Any]) -> None:
     assert repr(twin) == repr(value)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("twin_of", COPIES, ids=["pickled", "copied"])
+@for_each("error", ERRORS, ids=lambda one: type(one).__name__)
+@for_each("twin_of", COPIES)
 def test_errors(error: Exception, twin_of: Callable[[Any], Any]) -> None:
     error = noted(copy.copy(error))
     twin = twin_of(error)

@@ -21,6 +21,7 @@ from asyncgen.types import (
     is_messages,
     length_of,
 )
+from tests.cases import for_each
 
 
 def test_usage_adds_up() -> None:
@@ -48,7 +49,7 @@ def test_values_are_frozen() -> None:
         event.text = "b"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     [
         "a",
@@ -63,7 +64,7 @@ def test_prompts(prompt: Any) -> None:
     check_prompt(prompt)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     ["", (), [], {}, b"ab", bytearray(b"a"), None, 1, [1, None], [1.0], [True], ["a"], {1}],
 )

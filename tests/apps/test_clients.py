@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen_apps.clients import ANYBODY, Client, Keys, Proxies
+from tests.cases import for_each
 
 
 @given(keys=st.lists(st.text(min_size=1), min_size=1), other=st.text())
@@ -44,7 +45,7 @@ def test_a_key_is_a_client_and_is_not_told() -> None:
     assert first.id.removeprefix("key-") not in first.cache_salt
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("remote", "forwarded_for", "client"),
     [
         ("203.0.113.7", None, "203.0.113.7"),
@@ -78,7 +79,7 @@ def test_nobody_is_trusted_unless_named() -> None:
     assert Proxies(()).client(None, "198.51.100.1").id == "unix"
 
 
-@pytest.mark.parametrize("wrong", ["proxy", "10.0.0.0/33", "*", "", "10.0.0.1/8"])
+@for_each("wrong", ["proxy", "10.0.0.0/33", "*", "", "10.0.0.1/8"])
 def test_proxies_that_are_none(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"trusted_proxies has .*10\.0\.0\.0/8"):
         Proxies((wrong,))

@@ -19,6 +19,7 @@ from asyncgen_apps.doors import (
     is_host_of,
     is_loopback,
 )
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -29,7 +30,7 @@ def test_loopback() -> None:
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "")))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "added", "is_guarded", "expected"),
     [
         ("127.0.0.1", (), False, LOCAL_HOSTS),
@@ -49,7 +50,7 @@ def test_what_a_server_is_called(
     assert hosts_for(address, added, is_guarded=is_guarded) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "is_ours"),
     [
         ("localhost", True),
@@ -78,7 +79,7 @@ def test_hosts(header: str | None, is_ours: bool) -> None:
     assert is_host_of(header, ("*",))
 
 
-@pytest.mark.parametrize("wrong", ["a:80", "http://a", "a/b", "", "*.a", "[::1]:80", "a b"])
+@for_each("wrong", ["a:80", "http://a", "a/b", "", "*.a", "[::1]:80", "a b"])
 def test_hosts_that_are_none(wrong: str) -> None:
     check_hosts(("a.example", "::1", "[::1]", "10.0.0.1", "*"))
     with pytest.raises(ValueError, match="allowed_hosts has .* without a port"):
@@ -164,7 +165,7 @@ OWN: list[dict[str, str]] = [
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@for_each("method", ["POST", "PUT", "DELETE", "PATCH"])
 async def test_pages_of_other_sites_change_nothing(method: str) -> None:
     app = GuardPage(page, ("https://friend.example/",))
     for headers in FOREIGN:
@@ -178,7 +179,7 @@ async def test_pages_of_other_sites_change_nothing(method: str) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "/gradio_api/upload",

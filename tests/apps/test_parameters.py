@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncgen.generation.config.parameters import BY_NAME, PARAMETERS
 from asyncgen_apps.cli.options import SETTINGS, Setting
 from asyncgen_apps.gradio_chat.fields import FIELDS, Field
 from asyncgen_apps.openai_http.schema import GenerationFields, RequestFields
 from asyncgen_apps.websocket.params import REFUSED
+from tests.cases import for_each
 
 JSON_TYPES = {
     "int": "Integer",
@@ -40,7 +39,7 @@ def takes(name: str, value: object) -> bool:
     return value is None or rule is None or rule(value) is None
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@for_each("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_settings_of_the_command_line(setting: Setting) -> None:
     row = BY_NAME[setting.stream_name]
     kinds: dict[str, type] = {"int": int, "float": float, "bool": bool}
@@ -53,7 +52,7 @@ def test_settings_of_the_command_line(setting: Setting) -> None:
     assert takes(row.name, low) and takes(row.name, setting.high)
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+@for_each("field", FIELDS, ids=lambda field: field.name)
 def test_fields_of_the_chat_page(field: Field) -> None:
     name = field.name if field.parameter is None else field.parameter
     if name:

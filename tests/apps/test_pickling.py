@@ -5,8 +5,6 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import pytest
-
 from asyncgen_apps.openai_http import ServerSettings
 from asyncgen_apps.websocket import (
     ConnectionLostError,
@@ -15,6 +13,7 @@ from asyncgen_apps.websocket import (
     UnauthorizedError,
 )
 from asyncgen_apps.websocket.messages import Hello, Limits
+from tests.cases import for_each
 
 LIMITS = Limits(
     max_message_bytes=1,
@@ -35,12 +34,12 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda one: type(one).__name__)
+@for_each("value", VALUES, ids=lambda one: type(one).__name__)
 def test_values(value: Any) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda one: type(one).__name__)
+@for_each("error", ERRORS, ids=lambda one: type(one).__name__)
 def test_errors(error: Exception) -> None:
     twin = pickle.loads(pickle.dumps(error))
     assert type(twin) is type(error)

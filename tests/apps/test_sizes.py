@@ -6,11 +6,10 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
-
 from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.sizes import MOST_SAMPLES, longest_request
+from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@for_each("name", ASKED)
 def test_what_the_model_can_use_fits(name: str) -> None:
     fields = {"model": "demo", **ASKED[name]}
     kind = ChatCompletionRequest if "messages" in fields else CompletionRequest

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from asyncgen_apps import sliced_json
 from asyncgen_apps.sliced_json import TooManyNested, parse
 from asyncgen_apps.turns import slices
+from tests.cases import for_each
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -25,7 +26,7 @@ def test_the_same_as_in_the_standard_library(value: object, indent: int, is_asci
     assert repr(parse(text)) == repr(parse(text.encode())) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", ["", "{", "[1,]", '{"a" 1}', '{"a":1,}', "nul", "[1] 2", '"\n"', b"\xff", "1" * 5000]
 )
 def test_what_is_no_json(text: str | bytes) -> None:

@@ -14,6 +14,7 @@ from asyncgen.cache.caches import Cache, DynamicCache, StaticCache, make_cache
 from asyncgen.cache.layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
+from tests.cases import for_each
 from tests.models.build import all_logits, random_config, random_ids, random_pair
 
 CONFIG = ModelConfig.from_hf(random_config("llama"))
@@ -49,7 +50,7 @@ def test_it_holds_what_the_reference_holds() -> None:
         assert torch.equal(values, theirs.layers[index].values)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("indices", "rows"),
     [
         ([2, 0], [2, 0]),
@@ -66,7 +67,7 @@ def test_rows_are_selected_by_any_indices(indices: Any, rows: list[int]) -> None
     assert cache[0][0][:, 0, 1, 3].tolist() == cache[0][1][:, 0, 0, 0].tolist() == rows
 
 
-@pytest.mark.parametrize("indices", [3, [0, 3], [-4], [0.0], [], [[0]], "01", None, [True, False]])
+@for_each("indices", [3, [0, 3], [-4], [0.0], [], [[0]], "01", None, [True, False]])
 def test_rows_that_are_not_there_are_refused(indices: Any) -> None:
     cache = DynamicCache([(torch.zeros(3, 1, 2, 4),) * 2])
     with pytest.raises(InvalidRequestError, match="`indices` is .*the 3 rows"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncgen.cache.layer_groups import GroupKind, most_blocks, plan_groups
 from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.config import ModelConfig
+from tests.cases import for_each
 from tests.models.build import random_config
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -37,7 +36,7 @@ def test_layers_that_are_alike_are_one_group() -> None:
     assert (plan.depth, plan.windows) == (3, (5,))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layers", "depth", "full", "sliding"),
     [(6, 1, 1, 5), (18, 3, 1, 5), (26, 4, 1, 6), (34, 5, 1, 6), (48, 8, 1, 5), (62, 10, 1, 6)],
 )
@@ -51,8 +50,8 @@ def test_one_full_layer_in_six(layers: int, depth: int, full: int, sliding: int)
     assert max(len(group.layers) for group in plan.groups) <= depth
 
 
-@pytest.mark.parametrize("full", range(1, 12))
-@pytest.mark.parametrize("sliding", range(1, 12))
+@for_each("full", range(1, 12))
+@for_each("sliding", range(1, 12))
 def test_little_of_a_page_is_unused(full: int, sliding: int) -> None:
     plan = plan_groups(config([FULL] * full + [SLIDING] * sliding))
     for kind, count in ((GroupKind.FULL, full), (GroupKind.WINDOW, sliding)):
@@ -71,8 +70,8 @@ def test_layers_of_several_groups_share_memory() -> None:
     assert storage.plan.places() == [(1, 0), (0, 0), (1, 1), (0, 1)]
 
 
-@pytest.mark.parametrize("page_size", [1, 2, 5])
-@pytest.mark.parametrize("count", [1, 2, 5, 6, 11])
+@for_each("page_size", [1, 2, 5])
+@for_each("count", [1, 2, 5, 6, 11])
 def test_blocks_that_positions_touch(count: int, page_size: int) -> None:
     touched = [len({(begin + n) // page_size for n in range(count)}) for begin in range(page_size)]
     assert most_blocks(count, page_size) == max(touched)

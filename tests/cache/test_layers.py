@@ -10,6 +10,7 @@ from torch import Tensor
 
 from asyncgen.cache.layers import DynamicLayer, StaticLayer
 from asyncgen.errors import CacheFullError, InvalidRequestError
+from tests.cases import for_each
 
 B, K, D = 2, 3, 4
 
@@ -78,8 +79,8 @@ def test_update_returns_the_whole_buffer_of_a_static_layer() -> None:
     assert layer.keys.data_ptr() == keys.data_ptr()
 
 
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize(("length", "left"), [(3, 3), (9, 5), (-2, 3), (-9, 0), (0, 0)])
+@for_each("static", [False, True])
+@for_each(("length", "left"), [(3, 3), (9, 5), (-2, 3), (-9, 0), (0, 0)])
 def test_cropping(static: bool, length: int, left: int) -> None:
     layer = StaticLayer(8) if static else DynamicLayer()
     old, new = pair(5), pair(2)

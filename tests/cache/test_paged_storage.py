@@ -9,6 +9,7 @@ import torch
 from asyncgen.cache.paged_storage import PagedStorage, page_bytes
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
+from tests.cases import for_each
 from tests.models.build import random_config
 
 
@@ -16,8 +17,8 @@ def config(**overrides: int) -> ModelConfig:
     return ModelConfig.from_hf(random_config("llama", **overrides))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("page_size", [8, 16, 32])
+@for_each("dtype", [torch.float32, torch.bfloat16])
+@for_each("page_size", [8, 16, 32])
 def test_page_bytes_are_exact(dtype: torch.dtype, page_size: int) -> None:
     storage = PagedStorage(config(), 7, page_size, dtype=dtype)
     assert storage.nbytes == 7 * page_bytes(config(), page_size, dtype)

@@ -10,6 +10,7 @@ import torch
 from asyncgen.cache.sink import SinkCache
 from asyncgen.errors import InvalidRequestError
 from tests.cache.old import angles, expected, steps_of, waves, written
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ right once the window is full, and its wrong keys are gone.
 """
 
 
-@pytest.mark.parametrize("case", expected()["turned"], ids=lambda case: case["sizes"])
-@pytest.mark.parametrize("is_batched", [True, False])
+@for_each("case", expected()["turned"], ids=lambda case: case["sizes"])
+@for_each("is_batched", [True, False])
 def test_keys_are_turned_as_by_the_reference(case: dict[str, Any], is_batched: bool) -> None:
     cache, begin = SinkCache(6, 2), 0
     for number, (size, step) in enumerate(zip(case["sizes"], case["steps"], strict=True)):
@@ -95,8 +96,8 @@ def test_keys_are_turned_as_by_the_reference(case: dict[str, Any], is_batched: b
         begin += size
 
 
-@pytest.mark.parametrize("scale", [1.0, 1.3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@for_each("scale", [1.0, 1.3])
+@for_each("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_kept_keys_are_those_of_their_new_places(scale: float, dtype: torch.dtype) -> None:
     cache, plain = SinkCache(7, 1), waves(0, 40, 8)
 

@@ -15,6 +15,7 @@ from asyncgen.cache.sliding import HybridCache, SlidingLayer, SlidingWindowCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cache.old import has_hole, steps_of, written
+from tests.cases import for_each
 from tests.models.build import random_config
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def compare(cache: StaticCache, case: dict[str, Any]) -> None:
     assert written(cache, 1, 0, 2) == case["reset"]["again"]
 
 
-@pytest.mark.parametrize("case", steps_of("SlidingWindowCache"), ids=lambda case: case["sizes"])
+@for_each("case", steps_of("SlidingWindowCache"), ids=lambda case: case["sizes"])
 def test_a_window_is_that_of_the_reference(case: dict[str, Any]) -> None:
     config = ModelConfig.from_hf(random_config("mistral", **FOUR))
     compare(SlidingWindowCache(config, 2, device="cpu", **case["arguments"]), case)

@@ -13,6 +13,7 @@ from asyncgen.checkpoints.saving import shard_bytes
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.load_model import PreTrainedModel, load_model, load_tokenizer
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import KINDS, save_tokenizer
 
@@ -177,7 +178,7 @@ def test_a_folder_that_fails_keeps_what_it_had(
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("size", "count"),
     [(7, 7), ("5GB", 5 * 10**9), ("1.5MB", 1_500_000), ("2 KiB", 2048), ("9B", 9)],
 )

@@ -12,6 +12,7 @@ import transformers
 import asyncgen
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from asyncgen.generation.config.parameters import FIELDS
+from tests.cases import for_each
 from tests.documented import registry
 from tests.documented.differences import ABSENT, DIFFERENT, REFUSED, differences
 
@@ -63,7 +64,7 @@ def check_order(documented: list[Any], value: Any) -> None:
     assert found == [name for name in names if name in found]
 
 
-@pytest.mark.parametrize("name", PRESENT)
+@for_each("name", PRESENT)
 def test_a_documented_class_has_its_parameters(name: str) -> None:
     documented = registry.classes()[name]["parameters"]
     value = getattr(asyncgen, name)
@@ -71,7 +72,7 @@ def test_a_documented_class_has_its_parameters(name: str) -> None:
     check_order(documented, value)
 
 
-@pytest.mark.parametrize(("name", "method"), METHODS)
+@for_each(("name", "method"), METHODS)
 def test_a_documented_method_has_its_parameters(name: str, method: str) -> None:
     value = getattr(asyncgen, name)
     if method == "__call__" and name in NEVER_CALLABLE:
@@ -85,7 +86,7 @@ def test_a_documented_method_has_its_parameters(name: str, method: str) -> None:
     check_order(documented, getattr(value, method))
 
 
-@pytest.mark.parametrize("name", registry.imports())
+@for_each("name", registry.imports())
 def test_what_the_examples_import_is_there(name: str) -> None:
     assert name in asyncgen.__all__
     assert getattr(asyncgen, name) is not None
@@ -117,17 +118,17 @@ def test_what_is_listed_as_missing_is_missing(place: str) -> None:
         assert name not in asyncgen.__all__, "it has come: take it off the list"
 
 
-@pytest.mark.parametrize("name", [*PRESENT, *registry.imports()])
+@for_each("name", [*PRESENT, *registry.imports()])
 def test_a_documented_name_is_compared_with_the_reference(name: str) -> None:
     assert registry.comparing(name)
 
 
-@pytest.mark.parametrize("name", [field.name for field in FIELDS if field.awaits is None])
+@for_each("name", [field.name for field in FIELDS if field.awaits is None])
 def test_a_field_that_is_served_is_compared_with_the_reference(name: str) -> None:
     assert registry.comparing(name)
 
 
-@pytest.mark.parametrize("row", registry.STRATEGIES, ids=lambda row: row.name)
+@for_each("row", registry.STRATEGIES, ids=lambda row: row.name)
 def test_a_strategy_is_where_the_table_says(row: registry.StrategyRow) -> None:
     assert importlib.import_module(row.module)
     fields = {field.name for field in FIELDS}

@@ -18,6 +18,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen.native import supports
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.doubles.models import EOS, TableModel
 from tests.engine.batches import Bench
 from tests.models.build import random_config, random_model
@@ -234,8 +235,8 @@ def test_1500_requests_are_cut(prompt: list[int], given: dict[str, Any], seed: i
     check(MODEL, prompt, given, random.Random(seed), times=2)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@for_each("name", ["gpt2", "llama", "mistral", "qwen3"])
+@for_each("dtype", [torch.float32, torch.bfloat16])
 def test_models_with_real_arithmetic_go_on_bit_for_bit(name: str, dtype: torch.dtype) -> None:
     if not supports(dtype):
         pytest.skip("numbers depend on the company of a row with torch's kernels")
@@ -258,7 +259,7 @@ APART_CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("case", APART_CASES, ids=lambda case: "-".join(case))
+@for_each("case", APART_CASES, ids=lambda case: "-".join(case))
 def test_requests_beside_the_batch_go_on_likewise(case: dict[str, Any]) -> None:
     model = PreTrainedModel(random_model(random_config("llama", vocab_size=260)))
     given = {"do_sample": True, "seed": 7, "max_new_tokens": 12} | case
@@ -371,7 +372,7 @@ def test_samples_that_have_ended_wait_for_nobody() -> None:
     assert events[-1].usage is not None and events[-1].usage.completion_tokens == 2 * 14
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "message"),
     [
         ({"generated_ids": "abc"}, "a list of token ids, or one such list for each sample"),

@@ -18,6 +18,7 @@ from asyncgen.llm.llm import AsyncLLM
 from asyncgen.llm.opening import LLMOptions, ModelSource
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.reference.continuous_batching.mixin import BatchParams, ContinuousMixin
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 from tests.engine.doors import BatchModel
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"max_running": None}, "max_running"),

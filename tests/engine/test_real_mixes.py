@@ -20,6 +20,7 @@ from asyncgen.engine.sampling.random_draws import gumbel_noise, mix64
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.reference.load_model import load_model
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.engine.batches import Bench, alone, ids_of
 from tests.models.build import random_config, random_model
 
@@ -180,7 +181,7 @@ def run_many(model: PreTrainedModel, seeds: range) -> None:
     assert compared > 20 * len(counts)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@for_each("name", FAMILIES)
 def test_mixes_of_each_architecture(name: str) -> None:
     run_many(family(name), range(4))
 

@@ -13,6 +13,7 @@ import transformers
 
 from asyncgen.generation import outputs
 from asyncgen.generation.outputs import CausalLMOutputWithPast, GenerateDecoderOnlyOutput
+from tests.cases import for_each
 
 LOGITS = torch.ones(2)
 
@@ -39,7 +40,7 @@ def test_every_output_is_compared() -> None:
     }
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
+@for_each("name", OUTPUTS)
 def test_fields_are_those_of_the_reference(name: str) -> None:
     where: Any = transformers.generation if "Generate" in name else transformers.modeling_outputs
     theirs = [field.name for field in dataclasses.fields(getattr(where, name))]

@@ -10,6 +10,7 @@ import pytest
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
+from tests.cases import for_each
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
 
@@ -45,7 +46,7 @@ async def test_the_first_text_comes_at_once_and_the_rest_when_it_ends() -> None:
     assert stream.result.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("interval", [0, 0.02, 0.1])
+@for_each("interval", [0, 0.02, 0.1])
 async def test_pieces_are_few_and_joined_the_text(interval: float) -> None:
     async with make() as llm:
         began = monotonic()
@@ -70,7 +71,7 @@ async def test_a_piece_is_everything_that_arrived() -> None:
         gate.open()
 
 
-@pytest.mark.parametrize("leave", ["scope", "close", "cancel", "other"])
+@for_each("leave", ["scope", "close", "cancel", "other"])
 async def test_leaving_between_two_pieces(leave: str) -> None:
     gate = Gate()
     async with make(hook=gate) as llm:
@@ -131,7 +132,7 @@ async def test_what_fails_is_raised() -> None:
             await anext(stream.batches(interval=FOR_EVER))
 
 
-@pytest.mark.parametrize("interval", [-1, float("nan"), float("inf"), "1", True, None])
+@for_each("interval", [-1, float("nan"), float("inf"), "1", True, None])
 async def test_an_interval_that_is_none(interval: Any) -> None:
     async with make() as llm:
         with pytest.raises(InvalidRequestError, match="`interval` is .*seconds between two pieces"):

@@ -9,6 +9,7 @@ import torch
 
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.load_model import load_model, load_tokenizer
+from tests.cases import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ def parts() -> tuple[Any, Any]:
     return load_model("demo"), load_tokenizer("demo")
 
 
-@pytest.mark.parametrize("options", COMPANY, ids=str)
+@for_each("options", COMPANY, ids=str)
 async def test_a_stream_joins_to_what_generate_returns(
     parts: tuple[Any, Any], options: dict[str, Any]
 ) -> None:

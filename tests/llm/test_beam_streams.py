@@ -10,6 +10,7 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.constraints import PhrasalConstraint
 from asyncgen.llm.llm import AsyncLLM
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left, probe
 from tests.doubles.models import EOS, Gate, TableModel, byte_tokenizer
 
@@ -39,8 +40,8 @@ def generated(model: TableModel, count: int = 1, **options: Any) -> list[tuple[i
     return [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in rows]
 
 
-@pytest.mark.parametrize("options", MODES)
-@pytest.mark.parametrize("count", [1, 3])
+@for_each("options", MODES)
+@for_each("count", [1, 3])
 async def test_the_streams_are_the_returned_sequences(options: dict[str, Any], count: int) -> None:
     model = TableModel(seed=5, eos_bias=2.0)
     async with make(model) as llm:
@@ -93,7 +94,7 @@ async def test_log_probabilities_of_every_id() -> None:
             assert entry.top[0].logprob == pytest.approx(float(expected.max()), abs=1e-5)
 
 
-@pytest.mark.parametrize("options", MODES)
+@for_each("options", MODES)
 async def test_cancelled_after_any_event_it_is_a_prefix(options: dict[str, Any]) -> None:
     model = TableModel(seed=3, eos_bias=2.0)
     (whole,) = generated(model, max_new_tokens=12, **options)
@@ -180,7 +181,7 @@ async def test_prefix_function_reaches_the_engine() -> None:
             await llm.generate(PROMPT, prefix_allowed_tokens_fn=[1])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"num_beams": 4, "num_beam_groups": 2}, "diversity_penalty"),

@@ -22,6 +22,7 @@ from asyncgen.errors import (
     OverloadedError,
 )
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
@@ -73,7 +74,7 @@ def check(
         assert one.usage.prompt_tokens == len(ids) and one.usage.completion_tokens == 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("family", FAMILIES)
 def test_many_lengths_equal_transformers(family: str) -> None:
     reference, core = random_pair(family, **FAMILIES[family])
     with LLM(
@@ -147,7 +148,7 @@ async def test_one_and_many_texts_and_ids() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
+@for_each(
     ("prompt", "params", "name"),
     [
         ("a", {"pooling": "cls"}, "pooling"),

@@ -32,6 +32,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.llm.opening import open_engine
+from tests.cases import for_each
 from tests.doubles.engine import (
     decode_threads,
     greedy_ids,
@@ -70,7 +71,7 @@ async def read(stream: TextStream) -> str:
 # Many at once.
 
 
-@pytest.mark.parametrize("max_running", [1, 3, 64])
+@for_each("max_running", [1, 3, 64])
 async def test_each_of_many_answers_as_if_alone(max_running: int) -> None:
     model = TableModel(eos_bias=1.0)
     found: dict[int, tuple[int, ...]] = {}
@@ -146,7 +147,7 @@ async def test_length_goes_to_the_end_of_the_context() -> None:
     assert completion.finish_reason == "length"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("defaults", "params", "expected"),
     [
         ({"max_new_tokens": 7}, {}, 7),
@@ -165,7 +166,7 @@ async def test_lengths(defaults: dict[str, Any], params: dict[str, Any], expecte
     assert completion.usage.completion_tokens == expected
 
 
-@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p", "typical_p"])
+@for_each("name", ["temperature", "top_k", "top_p", "min_p", "typical_p"])
 async def test_a_sampling_parameter_asks_for_sampling(name: str) -> None:
     value = {"top_k": 50}.get(name, 0.9)
     params: dict[str, Any] = {name: value, "max_new_tokens": 30}
@@ -243,7 +244,7 @@ async def test_processors_and_criteria_of_the_user() -> None:
 # Refusals.
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("params", "name"),
     [
         ({"max_new_tokens": 0}, "max_new_tokens"),
@@ -330,7 +331,7 @@ async def test_a_value_that_cannot_be_served_names_its_parameter(
         assert await probe(llm, model) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "hint"),
     [
         ("temprature", "temperature"),
@@ -348,7 +349,7 @@ async def test_a_name_that_is_not_served_is_an_error_at_the_call(name: str, hint
     assert caught.value.parameter == name
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     ["", [], None, 5, b"abc", [1, "a"], [True], [1.5], [{"role": "user"}, 3], {"role": "user"}],
 )
@@ -359,7 +360,7 @@ async def test_what_is_no_prompt_is_an_error_at_the_call(prompt: Any) -> None:
     assert caught.value.parameter == "prompt"
 
 
-@pytest.mark.parametrize("ids", [[-1], [260], [1, 2, 10**12]])
+@for_each("ids", [[-1], [260], [1, 2, 10**12]])
 async def test_ids_out_of_range(ids: list[int]) -> None:
     async with make(TableModel()) as llm:
         with pytest.raises(InvalidRequestError, match="from 0 to 259") as caught:
@@ -367,7 +368,7 @@ async def test_ids_out_of_range(ids: list[int]) -> None:
     assert caught.value.parameter == "prompt"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("length", "params"),
     [
         (64, {}),
@@ -387,7 +388,7 @@ async def test_what_does_not_fit_the_context(length: int, params: dict[str, Any]
         assert completion.usage.completion_tokens == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"max_running": 0}, "max_running"),
@@ -449,8 +450,8 @@ async def with_a_neighbour(llm: AsyncLLM, model: TableModel, fail: Callable[[], 
     assert llm.healthy
 
 
-@pytest.mark.parametrize("k", [0, 1, 5, 9])
-@pytest.mark.parametrize("kind", ["logits_processor", "stopping_criteria"])
+@for_each("k", [0, 1, 5, 9])
+@for_each("kind", ["logits_processor", "stopping_criteria"])
 async def test_user_code_that_raises_fails_its_request_alone(kind: str, k: int) -> None:
     model = TableModel()
     made: Any = (
@@ -525,7 +526,7 @@ class Mute:
         return self.inner.decode(ids, **kwargs)
 
 
-@pytest.mark.parametrize("when", ["running", "queued", "aborted"])
+@for_each("when", ["running", "queued", "aborted"])
 async def test_decoding_that_raises_fails_its_request_alone(when: str) -> None:
     gate, tokenizer = Gate(), Mute()
     model = TableModel(hook=gate, script="abcdefgh", prompt_length=3)

@@ -14,9 +14,9 @@ from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.doubles.engine import decode_threads, greedy_ids, in_thread, no_thread_left, sampled_ids
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
-from tests.ids import readable
 from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ async def test_beyond_the_queue_a_stream_is_refused_before_any_work(
         assert (await llm.generate("c", max_new_tokens=2)).finish_reason == "length"
 
 
-@pytest.mark.parametrize("way", ["leave", "refused", "task"])
+@for_each("way", ["leave", "refused", "task"])
 async def test_a_place_in_the_queue_is_given_back(way: str) -> None:
     gate = Gate()
     async with make(TableModel(hook=gate), max_running=1, max_queue_size=1) as llm:
@@ -116,7 +116,7 @@ class NoScheduler:
     """Not one."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"max_queue_size": 0}, "max_queue_size"),
@@ -132,7 +132,6 @@ class NoScheduler:
         ({"kv_cache_memory": "4 GB"}, "kv_cache_memory"),
         ({"kv_cache_memory": float("nan")}, "kv_cache_memory"),
     ],
-    ids=readable,
 )
 def test_options_are_checked_at_the_call(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
@@ -140,14 +139,13 @@ def test_options_are_checked_at_the_call(options: dict[str, Any], name: str) -> 
     assert caught.value.parameter == name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"kv_cache_memory": 255}, "kv_cache_memory"),  # a page of 16 positions takes 256
         ({"kv_cache_memory": 10**15}, "kv_cache_memory"),
         ({"scheduler": NoScheduler}, "scheduler"),
     ],
-    ids=readable,
 )
 async def test_options_are_checked_at_load(options: dict[str, Any], name: str) -> None:
     llm = make(TableModel(), **options)
@@ -168,7 +166,7 @@ async def test_memory_is_what_was_planned() -> None:
         assert llm.metrics().pages_total == 3 * 4
 
 
-@pytest.mark.parametrize("scheduler", ["fifo", "prefill_first", FIFOScheduler])
+@for_each("scheduler", ["fifo", "prefill_first", FIFOScheduler])
 async def test_schedulers(scheduler: Any) -> None:
     model = TableModel()
     async with make(model, scheduler=scheduler) as llm:
@@ -261,7 +259,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("family", FAMILIES)
 async def test_greedy_streams_equal_generate(family: str) -> None:
     model = PreTrainedModel(random_model(random_config(family, **FAMILIES[family])))
     prompts = [[(7 * row + 3 * at) % 90 + 3 for at in range(2 + 5 * row)] for row in range(6)]

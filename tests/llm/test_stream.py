@@ -23,6 +23,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.llm.llm import AsyncLLM, TextStream
 from asyncgen.llm.sample_builder import SampleBuilder
 from asyncgen.types import Sample, TokenEvent, TokenLogprob
+from tests.cases import for_each
 from tests.doubles.engine import (
     greedy_ids,
     in_thread,
@@ -69,7 +70,7 @@ async def read_events(stream: TextStream) -> list[TokenEvent]:
 # Text and events.
 
 
-@pytest.mark.parametrize("seed", [None, 0, 7, -1, 2**70])
+@for_each("seed", [None, 0, 7, -1, 2**70])
 async def test_joined_text_is_the_decoded_answer(seed: int | None) -> None:
     model = TableModel(eos_bias=2.0)
     params: dict[str, Any] = {} if seed is None else {"seed": seed, "do_sample": True, "top_k": 0}
@@ -518,7 +519,7 @@ async def read_three(stream: TextStream) -> None:
         got += await anext(stream)
 
 
-@pytest.mark.parametrize("leave", WAYS)
+@for_each("leave", WAYS)
 async def test_leaving_cancels_within_one_step(
     leave: Callable[[TextStream, Callable[[], Awaitable[None]]], Awaitable[None]],
 ) -> None:
@@ -650,7 +651,7 @@ async def test_a_finished_stream_can_be_left_and_keeps_its_reason() -> None:
         assert stream.result.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("way", ["leave", "cancel", "drop", "task"])
+@for_each("way", ["leave", "cancel", "drop", "task"])
 async def test_a_queued_request_never_starts(way: str) -> None:
     gate = Gate()
     model = TableModel(hook=gate)
@@ -681,7 +682,7 @@ async def test_a_queued_request_never_starts(way: str) -> None:
         assert result.usage.completion_tokens == 0
 
 
-@pytest.mark.parametrize("way", ["leave", "cancel", "task"])
+@for_each("way", ["leave", "cancel", "task"])
 async def test_a_prefill_ends_between_two_chunks(way: str) -> None:
     gate = Gate()
     model = TableModel(hook=gate)
@@ -783,7 +784,7 @@ async def test_a_second_reader_at_the_same_time_is_refused_and_harms_nothing(
     assert model.num_forwards == 4
 
 
-@pytest.mark.parametrize("steps", range(6))
+@for_each("steps", range(6))
 async def test_cancelled_at_every_await_of_its_start(steps: int) -> None:
     model = TableModel()
     async with make(model) as llm:

@@ -23,6 +23,7 @@ from asyncgen.errors import (
 from asyncgen.llm import together
 from asyncgen.llm.llm import LLM, AsyncLLM
 from asyncgen.runtime.progress import Progress
+from tests.cases import for_each
 from tests.doubles.engine import (
     decode_threads,
     greedy_ids,
@@ -110,7 +111,7 @@ def test_several_samples_and_batches() -> None:
             llm.stream([1]).batches(interval=-1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prompt", "params", "error"),
     [
         (PROMPT, {"temprature": 1.0}, InvalidRequestError),
@@ -189,7 +190,7 @@ def leave_by_cancelling_elsewhere(stream: SyncTextStream) -> None:
     canceller.join(PATIENCE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "leave",
     [
         leave_by_break,

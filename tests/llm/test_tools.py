@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asyncgen import AsyncLLM, InvalidRequestError, ToolCall
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.text.tool_calls.templates import BY_FORMAT, LLAMA, PLAIN, QWEN, THINKING
 
@@ -136,7 +137,7 @@ async def test_messages_with_calls_and_results_are_rendered() -> None:
         assert await llm.count_tokens(USER, tools=TOOLS) == len(prompt_ids(QWEN, tools=TOOLS))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("template", "params", "reason"),
     [
         (PLAIN, {"tools": TOOLS}, "tools.*tool_format"),
@@ -194,8 +195,8 @@ async def test_reasoning_is_told_apart() -> None:
         assert same.usage.prompt_tokens == off.usage.prompt_tokens
 
 
-@pytest.mark.parametrize("budget", [0, 1, 5])
-@pytest.mark.parametrize("sampled", [False, True])
+@for_each("budget", [0, 1, 5])
+@for_each("sampled", [False, True])
 async def test_reasoning_ends_where_its_budget_is_used_up(budget: int, sampled: bool) -> None:
     tokenizer = byte_tokenizer(chat_template=THINKING)
     params: dict[str, Any] = {"max_reasoning_tokens": budget, "max_new_tokens": 40, "seed": 3}
@@ -270,8 +271,8 @@ COUNT = tool("count", many={"type": "integer", "minimum": 1, "maximum": 9})
 PICK = tool("pick", colour={"enum": ["red", "blue"]})
 
 
-@pytest.mark.parametrize("name", ["qwen", "llama", "mistral", "mistral_list", "granite"])
-@pytest.mark.parametrize("choice", ["required", "pick"])
+@for_each("name", ["qwen", "llama", "mistral", "mistral_list", "granite"])
+@for_each("choice", ["required", "pick"])
 async def test_calls_are_enforced(name: str, choice: str) -> None:
     pytest.importorskip("llguidance")
     tokenizer = byte_tokenizer(chat_template=BY_FORMAT[name])
@@ -354,8 +355,8 @@ def with_special(template: str, *tokens: str) -> Any:
     return tokenizer
 
 
-@pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize(
+@for_each("choice", ["auto", "required"])
+@for_each(
     ("name", "markers"),
     [
         ("mistral", ("[TOOL_CALLS]", "[ARGS]")),

@@ -12,6 +12,7 @@ from torch import Tensor
 from asyncgen import native
 from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
+from tests.cases import for_each
 from tests.families.arch.families import COMMON, FAMILIES
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, Row, block_by_block, make_rows, num_groups, packed, run
@@ -70,8 +71,8 @@ def texts(groups: int = 1) -> list[Row]:
     return make_rows(LENGTHS, PAGE, list(range(80 * groups)), groups=groups)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("variant", ["llama", "mistral", "qwen3", "gpt2", *MIXTURES])
+@for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@for_each("variant", ["llama", "mistral", "qwen3", "gpt2", *MIXTURES])
 def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dtype) -> None:
     core = made(variant, dtype)
     alone: list[Tensor] = []
@@ -85,8 +86,8 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
             assert torch.equal(found, expected), f"text {number} in mix {seed}"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", OTHERS)
+@for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@for_each("family", OTHERS)
 def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: torch.dtype) -> None:
     core, before = made_of(family, dtype), torch.get_num_threads()
     together = core._plan
@@ -118,9 +119,9 @@ def asked_for(
     return core.decode_packed(ids, positions, torch.tensor(wanted, dtype=torch.int64), attention)
 
 
-@pytest.mark.parametrize("is_packed", [False, True], ids=["", "int8"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["llama", *OTHERS[:-1]])  # the last computes block by block
+@for_each("is_packed", [False, True])
+@for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@for_each("family", ["llama", *OTHERS[:-1]])  # the last computes block by block
 def test_nor_on_which_tokens_are_asked_for(
     family: str, dtype: torch.dtype, is_packed: bool
 ) -> None:

@@ -15,6 +15,7 @@ from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.core import make_core
+from tests.cases import for_each
 from tests.models.build import (
     all_logits,
     load_from_state_dict,
@@ -55,9 +56,9 @@ def decode_all(core: DecoderLM, ids: Tensor, cache: DynamicCache | StaticCache) 
     return torch.stack(steps, dim=1)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize("kv_heads", [1, 2, 6])
-@pytest.mark.parametrize("tied", [False, True])
+@for_each("model_type", TYPES)
+@for_each("kv_heads", [1, 2, 6])
+@for_each("tied", [False, True])
 def test_whole_rows_equal_the_reference(model_type: str, kv_heads: int, tied: bool) -> None:
     reference, core = random_pair(
         model_type, 1, num_key_value_heads=kv_heads, tie_word_embeddings=tied, **SLIDING[model_type]
@@ -67,9 +68,9 @@ def test_whole_rows_equal_the_reference(model_type: str, kv_heads: int, tied: bo
         close(all_logits(core, ids), reference(ids).logits)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize("sliding", [False, True])
-@pytest.mark.parametrize("rows", [1, 3])
+@for_each("model_type", TYPES)
+@for_each("sliding", [False, True])
+@for_each("rows", [1, 3])
 def test_steps_equal_whole_rows_with_either_cache(
     model_type: str, sliding: bool, rows: int
 ) -> None:
@@ -82,8 +83,8 @@ def test_steps_equal_whole_rows_with_either_cache(
     close(decode_all(core, ids, StaticCache(core.config, rows, 18)), expected)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize("chunks", [[5, 13], [7, 7, 4], [17, 1], [1, 16, 1]])
+@for_each("model_type", TYPES)
+@for_each("chunks", [[5, 13], [7, 7, 4], [17, 1], [1, 16, 1]])
 def test_a_prompt_in_chunks_equals_a_whole_one(model_type: str, chunks: list[int]) -> None:
     reference, core = random_pair(model_type, 3, **SLIDING[model_type])
     ids, cache, start = random_ids(2, 18), DynamicCache(), 0
@@ -95,7 +96,7 @@ def test_a_prompt_in_chunks_equals_a_whole_one(model_type: str, chunks: list[int
         start += size
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@for_each("model_type", TYPES)
 def test_left_padded_rows_equal_the_reference_and_rows_alone(model_type: str) -> None:
     reference, core = random_pair(model_type, 4, **SLIDING[model_type])
     ids = random_ids(3, 14)
@@ -113,7 +114,7 @@ def test_left_padded_rows_equal_the_reference_and_rows_alone(model_type: str) ->
         close(logits[row : row + 1, start:], alone)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@for_each("model_type", TYPES)
 def test_padded_rows_decode_as_rows_alone(model_type: str) -> None:
     _, core = random_pair(model_type, 5, **SLIDING[model_type])
     ids = random_ids(2, 12)
@@ -132,7 +133,7 @@ def test_padded_rows_decode_as_rows_alone(model_type: str) -> None:
         close(torch.stack(logits, 1)[row], alone)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@for_each("model_type", TYPES)
 def test_decode_gives_the_last_position(model_type: str) -> None:
     _, core = random_pair(model_type, 6)
     ids = random_ids(2, 9)
@@ -141,7 +142,7 @@ def test_decode_gives_the_last_position(model_type: str) -> None:
     close(last, all_logits(core, ids)[:, -1])
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@for_each("model_type", TYPES)
 def test_hidden_states_and_attentions_equal_the_reference(model_type: str) -> None:
     reference, core = random_pair(model_type, 7, **SLIDING[model_type])
     reference.set_attn_implementation("eager")
@@ -163,7 +164,7 @@ def test_hidden_states_and_attentions_equal_the_reference(model_type: str) -> No
     close(core.project(hidden), theirs.logits)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "overrides",
     [
         {"attention_bias": True},
@@ -178,7 +179,7 @@ def test_hidden_states_and_attentions_equal_the_reference(model_type: str) -> No
         {"intermediate_size": 4, "vocab_size": 5},
     ],
 )
-@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+@for_each("model_type", ["llama", "qwen3"])
 def test_variants_equal_the_reference(model_type: str, overrides: dict[str, Any]) -> None:
     reference, core = random_pair(model_type, 8, **overrides)
     ids = random_ids(2, 9, vocab_size=core.vocab_size)

@@ -13,6 +13,7 @@ from asyncgen import LLM, native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.families.config import ModelConfig
+from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
 from tests.families.arch.families import COMMON, FAMILIES, make
 from tests.families.arch.variants import VARIANTS
@@ -60,7 +61,7 @@ def test_the_first_ten_layers_of_a_gemma3n_are_sparse() -> None:
             ModelConfig.from_hf({**file, key: value})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value"),
     [
         ("per_layer_config", {"2": {"rope_theta": 1.0}}),

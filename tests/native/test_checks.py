@@ -19,6 +19,7 @@ from asyncgen.models.kernels.native_latent import NativeLatentHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import NativeScaler, Norm
 from asyncgen.models.latent import LatentHeads
+from tests.cases import for_each
 from tests.native.build import CHECKS, build_kernels, load_kernels, needs_compiler
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ def test_a_step_is_computed(kernels: Any) -> None:
     torch.testing.assert_close(step.out[0], values.flatten())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "pages", "said"),
     [
         (ROWS, [3, NUM_PAGES, 4, 0], "row 0 of a step: there is no page 6"),

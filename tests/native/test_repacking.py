@@ -16,6 +16,7 @@ from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES, TensorType
 from asyncgen.models.kernels.native_packed import PackedLinearKernel, PackedStack, supports_packed
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out
 from asyncgen.models.kernels.packed_weight import UNSIGNED, PackedWeight, join
+from tests.cases import for_each
 from tests.checkpoints.gguf.making import write_gguf
 from tests.checkpoints.gguf.test_block_formats import random_blocks
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 PACKED = [kind for kind in TENSOR_TYPES.values() if kind.plain is None]
 
 
-@pytest.mark.parametrize("kind", PACKED, ids=lambda kind: kind.name)
+@for_each("kind", PACKED, ids=lambda kind: kind.name)
 def test_blocks_come_apart_as_torch_takes_them(kind: TensorType) -> None:
     blocks = torch.from_numpy(random_blocks(kind.name, 300))
     expected = read_tensors._by_rows(parts_of(kind.name, blocks), len(blocks))
@@ -145,7 +146,7 @@ def parts(one: PackedWeight) -> tuple[Tensor | None, ...]:
     return tuple(getattr(one, name) for name in names)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "named"),
     [
         ({"panels": torch.zeros(2, 2, 5, dtype=torch.uint8)}, "panels are"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cases import for_each
 from tests.parity.test_generate import ARCHITECTURES, _left_padded, _models
 
 transformers = pytest.importorskip("transformers")
@@ -119,8 +120,8 @@ def _compare(model_type: str, seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
-@pytest.mark.parametrize("block", [0, 1])
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@for_each("block", [0, 1])
+@for_each("model_type", ARCHITECTURES)
 def test_random_calls(model_type: str, block: int) -> None:
     for round_number in range(CALLS_EACH):
         _compare(model_type, 2 * round_number + block)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cases import for_each
 from tests.parity.test_seq2seq import inputs, models
 
 SETTINGS = list(
@@ -22,7 +23,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return models(5, folder)
 
 
-@pytest.mark.parametrize(("rows", "beams", "until"), SETTINGS)
+@for_each(("rows", "beams", "until"), SETTINGS)
 def test_settings(
     pair: tuple[Any, Any], rows: int, beams: tuple[int, int], until: tuple[bool | str, float]
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from asyncgen import AsyncLLM
 from asyncgen.errors import ContextLengthError, InvalidRequestError, InvalidScoresError
 from asyncgen.reference.load_model import load_model
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import tiny_model
@@ -56,7 +57,7 @@ def both(pair: tuple[Any, Any], ids: Tensor, **given: Any) -> list[list[int]]:
     return found[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mask", "beams"),
     [(RIGHT, 1), (LEFT, 1), (BLANK, 1), (LEFT.bool(), 1), (RIGHT.float(), 1), (BLANK, 2)],
 )
@@ -112,7 +113,7 @@ def test_plus_infinity_where_transformers_cannot(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [{"do_sample": False}, {"do_sample": True, "seed": 3}, {"num_beams": 2, "do_sample": False}],
 )
@@ -129,7 +130,7 @@ async def test_plus_infinity_in_company(options: dict[str, Any]) -> None:
             )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "named"),
     [
         ({"attention_mask": torch.ones(5)}, r"`attention_mask` is \(5,\): .* \[2, 5\]"),

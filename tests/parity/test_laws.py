@@ -12,6 +12,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.llm import AsyncLLM
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import EOS, byte_tokenizer
 from tests.doubles.strategies import CASES, Case, check_complete, options_of, tiny_model
@@ -159,7 +160,7 @@ def test_the_first_of_several_end_tokens_ends(case: Case) -> None:
     assert found == whole[: len(PROMPT) + place + 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "case",
     [case for case in CASES if case.takes_rows and case.is_rowwise and not case.is_sampled],
     ids=str,
@@ -216,8 +217,8 @@ def test_a_cache_by_name_changes_no_token(case: Case, name: str) -> None:
         run(case, [PROMPT], cache_implementation=name)
 
 
-@pytest.mark.parametrize("chunk", [None, 5])
-@pytest.mark.parametrize("name", ["sliding_window", "hybrid", "offloaded_hybrid"])
+@for_each("chunk", [None, 5])
+@for_each("name", ["sliding_window", "hybrid", "offloaded_hybrid"])
 def test_a_window_is_all_that_a_sliding_model_needs(name: str, chunk: int | None) -> None:
     model: Any = tiny_model(4, model_type="mistral", sliding_window=6)
     ids = torch.randint(0, 250, (2, 90), generator=torch.Generator().manual_seed(0))

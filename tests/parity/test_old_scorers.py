@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import asyncgen
+from tests.cases import for_each
 from tests.fixtures.scorer_scenes import scenes
 
 EXPECTED: dict[str, Any] = json.loads(
@@ -23,7 +24,7 @@ def found() -> dict[str, Any]:
     return plain
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@for_each("name", EXPECTED)
 def test_like_the_older_release(name: str, found: dict[str, Any]) -> None:
     if "diversity" in name:
         for ours, theirs in zip(found[name], EXPECTED[name], strict=True):

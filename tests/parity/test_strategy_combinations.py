@@ -13,6 +13,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import CASES, Case, options_of, tiny_model
@@ -92,7 +93,7 @@ def test_it_is_refused_by_name(name: str, added: str) -> None:
         run(case, **ADDED[added]())
 
 
-@pytest.mark.parametrize(("case", "added"), COMBINED)
+@for_each(("case", "added"), COMBINED)
 def test_it_has_its_effect(case: Case, added: str) -> None:
     plain = run(case)[0].tolist()
     found = run(case, **ADDED[added]())[0].tolist()
@@ -108,17 +109,17 @@ def test_it_has_its_effect(case: Case, added: str) -> None:
             assert found == plain[: len(found)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "case", [case for case in CASES if "assisted" in case.mode and not case.is_sampled], ids=str
 )
-@pytest.mark.parametrize("added", ADDED)
+@for_each("added", ADDED)
 def test_drafts_change_nothing_of_it(case: Case, added: str) -> None:
     greedy = CASES[0]
     assert run(case, **ADDED[added]()).tolist() == run(greedy, **ADDED[added]()).tolist()
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("case", "added"), COMBINED)
+@for_each(("case", "added"), COMBINED)
 async def test_a_stream_gives_the_same(case: Case, added: str) -> None:
     params: dict[str, Any] = {"max_new_tokens": NEW, "seed": 3, **case.make(), **ADDED[added]()}
     async with AsyncLLM(shared(), tokenizer=byte_tokenizer()) as llm:
@@ -191,7 +192,7 @@ def last_token(
         input_ids = torch.cat((input_ids, tokens[:, None]), dim=1)
 
 
-@pytest.mark.parametrize("added", ADDED)
+@for_each("added", ADDED)
 def test_a_method_of_the_users_gets_it(added: str) -> None:
     greedy = CASES[0]
     expected = run(greedy, **ADDED[added]())
@@ -199,9 +200,7 @@ def test_a_method_of_the_users_gets_it(added: str) -> None:
     assert found.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name not in ("greedy", "sampling")], ids=str
-)
+@for_each("case", [case for case in CASES if case.name not in ("greedy", "sampling")], ids=str)
 def test_a_method_of_the_users_takes_the_place_of_a_strategy(case: Case) -> None:
     """As in the reference: the method decides, and gets the configuration."""
     if "assistant_model" in case.make():

@@ -20,6 +20,7 @@ from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
 from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.load_model import load_model, load_tokenizer
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import TableModel, byte_tokenizer
 
@@ -147,7 +148,7 @@ async def test_penalties_by_count_keep_tokens_from_coming_back() -> None:
             assert len(set(rewarded)) < len(set(plain)), name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("params", "name"),
     [
         ({"presence_penalty": 2.5}, "presence_penalty"),
@@ -198,8 +199,8 @@ def bans_all(input_ids: Tensor, scores: Tensor) -> Tensor:
     return scores.fill_(-torch.inf)
 
 
-@pytest.mark.parametrize("do_sample", [False, True])
-@pytest.mark.parametrize("processor", [third_is_nan, too_narrow, bans_all, None])
+@for_each("do_sample", [False, True])
+@for_each("processor", [third_is_nan, too_narrow, bans_all, None])
 async def test_a_broken_processor_fails_its_own_request_alone(
     processor: Any, do_sample: bool
 ) -> None:

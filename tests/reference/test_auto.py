@@ -10,6 +10,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.auto import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import save_tokenizer
 
@@ -24,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tokenizer(path, "byte_level")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {},
@@ -52,7 +53,7 @@ def test_both_names_of_dtype(folder: Path, name: str) -> None:
         AutoModelForCausalLM.from_pretrained(folder, dtype="float32", torch_dtype="float16")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "message"),
     [
         ({"load_in_2bit": True}, "`load_in_2bit` is True: .* does not take it; it takes .*'dtype'"),
@@ -103,7 +104,7 @@ def test_tokenizer_overrides(folder: Path) -> None:
     assert tokenizer.encode("dog") == AutoTokenizer.from_pretrained(folder).encode(" dog")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "message"),
     [
         ({"use_fast": False}, "only fast tokenizers are read"),

@@ -14,6 +14,7 @@ import asyncgen
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.families.arch.registry import FAMILIES as DECLARED
 from asyncgen.reference.family_classes import CLASSES, TOKENIZERS
+from tests.cases import for_each
 from tests.checkpoints.test_saving import FAMILIES, tokens
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import save_tokenizer
@@ -45,7 +46,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {model_type: top / model_type for model_type in TYPES}
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@for_each("model_type", TYPES)
 def test_a_class_loads_its_family(model_type: str, folders: dict[str, Path]) -> None:
     kind = DECLARED[model_type]
     own: Any = getattr(asyncgen, kind.class_name)

@@ -10,6 +10,7 @@ import torch
 import asyncgen
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.reference.pipelines import TextGenerationPipeline, pipeline
+from tests.cases import for_each
 from tests.checkpoints.test_saving import FAMILIES
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import SPECIAL, save_tokenizer
@@ -84,7 +85,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
+@for_each("name", CALLS)
 def test_calls(name: str, pair: tuple[TextGenerationPipeline, Any]) -> None:
     given, options = CALLS[name]
     results = []
@@ -192,7 +193,7 @@ def test_dtypes_and_devices(folder: Path) -> None:
     assert pipe.model is model and model.dtype is torch.float64
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "message"),
     [
         ({"task": "text2text-generation"}, "`task` is 'text2text-generation': the only one is"),

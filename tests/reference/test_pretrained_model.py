@@ -10,6 +10,7 @@ import torch
 from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.load_model import PreTrainedModel, load_model
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def test_padding_changes_nothing(pair: tuple[PreTrainedModel, Any]) -> None:
     close(padded[0, 2:], ours(IDS[:1, 2:]).logits[0])
 
 
-@pytest.mark.parametrize("pieces", [[7], [3, 4], [1] * 7, [5, 1, 1]])
-@pytest.mark.parametrize("padded", [True, False])
+@for_each("pieces", [[7], [3, 4], [1] * 7, [5, 1, 1]])
+@for_each("padded", [True, False])
 def test_cache_changes_nothing(
     pair: tuple[PreTrainedModel, Any], pieces: list[int], padded: bool
 ) -> None:
@@ -144,7 +145,7 @@ def test_loss(pair: tuple[PreTrainedModel, Any]) -> None:
     close(ours(IDS, labels=labels).loss, theirs(IDS, labels=labels).loss)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 3, 99, torch.tensor([0, 2])])
+@for_each("keep", [0, 1, 3, 99, torch.tensor([0, 2])])
 def test_logits_to_keep(pair: tuple[PreTrainedModel, Any], keep: int | torch.Tensor) -> None:
     ours, theirs = pair
     close(ours(IDS, logits_to_keep=keep).logits, theirs(IDS, logits_to_keep=keep).logits)

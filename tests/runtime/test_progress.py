@@ -14,6 +14,7 @@ from asyncgen.llm.llm import LLM, AsyncLLM
 from asyncgen.reference.auto import AutoModelForCausalLM, AutoTokenizer
 from asyncgen.reference.load_model import load_model, load_tokenizer
 from asyncgen.runtime.progress import Progress
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from asyncgen.runtime.progress import ProgressOption
@@ -127,8 +128,8 @@ def test_every_door_tells_how_far_it_is() -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("value", [True, 1, "yes"])
-@pytest.mark.parametrize("door", [LLM, AsyncLLM, load_model, load_tokenizer])
+@for_each("value", [True, 1, "yes"])
+@for_each("door", [LLM, AsyncLLM, load_model, load_tokenizer])
 def test_what_is_no_progress(door: Any, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"`progress` is .*None \(automatic\), False"):
         door("demo", progress=value)

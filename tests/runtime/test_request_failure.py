@@ -24,6 +24,7 @@ from asyncgen.reference.continuous_batching.manager import ContinuousBatchingMan
 from asyncgen.runtime.request_failure import describe, request_failure
 from asyncgen.text.sequence_text import SequenceText
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
 from tests.engine.batches import Bench
@@ -180,7 +181,7 @@ async def test_nothing_that_a_request_raises_is_another_ones_end(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 async def test_a_failure_of_the_engine_itself_ends_the_engine(kind: type[BaseException]) -> None:
     class Broken(FIFOScheduler):
         def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
@@ -263,8 +264,8 @@ def test_what_is_an_exception_already_stays_what_it_is() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("at", ["made", "run"])
-@pytest.mark.parametrize("kind", [GeneratorExit, ValueError])
+@for_each("at", ["made", "run"])
+@for_each("kind", [GeneratorExit, ValueError])
 async def test_a_form_for_many_rows_that_raises(kind: type[BaseException], at: str) -> None:
     """Then each processor runs on its own row, and who raises there fails alone."""
 

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 import streamers
+from tests.cases import for_each
 from tests.streamers.cases import Case, case_of
 from tests.streamers.producers import ids_of, tiny_llama
 
@@ -24,8 +25,8 @@ def model_and_tokenizer(kind: str = "byte_level") -> tuple[Any, Any]:
 PROMPTS = ["An increasing sequence: one,", "süß\nund gut", "中文字符 here", "x"]
 
 
-@pytest.mark.parametrize("skip_prompt", [False, True])
-@pytest.mark.parametrize("skip_special", [None, False, True])
+@for_each("skip_prompt", [False, True])
+@for_each("skip_special", [None, False, True])
 def test_the_text_is_that_of_the_reference(skip_prompt: bool, skip_special: bool | None) -> None:
     model, tokenizer = model_and_tokenizer()
     kwargs: dict[str, Any] = {} if skip_special is None else {"skip_special_tokens": skip_special}

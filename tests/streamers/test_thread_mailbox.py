@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamers.thread_mailbox import ThreadMailbox
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,15 +80,14 @@ def test_a_hurried_reader_of_a_slow_sender_is_rung_for_again() -> None:
     assert mailbox.drain() == [3]
 
 
-@pytest.mark.parametrize("hurried", [False, True])
-@pytest.mark.parametrize(
+@for_each("hurried", [False, True])
+@for_each(
     "act",
     [
         lambda mailbox: mailbox.close(),
         lambda mailbox: (mailbox.close(), mailbox.drain()),
         lambda mailbox: (mailbox.put_nowait(9), mailbox.drain()),
     ],
-    ids=["closed", "closed and drained", "drained by another"],
 )
 def test_a_reader_does_not_sleep_for_ever(
     hurried: bool, act: Callable[[ThreadMailbox[int]], object]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 from tokenizers import Regex, decoders
 
 from streamers.token_pieces import OpenPiece, PieceTable, parse
+from tests.cases import for_each
 
 TOKENS = ["a", "▁b", "<0xC3>", "<0x41>", "skipped", "c</w>", "d</w>e"]
 
@@ -56,7 +56,7 @@ def test_a_piece_is_made_once() -> None:
     assert asked == [7]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "stages",
     [
         [decoders.CTC()],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen import AnswerReader, Completion, InvalidRequestError, Sample, Timing, ToolCall, Usage
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +56,7 @@ def test_a_whole_answer_has_its_value() -> None:
     assert AnswerReader({"regex": "a+"}).whole(said("aa")).parsed == "aa"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("params", "completion", "reason"),
     [
         ({"json_schema": ARRAY}, said("[1", "length"), "before its shape was complete: length"),

@@ -12,6 +12,7 @@ import torch
 import asyncgen
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import LLM
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def is_right(sample: Sample, most: int, check: Callable[[str], object]) -> bool:
     return sample.parsed is None and bool(sample.parse_error)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@for_each("way", WAYS)
 def test_what_stops_is_whole(llm: LLM, way: str) -> None:
     reasons = set()
     for given, check in SHAPES.values():

@@ -13,6 +13,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.answer_values import NOTHING, PartialValue, read_answer
 from asyncgen.structured.grammar_compiler import compile_grammar
 from asyncgen.structured.output_format import MOST_CHARACTERS, OutputFormat, read_output_format
+from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
 
 
@@ -45,7 +46,7 @@ def shape_of(**asked: Any) -> OutputFormat:
     return shape
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "said"),
     [
         ({"json_schema": "{"}, "`json_schema`.*no JSON"),
@@ -90,7 +91,7 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", REFUSED, ids=lambda asked: str(asked)[:60])
+@for_each("asked", REFUSED, ids=lambda asked: str(asked)[:60])
 def test_what_cannot_be_kept_is_refused_and_never_weakened(asked: dict[str, Any]) -> None:
     (name,) = asked
     with pytest.raises(InvalidRequestError) as refused:

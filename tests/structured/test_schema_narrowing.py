@@ -7,13 +7,13 @@ import random
 from typing import Any
 
 import jsonschema_rs
-import pytest
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.grammar_compiler import compile_grammar
 from asyncgen.structured.output_format import read_output_format
 from asyncgen.structured.schema_narrowing import narrow_schema
+from tests.cases import for_each
 
 UNTOUCHED: dict[str, Any] = {
     "properties": {"exclusiveMinimum": {"const": {"exclusiveMinimum": 0}}, "format": True},
@@ -45,7 +45,7 @@ def accepts(schema: Any, texts: list[str]) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schema", "good", "bad"),
     [
         ({"type": "string", "format": "time"}, '"23:59:59Z"', '"18:32:60Z"'),

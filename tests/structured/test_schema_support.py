@@ -10,6 +10,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.output_format import read_output_format
 from asyncgen.structured.schema_narrowing import narrow_schema
 from asyncgen.structured.schema_support import check_schema
+from tests.cases import for_each
 
 BIG = 2**53
 
@@ -25,7 +26,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "name"), REFUSED, ids=str)
+@for_each(("schema", "name"), REFUSED, ids=str)
 def test_what_cannot_be_kept_to(schema: Any, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"`json_schema`.*`{name}`"):
         read_output_format({"json_schema": schema})
@@ -47,7 +48,7 @@ def test_what_can_be_kept_to() -> None:
         check_schema(schema)
 
 
-@pytest.mark.parametrize("bound", [BIG + 1, 2**63 - 1, -(2**63), 10**16, -(10**30) + 7])
+@for_each("bound", [BIG + 1, 2**63 - 1, -(2**63), 10**16, -(10**30) + 7])
 def test_large_bounds_move_inwards(bound: int) -> None:
     low = narrow_schema({"type": "integer", "minimum": bound})["minimum"]
     high = narrow_schema({"type": "integer", "maximum": bound})["maximum"]

@@ -9,6 +9,7 @@ import pytest
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import LLM, AsyncLLM
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.batches import Bench, alone, ids_of
 
@@ -55,7 +56,7 @@ def end_of(sink: RecordingSink) -> str | None:
     return last.finish_reason
 
 
-@pytest.mark.parametrize("given", ASKED, ids=str)
+@for_each("given", ASKED, ids=str)
 def test_every_door_gives_the_same_tokens(given: dict[str, Any]) -> None:
     """One by one (where log-probabilities are asked for), in one go, and beside the batch."""
     given = {**given, "max_new_tokens": 90}
@@ -141,7 +142,7 @@ def test_a_stream_goes_on_behind_its_tokens(given: dict[str, Any]) -> None:
         bench.add("abc", **given, generated_ids=[*whole[:-1], 1])
 
 
-@pytest.mark.parametrize("further", [{}, {"cache_implementation": "dynamic"}, {"num_beams": 2}])
+@for_each("further", [{}, {"cache_implementation": "dynamic"}, {"num_beams": 2}])
 async def test_finish_reasons_say_whether_the_shape_is_there(further: dict[str, Any]) -> None:
     async with AsyncLLM(MODEL, tokenizer=byte_tokenizer()) as llm:
         given = {"json_schema": SCHEMA, "max_new_tokens": 90, **further}
@@ -177,7 +178,7 @@ def test_partial_values_without_an_event_loop() -> None:
         assert list(stream.partial())[-1] == stream.result.parsed
 
 
-@pytest.mark.parametrize(
+@for_each(
     "further",
     [
         {"penalty_alpha": 0.5, "top_k": 4},

@@ -9,6 +9,7 @@ import pytest
 from asyncgen.errors import InvalidRequestError
 from asyncgen.text.chat_content import only_texts
 from asyncgen.text.chat_template import render_chat
+from tests.cases import for_each
 
 PARTS: list[dict[str, Any]] = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": PARTS}]
@@ -41,12 +42,12 @@ GOING_THROUGH = {
 }
 
 
-@pytest.mark.parametrize("template", CONCATENATING.values(), ids=CONCATENATING)
+@for_each("template", CONCATENATING.values())
 def test_a_template_of_texts_gets_a_part_a_line(template: str) -> None:
     assert render_chat(template, MESSAGES) == "<one\ntwo>"
 
 
-@pytest.mark.parametrize("template", GOING_THROUGH.values(), ids=GOING_THROUGH)
+@for_each("template", GOING_THROUGH.values())
 def test_a_template_that_goes_through_parts_gets_them(template: str) -> None:
     assert render_chat(template, MESSAGES) == "<one><two>"
 

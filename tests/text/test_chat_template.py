@@ -10,6 +10,7 @@ import pytest
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
 from asyncgen.text.chat_template import _compile, check_messages, render_chat, select_template
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 from tests.doubles.tokenizers import save_tokenizer
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ def outcome(tokenizer: Any, messages: Any, options: dict[str, Any]) -> str | Non
         return None
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS)
-@pytest.mark.parametrize("name", TEMPLATES)
+@for_each("conversation", CONVERSATIONS)
+@for_each("name", TEMPLATES)
 def test_as_the_reference(pair: tuple[Tokenizer, Any], name: str, conversation: str) -> None:
     ours, theirs = pair
     messages = CONVERSATIONS[conversation]
@@ -212,7 +213,7 @@ def test_a_template_is_compiled_once() -> None:
     assert _compile.cache_info().misses == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("template", "message"),
     [
         ("{{ x", r"line 1 of the chat template is not valid jinja: unexpected end"),
@@ -227,7 +228,7 @@ def test_broken_templates(template: str, message: str) -> None:
         render_chat(template, [USER])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "template",
     [
         "{{ messages.__class__.__mro__ }}",
@@ -244,7 +245,7 @@ def test_the_sandbox_holds(template: str) -> None:
         render_chat(template, [USER])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("messages", "message"),
     [
         ("hi", "`messages` is 'hi': give a list"),

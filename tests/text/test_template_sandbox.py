@@ -7,6 +7,7 @@ import pytest
 from asyncgen.errors import ChatTemplateError
 from asyncgen.text import template_sandbox as template_limits
 from asyncgen.text.chat_template import render_chat
+from tests.cases import for_each
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -116,7 +117,7 @@ def test_too_many_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         render_chat(STEPS[name], MESSAGES)
 
 
-@pytest.mark.parametrize("name", GROWTH)
+@for_each("name", GROWTH)
 def test_too_much_text(name: str) -> None:
     with pytest.raises(ChatTemplateError, match="sandbox stopped.*(characters|bits)"):
         render_chat(GROWTH[name], MESSAGES)
@@ -136,7 +137,7 @@ def test_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         render_chat(STEPS["nested loops"], MESSAGES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name, text",
     [
         ("{{ [1]|tojson(indent=2) }}", "[\n  1\n]"),

@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from asyncgen import Tokenizer as Words
 from asyncgen.text.token_bounds import least_tokens
+from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.tokenizers import KINDS, tokenizer_json
 
@@ -80,7 +81,7 @@ def test_no_text_has_fewer_tokens(name: str, text: str) -> None:
     assert not text or least_tokens(backend, text) > 0
 
 
-@pytest.mark.parametrize("name", UNBOUNDED)
+@for_each("name", UNBOUNDED)
 def test_nothing_is_promised_where_something_may_be_dropped(name: str) -> None:
     assert least_tokens(UNBOUNDED[name], "x" * 10_000) == 0
 

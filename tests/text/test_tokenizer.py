@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 from tests.doubles.tokenizers import KINDS, save_tokenizer, tokenizer_json
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def byte_level(folders: dict[str, Path]) -> Tokenizer:
     return Tokenizer.from_folder(folders["byte_level"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", TEXTS)
+@for_each("kind", KINDS)
+@for_each("text", TEXTS)
 def test_encode_and_decode_as_the_reference(
     pairs: dict[str, tuple[Tokenizer, Any]], kind: str, text: str
 ) -> None:
@@ -116,9 +117,9 @@ def test_vocabulary_as_the_reference(pairs: dict[str, tuple[Tokenizer, Any]], ki
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(
+@for_each("kind", KINDS)
+@for_each("side", ["left", "right"])
+@for_each(
     "options",
     [
         {"padding": True},

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer as Backend
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.text.vocabulary import Vocabulary, as_ids
+from tests.cases import for_each
 from tests.doubles.tokenizers import tokenizer_json
 
 
@@ -50,7 +51,7 @@ def test_unknown_tokens(vocabulary: Vocabulary) -> None:
     assert vocabulary.convert_tokens_to_ids(["zzz", "[SEP]"]) == [None, vocabulary.sep_token_id]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "ids"),
     [
         (7, [7]),
@@ -66,7 +67,7 @@ def test_rows_of_ids(given: object, ids: list[int]) -> None:
     assert as_ids(given) == ids
 
 
-@pytest.mark.parametrize("given", [-1, [2**32], "12", b"1", None, [0.5], {1: 2}, [[1], [2]]])
+@for_each("given", [-1, [2**32], "12", b"1", None, [0.5], {1: 2}, [[1], [2]]])
 def test_what_is_no_row_of_ids(given: object) -> None:
     with pytest.raises(InvalidRequestError, match="`token_ids`"):
         as_ids(given)

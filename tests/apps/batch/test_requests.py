@@ -16,6 +16,7 @@ from asyncgen_apps.batch.requests import (
     understand,
     with_defaults,
 )
+from tests.cases import for_each
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 BODY = {"messages": [{"role": "user", "content": "a"}]}
@@ -48,7 +49,7 @@ def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
         understand(None, {}, "demo")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "path", "custom_id"),
     [
         ("a", TEXT, None),
@@ -69,7 +70,7 @@ def test_forms_of_a_line(line: Any, path: str, custom_id: str | None) -> None:
     assert asked.body == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "code"),
     [
         (b"{", "invalid_json"),
@@ -96,7 +97,7 @@ def test_what_is_no_request(line: Any, code: str) -> None:
     custom_id_of(content)  # which never raises
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "left"),
     [
         ({}, {"max_new_tokens", "temperature", "min_new_tokens"}),

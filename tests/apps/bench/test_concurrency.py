@@ -17,6 +17,7 @@ from asyncgen_apps.bench.concurrency import (
     target,
 )
 from tests.apps.bench.test_checkpoints import TINY
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +51,7 @@ def cell(dtype: str = "float32", streams: int = 8, speed: float = 1.0) -> Cell:
     return Cell(dtype, streams, 10, runs)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "streams", "wanted"),
     [
         ("float32", 4, None),

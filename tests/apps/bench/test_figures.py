@@ -20,6 +20,7 @@ from asyncgen_apps.bench.report import Report, as_object, emit
 from asyncgen_apps.bench.stream import StreamReport
 from tests.apps.bench.test_loop import report as loop_report
 from tests.apps.bench.test_stream import BENCH, comparison
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 samples = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
 
-@pytest.mark.parametrize(
-    ("share", "value"), [(0.5, 500), (0.99, 990), (0.999, 999), (1.0, 1000), (0.0, 1)]
-)
+@for_each(("share", "value"), [(0.5, 500), (0.99, 990), (0.999, 999), (1.0, 1000), (0.0, 1)])
 def test_percentiles_of_a_thousand(share: float, value: float) -> None:
     assert percentile(range(1000, 0, -1), share) == value
 

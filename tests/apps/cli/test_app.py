@@ -18,14 +18,13 @@ from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.guard import UserError, describe, one_line_errors
 from asyncgen_apps.cli.options import SettingError
 from tests.apps.cli.doubles import run_cli
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["chat"], ["generate"], ["bench", "stream"], ["bench", "loop"]]
-)
+@for_each("command", [[], ["chat"], ["generate"], ["bench", "stream"], ["bench", "loop"]])
 def test_help_is_there(command: list[str]) -> None:
     result = run_cli(*command, "--help")
     assert result.exit_code == 0
@@ -96,7 +95,7 @@ def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "said"),
     [
         (UserError("give a PROMPT"), "give a PROMPT"),

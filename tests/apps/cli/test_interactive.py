@@ -14,6 +14,7 @@ from asyncgen_apps.cli.interactive import Chat
 from asyncgen_apps.cli.session import Session
 from asyncgen_apps.cli.storage import LastConversation
 from tests.apps.cli.doubles import Answer, ScriptedLLM
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +99,7 @@ async def test_a_second_interrupt_leaves() -> None:
 CTRL_C = KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "asked"),
     [
         ([CTRL_C, "Hi"], 1),

@@ -9,12 +9,13 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from asyncgen_apps.cli.lines import clean_input, completions, is_unfinished, line_reader
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "unfinished"),
     [
         ("hello", False),
@@ -32,7 +33,7 @@ def test_enter_goes_on_inside_a_block_and_after_a_backslash(text: str, unfinishe
     assert is_unfinished(text) == unfinished
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "clean"),
     [
         ("  hello ", "hello"),

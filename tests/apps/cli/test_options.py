@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from asyncgen import StreamParams
 from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings, Value, find_setting
+from tests.cases import for_each
 
 
 def test_every_setting_is_a_parameter_of_stream() -> None:
@@ -15,7 +16,7 @@ def test_every_setting_is_a_parameter_of_stream() -> None:
         assert setting.stream_name in StreamParams.__annotations__
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "value"),
     [
         ("temperature", "0.7", 0.7),
@@ -37,7 +38,7 @@ def test_values_are_read_as_typed(name: str, text: str, value: Value) -> None:
     assert type(parsed) is type(value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text"),
     [
         ("temperature", "-1"),
@@ -72,7 +73,7 @@ def test_a_temperature_of_0_is_greedy_and_no_sampling() -> None:
     assert settings.params() == {"temperature": 0.0, "do_sample": False}
 
 
-@pytest.mark.parametrize("name", ["top-p", "top_p", "--top-p", "TOP_P", "do_sample"])
+@for_each("name", ["top-p", "top_p", "--top-p", "TOP_P", "do_sample"])
 def test_a_name_is_known_in_every_spelling(name: str) -> None:
     assert find_setting(name).name in ("top_p", "sample")
 

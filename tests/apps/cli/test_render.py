@@ -10,6 +10,7 @@ from rich.console import Console
 
 from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, listing, note, printable
 from tests.apps.cli.screen import Screen
+from tests.cases import for_each
 
 
 class Terminal(io.StringIO):
@@ -107,8 +108,8 @@ def test_an_error_is_one_line() -> None:
     assert "[bold]" in written(target)
 
 
-@pytest.mark.parametrize("every", [1, 3, 1000])
-@pytest.mark.parametrize("height", [6, 10, 50])
+@for_each("every", [1, 3, 1000])
+@for_each("height", [6, 10, 50])
 def test_a_long_answer_is_in_the_scrollback_exactly_once(height: int, every: int) -> None:
     paragraphs = [f"Paragraph {number} has words." for number in range(30)]
     items = [f"- item {number}" for number in range(30)]

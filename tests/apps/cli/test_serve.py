@@ -24,6 +24,7 @@ from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.source import Source, open_llm
 from asyncgen_apps.doors import LOCAL_HOSTS
 from tests.apps.cli.serving import ROOT, served
+from tests.cases import for_each
 
 module = import_module("asyncgen_apps.cli.serve")
 
@@ -108,7 +109,7 @@ def test_a_port_that_is_taken() -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in got.output
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         (["--api-key", " "], "a key is ASCII text"),

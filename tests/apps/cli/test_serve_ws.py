@@ -19,6 +19,7 @@ from websockets.sync.client import connect
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.guard import UserError
 from asyncgen_apps.cli.serve_ws import read_keys
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
     assert process.returncode == 0, told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         (["--host", "0.0.0.0"], "--allow-anonymous"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from asyncgen_apps.cli.session import ConversationError, Session
 from asyncgen_apps.cli.storage import read_conversation, write_conversation
 from tests.apps.cli.doubles import completion
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,7 @@ def test_a_saved_conversation_comes_back(
 GOOD: dict[str, Any] = {"format": "asyncgen.chat", "version": 1, "messages": [], "settings": {}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("saved", "says"),
     [
         ([], "not a saved conversation"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncgen import (
     Completion,
     ContextLengthError,
@@ -16,6 +14,7 @@ from asyncgen import (
     Usage,
 )
 from asyncgen_apps.gradio_chat.figures import describe, figures
+from tests.cases import for_each
 
 
 def test_figures_of_an_answer() -> None:
@@ -41,7 +40,7 @@ def test_figures_of_an_answer_stopped_before_its_first_token() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "words"),
     [
         (OverloadedError("64 wait", 3.0), "try again in 3 s"),

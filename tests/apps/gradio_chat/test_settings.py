@@ -17,6 +17,7 @@ from asyncgen_apps.gradio_chat.settings import (
     stream_params,
 )
 from asyncgen_apps.gradio_chat.words import banned, required
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.fields import Field
@@ -61,7 +62,7 @@ def test_an_empty_field_is_the_default_and_leaves_the_strategy() -> None:
     assert _params(strategy="contrastive", contrastive_k=None)["top_k"] == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "params"),
     [
         ("greedy", {"do_sample": False}),
@@ -108,7 +109,7 @@ DIVERSE = GenerationConfig(num_beams=4, num_beam_groups=2, diversity_penalty=0.5
 CONTRASTIVE = GenerationConfig(penalty_alpha=0.6, top_k=4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "strategy", "leaving"),
     [
         (GenerationConfig(), "greedy", {}),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen_apps.gradio_chat.thinking import Parts, split_thinking
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "parts"),
     [
         ("", Parts(None, "")),

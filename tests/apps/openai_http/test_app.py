@@ -15,6 +15,7 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.sizes import LARGE, longest_request
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
+from tests.cases import for_each
 from tests.doubles.models import Gate
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ TURN = {"role": "user", "content": "hi"}
 CHAT: dict[str, Any] = {"model": "demo", "messages": [TURN], "max_tokens": 3}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "param"),
     [
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
@@ -103,7 +104,7 @@ def test_ids_of_a_large_body_are_counted_first(demo: Running) -> None:
         assert got.error["param"] == "temperature" or prompt == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"tools": None, "tool_choice": "none", "response_format": {"type": "text"}},
@@ -271,7 +272,7 @@ def test_several_names() -> None:
             assert served.post("/completions", body).json()["model"] == name
 
 
-@pytest.mark.parametrize("options", [None, {"include_usage": False}, {"include_usage": True}])
+@for_each("options", [None, {"include_usage": False}, {"include_usage": True}])
 def test_usage_is_told_where_it_is_asked_for(either: Running, options: Any) -> None:
     body = {**TEXT, "stream": True, "stream_options": options}
     events = either.post("/completions", body).events()

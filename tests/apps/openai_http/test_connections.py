@@ -16,6 +16,7 @@ from asyncgen_apps.openai_http import connections
 from tests.apps.openai_http.plain import plain, reply, request, rest
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     import socket
@@ -56,7 +57,7 @@ def flood(wire: socket.socket, start: bytes, piece: bytes, count: int) -> tuple[
     return rest(wire), taken
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "piece"),
     [
         pytest.param(b"GET / HTTP/1.1\r\n", b"x-junk: " + b"a" * 8000 + b"\r\n", id="headers"),

@@ -17,6 +17,7 @@ from asyncgen_apps.openai_http import ServerSettings, create_app
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
 from tests.apps.openai_http.test_streams import wired
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
@@ -150,9 +151,7 @@ def test_priority_under_a_key_that_may() -> None:
             assert served.post("/completions", body, headers=headers).status == status
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("client", "me"), ("cache_salt", ""), ("cache_salt", "x" * 257)]
-)
+@for_each(("name", "value"), [("client", "me"), ("cache_salt", ""), ("cache_salt", "x" * 257)])
 def test_what_clients_may_not_say(demo: Running, name: str, value: str) -> None:
     got = demo.post("/completions", {**SHORT, name: value})
     assert (got.status, got.error["param"]) == (400, name)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from asyncgen import TokenEvent, TokenLogprob
 from asyncgen_apps.openai_http.echo import Echo
 from asyncgen_apps.openai_http.replies import TextCompletion
 from asyncgen_apps.openai_http.shapes import Head, TextShape
 from tests.apps.openai_http.running import reference
+from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ def ask(demo: Running, prompt: object, **given: Any) -> list[Any]:
     return choices
 
 
-@pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
-@pytest.mark.parametrize(("top", "new"), [(0, 0), (1, 1), (5, 7), (None, 3), (None, 0)])
+@for_each("as_ids", [False, True])
+@for_each(("top", "new"), [(0, 0), (1, 1), (5, 7), (None, 3), (None, 0)])
 def test_what_a_prompt_is_worth(demo: Running, as_ids: bool, top: int | None, new: int) -> None:
     tokenizer = demo.llm.tokenizer
     ids = tokenizer.encode_ids(PROMPT)
@@ -116,7 +115,7 @@ def test_usage_counts_what_was_generated(demo: Running) -> None:
     assert usage["prompt_tokens"] > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "param"),
     [
         ({"echo": False, "max_tokens": 0}, "max_tokens"),

@@ -7,11 +7,11 @@ from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import pytest
 
 from asyncgen import AsyncLLM
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
+from tests.cases import for_each
 from tests.doubles.models import Gate
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_all_forms_of_input(demo: Running) -> None:
     assert [one["embedding"] for one in ask(demo, input=TEXTS[2])["data"]] == wanted[2:]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "param", "says"),
     [
         ({"input": ""}, "input", "empty"),

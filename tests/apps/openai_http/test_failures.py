@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
@@ -14,9 +12,10 @@ from asyncgen import (
     OverloadedError,
 )
 from asyncgen_apps.openai_http.failures import ApiError, from_exception, from_validation
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "status", "param"),
     [
         (ApiError(418, "x"), 418, None),
@@ -74,7 +73,7 @@ def test_a_field_is_spelled_as_in_the_body() -> None:
     assert from_validation([{"type": "json_invalid", "loc": ("body", 3)}]).code == "invalid_json"
 
 
-@pytest.mark.parametrize("key", ["max-tokens", "max tokens", "2", "list[str]", "\u0301"])
+@for_each("key", ["max-tokens", "max tokens", "2", "list[str]", "\u0301"])
 def test_an_unknown_field_is_named_however_it_is_spelled(key: str) -> None:
     for parents, named in (((), key), (("messages", 2), f"messages[2].{key}")):
         location = ("body", *parents, key)

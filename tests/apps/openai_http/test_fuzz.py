@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import for_each
+
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
 
@@ -60,7 +62,7 @@ def test_any_value_of_any_field(demo: Running, examples: int) -> None:
     demo.wait_idle()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "raw",
     [
         *(b"", b"{", b"[]", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"NaN"),

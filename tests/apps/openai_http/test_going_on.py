@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cases import for_each
+
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
 
@@ -85,7 +87,7 @@ def test_every_choice_has_its_tokens(demo: Running) -> None:
             assert first + behind["token_ids"] == choice["token_ids"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "more",
     [
         {"generated_ids": [[1], [2]]},

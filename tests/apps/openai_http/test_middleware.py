@@ -20,6 +20,7 @@ from asyncgen_apps.sizes import LARGE
 from asyncgen_apps.turns import rest
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -93,7 +94,7 @@ async def test_a_body_in_pieces_takes_the_short_way() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
+@for_each(
     ("pieces", "headers", "answer", "scope"),
     [
         (PIECES, JSON, ValueError("no"), {}),
@@ -134,7 +135,7 @@ PADDED = b'{"a": "' + b"x" * LARGE + b'"}'
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("headers", [JSON, [], [(b"content-type", b"application/x+json")]])
+@for_each("headers", [JSON, [], [(b"content-type", b"application/x+json")]])
 async def test_a_large_body_is_checked_beside_the_loop(headers: list[tuple[bytes, bytes]]) -> None:
     here, where = threading.get_ident(), []
 
@@ -151,7 +152,7 @@ async def test_a_large_body_is_checked_beside_the_loop(headers: list[tuple[bytes
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+@for_each("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
 async def test_a_large_body_in_what_small_ones_may_be_in(encoding: str) -> None:
     read: list[object] = []
 
@@ -245,9 +246,7 @@ async def test_between_pieces_of_large_bodies_the_loop_is_left_alone(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("length", "is_short"), [(b"10", False), (str(LARGE + 1).encode(), True), (None, True)]
-)
+@for_each(("length", "is_short"), [(b"10", False), (str(LARGE + 1).encode(), True), (None, True)])
 async def test_beside_a_large_body_turns_are_short(length: bytes | None, is_short: bool) -> None:
     """From the head on; how large one without a length will be, nobody knows."""
     usual, found = sys.getswitchinterval(), []

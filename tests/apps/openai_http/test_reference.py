@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from asyncgen_apps.openai_http.reference import reference_page
+from tests.cases import for_each
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 
@@ -25,7 +24,7 @@ def page(field: dict[str, Any], **more: Any) -> str:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "said"),
     [
         ({"type": "string"}, "string"),

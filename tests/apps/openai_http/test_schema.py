@@ -18,6 +18,7 @@ from asyncgen_apps.openai_http.schema import (
     GenerationFields,
 )
 from asyncgen_apps.template_variables import too_large
+from tests.cases import for_each
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -28,7 +29,7 @@ def first_error(fields: dict[str, Any]) -> Any:
     return refused.value.errors()[0]
 
 
-@pytest.mark.parametrize("name", NEUTRAL)
+@for_each("name", NEUTRAL)
 def test_a_field_of_the_api_is_refused_unless_it_asks_for_nothing(name: str) -> None:
     for value in NEUTRAL[name]:
         ChatCompletionRequest.model_validate({**CHAT, name: value})
@@ -52,7 +53,7 @@ def test_extras_are_parameters_of_a_stream() -> None:
     assert not dangerous & set(ChatCompletionRequest.model_fields)
 
 
-@pytest.mark.parametrize("value", ["1", True, float("nan"), float("inf"), [1], {}])
+@for_each("value", ["1", True, float("nan"), float("inf"), [1], {}])
 def test_numbers_are_numbers(value: object) -> None:
     assert first_error({"temperature": value})["loc"][0] == "temperature"
 
@@ -86,7 +87,7 @@ def test_forms_of_a_prompt(prompt: object) -> None:
     assert CompletionRequest.model_validate({"model": "m", "prompt": prompt}).prompt == prompt
 
 
-@pytest.mark.parametrize("prompt", [None, [], [1, "a"], {}, 3])
+@for_each("prompt", [None, [], [1, "a"], {}, 3])
 def test_no_prompt(prompt: object) -> None:
     with pytest.raises(ValidationError):
         CompletionRequest.model_validate({"model": "m", "prompt": prompt})
@@ -120,7 +121,7 @@ MANY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fields", MANY.values(), ids=MANY)
+@for_each("fields", MANY.values())
 def test_of_a_million_mistakes_one_is_told(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refused:
         ChatCompletionRequest.model_validate({**CHAT, **fields})
@@ -128,7 +129,7 @@ def test_of_a_million_mistakes_one_is_told(fields: dict[str, Any]) -> None:
     assert refused.value.errors()[0]["loc"][0] == next(iter(fields))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("suppress_tokens", [1] * (MAX_IDS + 1)),

@@ -12,6 +12,7 @@ from asyncgen_apps.openai_http.server import bind
 from asyncgen_apps.openai_http.settings import ServerSettings
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
+from tests.cases import for_each
 from tests.doubles.models import Gate
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_notice_ends() -> None:
         wait_for(lambda: served.gate.draining)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "values",
     [
         {"model_names": ()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
@@ -23,7 +23,7 @@ CHAT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("strict", [{}, {"strict": True}, {"strict": False}])
+@for_each("strict", [{}, {"strict": True}, {"strict": False}])
 def test_a_schema_is_kept_to(either: Running, strict: dict[str, Any]) -> None:
     named = {"name": "pair", "description": "A pair.", "schema": SCHEMA, **strict}
     asked = {**CHAT, "response_format": {"type": "json_schema", "json_schema": named}}

@@ -11,6 +11,7 @@ import pytest
 from asyncgen_apps.websocket.client.client import connect
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.scripted import call, talking
+from tests.cases import for_each
 from tests.text.tool_calls.templates import THINKING
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def test_a_malformed_call_is_seen(served: Running) -> None:
     assert sum(len(delta.get("tool_call_errors", ())) for delta in deltas) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "named"),
     [
         ({"tools": [TOOL], "tool_choice": "often"}, "tool_choice"),

@@ -9,6 +9,7 @@ import pytest
 from asyncgen_apps.openai_http.failures import ApiError
 from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.openai_http.translate import Plan, plan
+from tests.cases import for_each
 
 TURN = {"role": "user", "content": "hi"}
 
@@ -22,7 +23,7 @@ def text(**fields: Any) -> Plan:
     return plan(CompletionRequest.model_validate({"model": "m", "prompt": "a", **fields}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "wanted"),
     [
         ({}, {}),
@@ -72,7 +73,7 @@ def test_parts_of_a_content_are_handed_on() -> None:
     assert part.prompt == [{"role": "system", "content": parts}, TURN]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "param"),
     [
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),

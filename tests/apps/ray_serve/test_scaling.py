@@ -11,6 +11,7 @@ import pytest
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.ray_serve.scaling import PAGES, STREAMS, EngineScaling, told
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
 
@@ -22,7 +23,7 @@ class Seen:
     total_queued_requests: float | None = None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("streams", "pages", "queued", "wanted"),
     [
         ({"a": 0, "b": 0}, {"a": 0, "b": 0}, 0, 0),

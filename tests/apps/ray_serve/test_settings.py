@@ -8,6 +8,7 @@ import pytest
 
 from asyncgen_apps.ray_serve import RaySettings, read_settings
 from asyncgen_apps.ray_serve.settings import with_secret
+from tests.cases import for_each
 
 
 def test_texts_of_a_command_line_are_read() -> None:
@@ -17,7 +18,7 @@ def test_texts_of_a_command_line_are_read() -> None:
     assert read_settings({"engine": {"num_threads": 2}}).engine == {"num_threads": 2}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "match"),
     [
         ({"replica": 2}, "`replica` is no setting"),

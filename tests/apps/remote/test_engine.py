@@ -32,6 +32,7 @@ from asyncgen_apps.remote.serving import facts_of
 from asyncgen_apps.remote.sessions import session_of
 from asyncgen_apps.remote.wire import packed, unpacked
 from tests.apps.remote.local import LocalCalls, at_random
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -88,8 +89,8 @@ def said(completion: Completion) -> Any:
     return completion.samples, completion.usage.completion_tokens, completion.usage.prompt_tokens
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("prompt", [PROMPT, CHAT], ids=["text", "chat"])
+@for_each("kind", KINDS)
+@for_each("prompt", [PROMPT, CHAT])
 async def test_an_answer_outlives_its_engines(
     engines: tuple[AsyncLLM, AsyncLLM], kind: str, prompt: Any
 ) -> None:

@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from asyncgen_apps.doors import LOCAL_HOSTS
 from tests.apps.websocket.serving import Client, endless, served
+from tests.cases import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +89,7 @@ async def test_without_keys_all_share() -> None:
         assert await cached(second) > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("params", "said"),
     [
         ({"priority": 1}, "--allow-priority"),

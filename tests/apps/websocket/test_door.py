@@ -12,6 +12,7 @@ from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.plain import PlainReplies
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ def door(**settings: object) -> Door:
     return Door(StreamSettings(**settings))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "expected"),
     [
         (None, None),
@@ -56,7 +57,7 @@ def test_without_tokens_the_address_says_who_it_is() -> None:
     assert got == Client("203.0.113.8")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("origin", "host", "welcome"),
     [
         (None, "a.example", True),
@@ -85,7 +86,7 @@ def test_origins(origin: str | None, host: str | None, welcome: bool) -> None:
     assert isinstance(door(origins=("*",)).admit(None, origin, host), Client)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wrong", "said"),
     [
         ({"model_name": ""}, "model_name"),

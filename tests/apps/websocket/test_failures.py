@@ -20,9 +20,10 @@ from asyncgen import (
 from asyncgen_apps.websocket.failures import PARAMETERS, Fault, from_exception, parameter_of
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE
 from asyncgen_apps.websocket.wire import encode
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "code", "param"),
     [
         (InvalidRequestError("top_k", -1, "from 0"), "invalid_request", "top_k"),
@@ -59,7 +60,7 @@ def test_what_is_not_expected_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.records[0].exc_info is not None
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@for_each("name", PARAMETERS)
 def test_a_processor_has_a_parameter(name: str) -> None:
     assert getattr(asyncgen, name).__name__ == name
     assert PARAMETERS[name] in StreamParams.__annotations__

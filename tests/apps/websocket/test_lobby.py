@@ -12,6 +12,7 @@ import pytest
 
 from asyncgen_apps.sockets import RESERVE
 from tests.apps.websocket.serving import PATIENCE, served
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def ask(one: Served, content: bytes) -> bytes:
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "piece"),
     [
         pytest.param(b"GET / HTTP/1.1\r\n", b"a: " + b"a" * 1000 + b"\r\n", id="headers"),

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, SERVER_MESSAGE, Generate, Resume
 from asyncgen_apps.websocket.schema import FILE, protocol_schema, render
+from tests.cases import for_each
 
 
 def test_a_prompt_in_each_form() -> None:
@@ -23,7 +24,7 @@ def test_a_prompt_in_each_form() -> None:
         assert read.source == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     "frame",
     [
         "",
@@ -70,7 +71,7 @@ def test_the_file_is_fresh() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "fits"),
     [
         ({"type": "generate", "id": "a", "prompt": "Once"}, True),

@@ -7,11 +7,12 @@ import pytest
 from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen_apps.sizes import MOST_SAMPLES
 from asyncgen_apps.websocket.params import check_params, check_priority
+from tests.cases import for_each
 
 STREAM = {each.name for each in PARAMETERS if not each.elsewhere}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name", ["custom_generate", "recipe", "trust_remote_code", "assistant_model", "compile_config"]
 )
 def test_code_and_files_stay_out(name: str) -> None:

@@ -30,6 +30,7 @@ from tests.apps.websocket.serving import (
     teller,
     wait_for,
 )
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import Gate
 
@@ -352,8 +353,8 @@ async def forwards_after(one: Any, gate: Gate, leave: Any) -> int:
     return gate.arrived - begun
 
 
-@pytest.mark.parametrize("how", ["cancel", "close", "kill", "drain"])
-@pytest.mark.parametrize("where", ["decode", "prefill"])
+@for_each("how", ["cancel", "close", "kill", "drain"])
+@for_each("where", ["decode", "prefill"])
 async def test_leaving_stops_within_a_step(how: str, where: str) -> None:
     gate = Gate()
     options = {"prefill_chunk_size": 4}

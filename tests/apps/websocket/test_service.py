@@ -16,6 +16,7 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import STORY, endless, teller, wait_for
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 
@@ -100,7 +101,7 @@ async def test_the_answer_is_kept_for_a_client_that_comes_back() -> None:
         assert service.registry.kept_bytes > len(STORY)
 
 
-@pytest.mark.parametrize("name", asyncgen_apps.websocket.__all__)
+@for_each("name", asyncgen_apps.websocket.__all__)
 def test_a_name_is_what_it_says(name: str) -> None:
     assert getattr(asyncgen_apps.websocket, name).__name__ == name
 

@@ -13,6 +13,7 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.websocket import connect, serve_websocket
 from tests.apps.openai_http.scripted import call, talking
 from tests.apps.websocket.cutting import CuttingProxy
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.text.tool_calls.templates import THINKING
 
@@ -60,7 +61,7 @@ async def cut_and_read(llm: AsyncLLM, prompt: Any, given: dict[str, Any]) -> Com
                 return stream.result
 
 
-@pytest.mark.parametrize("shape", sorted(SHAPES))
+@for_each("shape", sorted(SHAPES))
 async def test_an_answer_in_a_shape(shape: str) -> None:
     pytest.importorskip("llguidance")
     given = {**SHAPES[shape], "max_new_tokens": 60, "seed": 3, "temperature": 1.2}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from asyncgen_apps.websocket.messages import Generate
 from asyncgen_apps.websocket.tickets import digest, digest_large, pieces
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         None,

@@ -13,6 +13,7 @@ import pytest
 
 from tests.apps.websocket.transcript import Mismatch, Player, fits, repeated
 from tests.apps.websocket.web_serving import Hosted, engine_elsewhere, paced_model
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +51,7 @@ def url(model: Hosted) -> Iterator[Callable[[dict[str, Any]], str]]:
         yield find
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+@for_each("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_python_and_server_agree(
     path: Path, model: Hosted, url: Callable[[dict[str, Any]], str]
 ) -> None:
@@ -90,7 +91,7 @@ def node_says(url: Callable[[dict[str, Any]], str]) -> dict[str, str | None]:
     return {path.stem: line for path, line in zip(TRANSCRIPTS, found, strict=True)}
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+@for_each("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_node_and_server_agree(path: Path, node_says: dict[str, str | None]) -> None:
     assert node_says[path.stem] is None
 
@@ -113,7 +114,7 @@ def _wrong(step: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"connect": True}, {"expect": "$any"}, {"send": {"type": "ping", "nonce": "x"}}, step]
 
 
-@pytest.mark.parametrize("step", WRONG, ids=json.dumps)
+@for_each("step", WRONG, ids=json.dumps)
 def test_the_python_player_notices(
     step: dict[str, Any], url: Callable[[dict[str, Any]], str]
 ) -> None:

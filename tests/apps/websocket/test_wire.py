@@ -15,6 +15,7 @@ from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Cancel, Error, Generate
 from asyncgen_apps.websocket.params import check_params
 from asyncgen_apps.websocket.wire import encode, read, read_large
+from tests.cases import for_each
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -44,7 +45,7 @@ def test_nothing_raises_and_every_fault_can_be_told(frame: str | bytes) -> None:
         assert told.id is None or 1 <= len(told.id) <= 64
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frame", "code", "param", "request_id"),
     [
         (b"{}", "unsupported_data", None, None),

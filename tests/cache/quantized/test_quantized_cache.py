@@ -17,6 +17,7 @@ from asyncgen.cache.quantized.settings import QuantizedCacheConfig
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cache.quantized.made import model_of, states
+from tests.cases import for_each
 from tests.models.build import random_config
 
 EXACT: dict[str, Any] = {"compute_dtype": None, "device": None}
@@ -128,7 +129,7 @@ def filled(cache: Any, positions: int = 4096, prompt: int = 4000) -> Any:
     return cache
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("settings", "most"),
     [
         ({"backend": "quanto", "nbits": 4}, 0.33),

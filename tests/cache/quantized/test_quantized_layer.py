@@ -13,6 +13,7 @@ from asyncgen.cache.quantized.packing import Grouping
 from asyncgen.cache.quantized.quantized_layer import Format, QuantizedLayer
 from asyncgen.errors import InvalidRequestError
 from tests.cache.quantized.made import expected, states
+from tests.cases import for_each
 
 
 def layer_of(residual_length: int = 4, *, name: str = "quanto", bits: int = 4, **more: Any) -> Any:
@@ -26,7 +27,7 @@ def write(layer: QuantizedLayer, size: int, *, rows: int = 2, seed: int = 0) -> 
     return layer.update(keys, -keys)[0].clone()
 
 
-@pytest.mark.parametrize("case", expected()["steps"], ids=lambda case: str(case["sizes"]))
+@for_each("case", expected()["steps"], ids=lambda case: str(case["sizes"]))
 def test_a_layer_gives_back_what_that_of_the_reference_does(case: dict[str, Any]) -> None:
     layer = layer_of(case["residual_length"])
     for index, (size, wanted) in enumerate(zip(case["sizes"], case["keys"], strict=True)):

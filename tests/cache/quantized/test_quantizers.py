@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 
 from asyncgen.cache.quantized.backends import BACKENDS
 from asyncgen.cache.quantized.packing import Grouping, pack, unpack
 from tests.cache.quantized.made import expected, odd, states
+from tests.cases import for_each
 
 KINDS = [
     (name, bits, axis)
@@ -20,8 +20,8 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("count", [1, 7, 8, 13, 1000])
+@for_each("bits", [1, 2, 3, 4, 8])
+@for_each("count", [1, 7, 8, 13, 1000])
 def test_packed_levels_come_back_and_take_no_more_than_their_bits(bits: int, count: int) -> None:
     levels = torch.randint(0, 2**bits, (count,), dtype=torch.uint8)
     packed = pack(levels, bits)
@@ -35,7 +35,7 @@ def name_of(case: dict[str, Any]) -> str:
     return f"{case['backend']}{case['nbits']}-{case['axis']}-{case['size']}-{kind}"
 
 
-@pytest.mark.parametrize("case", expected()["numbers"], ids=name_of)
+@for_each("case", expected()["numbers"], ids=name_of)
 def test_numbers_are_those_of_the_packages(case: dict[str, Any]) -> None:
     dtype = getattr(torch, case["dtype"])
     given = odd(case["odd"]) if "odd" in case else states(case["shape"], case["seed"]).to(dtype)
@@ -48,7 +48,7 @@ def test_numbers_are_those_of_the_packages(case: dict[str, Any]) -> None:
     torch.testing.assert_close(found.float(), wanted, atol=6e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "bits", "axis"), KINDS)
+@for_each(("name", "bits", "axis"), KINDS)
 def test_groups_that_do_not_come_out_even_are_filled_up(name: str, bits: int, axis: int) -> None:
     given, grouping = states([2, 2, 7, 8], 0), Grouping(bits, axis, 5)
     backend = BACKENDS[name]
@@ -59,7 +59,7 @@ def test_groups_that_do_not_come_out_even_are_filled_up(name: str, bits: int, ax
     assert float((found - given).abs().max()) <= spread / (2**bits - 1)
 
 
-@pytest.mark.parametrize(("name", "bits", "axis"), KINDS)
+@for_each(("name", "bits", "axis"), KINDS)
 def test_one_level_after_another_comes_nearer(name: str, bits: int, axis: int) -> None:
     given, backend = states([1, 4, 32, 16], 1), BACKENDS[name]
     errors = []

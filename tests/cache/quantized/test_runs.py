@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.cache.quantized.made import expected, model_of
+from tests.cases import for_each
 
 TOLERANCE = 2e-3
 """Of the highest logit of each step. Here they agree to 1e-4; where sums round otherwise, a number
@@ -20,7 +21,7 @@ def name_of(case: dict[str, Any]) -> str:
     return f"{settings['backend']}{settings['nbits']}-{keys}{values}-{case['model']}"
 
 
-@pytest.mark.parametrize("case", expected()["runs"], ids=name_of)
+@for_each("case", expected()["runs"], ids=name_of)
 def test_a_call_gives_the_tokens_of_the_reference(case: dict[str, Any]) -> None:
     ids, call = torch.tensor(case["prompt"]), dict(case["call"])
     torch.manual_seed(call.pop("seed", 0))

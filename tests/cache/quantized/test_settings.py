@@ -13,6 +13,7 @@ from asyncgen.cache.quantized.quantized_cache import HQQQuantizedCache, QuantoQu
 from asyncgen.cache.quantized.settings import CacheConfig, QuantizedCacheConfig, read_settings
 from asyncgen.errors import InvalidRequestError
 from tests.cache.old import expected
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def test_settings_go_to_a_file_and_back(tmp_path: Path) -> None:
     assert CacheConfig("static").to_dict() == {"cache_implementation": "static"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "name"),
     [
         ({"nbits": 5}, "nbits"),
@@ -57,7 +58,7 @@ def test_settings_out_of_range(fields: dict[str, Any], name: str) -> None:
         QuantizedCacheConfig(**fields).validate()
 
 
-@pytest.mark.parametrize("case", expected()["settings"], ids=lambda case: str(case["settings"]))
+@for_each("case", expected()["settings"], ids=lambda case: str(case["settings"]))
 def test_settings_are_refused_as_by_the_reference(case: dict[str, Any]) -> None:
     config = QuantizedCacheConfig(**case["settings"])
     kinds = (QuantoQuantizedCache, HQQQuantizedCache)
@@ -99,7 +100,7 @@ def test_settings_are_written_as_by_the_reference(tmp_path: Path) -> None:
     assert dict(replaced) == theirs["replaced"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "named"),
     [
         ({"nbits": 8}, "nbits"),

@@ -10,6 +10,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
+from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import tiny_model
@@ -53,8 +54,8 @@ def generated(params: dict[str, Any]) -> list[int]:
     return ids
 
 
-@pytest.mark.parametrize("settings", QUANTISED, ids=lambda each: each["backend"])
-@pytest.mark.parametrize("call", CALLS, ids=str)
+@for_each("settings", QUANTISED, ids=lambda each: each["backend"])
+@for_each("call", CALLS, ids=str)
 async def test_a_stream_has_the_tokens_of_generate(
     settings: dict[str, Any], call: dict[str, Any]
 ) -> None:
@@ -89,7 +90,7 @@ async def test_it_is_left_anywhere_and_others_go_on() -> None:
         assert list((await llm.generate(PROMPT, **params)).token_ids) == whole
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("settings", "more", "name"),
     [
         ({"nbits": 5}, {}, "nbits"),

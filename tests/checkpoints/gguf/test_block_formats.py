@@ -13,6 +13,7 @@ from asyncgen.checkpoints.gguf.block_formats import unpack
 from asyncgen.checkpoints.gguf.gguf_file import open_gguf
 from asyncgen.checkpoints.gguf.read_tensors import read_as, read_packed
 from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES, UNSUPPORTED_TYPES, TensorType
+from tests.cases import for_each
 from tests.checkpoints.gguf.making import write_gguf
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def random_blocks(name: str, count: int, seed: int = 0) -> np.ndarray:
     return blocks[np.isfinite(numbers).all(axis=1)]
 
 
-@pytest.mark.parametrize("kind", PACKED, ids=lambda kind: kind.name)
+@for_each("kind", PACKED, ids=lambda kind: kind.name)
 def test_numbers_are_those_of_the_reference_bit_for_bit(kind: TensorType) -> None:
     blocks = random_blocks(kind.name, 700)
     assert len(blocks) > 400

@@ -20,6 +20,7 @@ from asyncgen.models.attention.paged.fused import FusedKernel
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import DecodeGraphs
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.doubles.engine import greedy_ids, sampled_ids
 from tests.doubles.models import EOS, TableModel
 from tests.doubles.recorders import TapeRecorder
@@ -58,7 +59,7 @@ MORE: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("start", range(0, 18, 6))
+@for_each("start", range(0, 18, 6))
 def test_every_mix_gives_the_tokens_of_each_alone(start: int) -> None:
     preempted = 0
     for seed in range(start, start + 6):
@@ -197,7 +198,7 @@ def test_a_pass_that_raises_is_run_again_row_by_row() -> None:
     bench.require_empty()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_what_happens_to_four_does_not_touch_the_other_four(seed: int) -> None:
     rng = random.Random(seed)
     model = TableModel()

@@ -15,6 +15,7 @@ from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+from tests.cases import for_each
 from tests.doubles.engine import greedy_ids, raw_logits, sampled_ids
 from tests.doubles.models import EOS, TableModel
 from tests.engine.batches import Bench, alone, ids_of
@@ -101,7 +102,7 @@ def run_mix(seed: int, more: tuple[dict[str, Any], ...] = (), **options: Any) ->
     return bench
 
 
-@pytest.mark.parametrize("start", range(0, 60, 6))
+@for_each("start", range(0, 60, 6))
 def test_every_mix_gives_the_tokens_of_each_alone(start: int) -> None:
     preempted = sum(
         run_mix(seed).batch.scheduler.num_preemptions for seed in range(start, start + 6)
@@ -185,8 +186,8 @@ def test_pages_are_shared_under_the_same_salt_alone() -> None:
     assert cached == [0, 0, 0, 20, 0, 20]
 
 
-@pytest.mark.parametrize("name", ["client", "cache_salt"])
-@pytest.mark.parametrize("value", ["", "x" * 257, 7, "\ud800"])
+@for_each("name", ["client", "cache_salt"])
+@for_each("value", ["", "x" * 257, 7, "\ud800"])
 def test_labels_are_short_texts(name: str, value: object) -> None:
     bench = Bench(TableModel())
     with pytest.raises(InvalidRequestError, match=f"{name}.*1 to 256 characters"):
@@ -243,7 +244,7 @@ class Failing:
         return torch.full_like(scores, torch.nan)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_what_happens_to_four_does_not_touch_the_other_four(seed: int) -> None:
     rng = random.Random(seed)
     model = TableModel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,12 +13,13 @@ from asyncgen.engine.scheduling.kept_requests import KeptRequests
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
 from tests.cache.test_layer_groups import config, one_in_six
+from tests.cases import for_each
 from tests.doubles.paged import Loop, alone
 
 
-@pytest.mark.parametrize("layers", [6, 26])
-@pytest.mark.parametrize("window", [512, 1024])
-@pytest.mark.parametrize(("page_size", "chunk"), [(32, 256), (256, 2048)])
+@for_each("layers", [6, 26])
+@for_each("window", [512, 1024])
+@for_each(("page_size", "chunk"), [(32, 256), (256, 2048)])
 def test_a_long_text_holds_a_quarter_of_what_full_attention_would(
     layers: int, window: int, page_size: int, chunk: int
 ) -> None:

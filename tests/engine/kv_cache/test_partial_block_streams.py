@@ -12,6 +12,7 @@ from asyncgen import native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair
@@ -91,7 +92,7 @@ def test_the_turns_of_a_chat_are_those_of_fresh_engines(
         text = [*text, *ids, 5 + turn, 6, 7]
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@for_each("runs_ahead", [False, True])
 def test_an_answer_that_is_asked_for_again_and_other_ends(model: Any, runs_ahead: bool) -> None:
     """Two edit the end of a chat at a time, and a third goes on from what one of them has left."""
     bench = opened(model, "auto", 32, use_async_batching=runs_ahead)
@@ -112,7 +113,7 @@ def test_an_answer_that_is_asked_for_again_and_other_ends(model: Any, runs_ahead
     assert ids == answer(opened(model, "auto", 32), following, **GREEDY)[0]
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@for_each("runs_ahead", [False, True])
 def test_preempted_rows_go_on_where_they_were(model: Any, runs_ahead: bool) -> None:
     bench = opened(model, "auto", 32, use_async_batching=runs_ahead)
     prompts = [[3 + number] * (35 + 9 * number) for number in range(3)]

@@ -16,6 +16,7 @@ from asyncgen.engine.kv_cache.partial_blocks import PartialBlocks
 from asyncgen.engine.kv_cache.state_slots import SlotPool
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
+from tests.cases import for_each
 from tests.doubles.paged import Loop, alone
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_who_needs_their_pages_gets_them() -> None:
     assert len(pool.tails) == pool.num_kept == 0
 
 
-@pytest.mark.parametrize("windows", [(8,), (5,), (9,), (None, 5), (3, 12)])
+@for_each("windows", [(8,), (5,), (9,), (None, 5), (3, 12)])
 def test_a_text_that_needs_every_page_begins_behind_its_tail(windows: tuple[int, ...]) -> None:
     """A window sees a page less behind a tail than before it: none that is not seen is counted."""
     for length in range(9, 40):
@@ -169,7 +170,7 @@ def test_a_text_that_needs_every_page_begins_behind_its_tail(windows: tuple[int,
         assert found(loop, [*state.tokens, *[5] * 12]) == length
 
 
-@pytest.mark.parametrize("windows", [(None, 9), (9,), (None, 3, 21), (7, 18), (2,)])
+@for_each("windows", [(None, 9), (9,), (None, 3, 21), (7, 18), (2,)])
 def test_all_groups_go_on_from_their_tails(windows: tuple[int | None, ...]) -> None:
     loop = opened(200, 4, windows=windows)
     text = list(range(21))

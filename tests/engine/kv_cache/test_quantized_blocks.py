@@ -17,6 +17,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.attention_options import AttentionOptions
 from asyncgen.llm.fingerprint import fingerprint_of
 from asyncgen.models.attention.paged.native_attention import NativeAttention
+from tests.cases import for_each
 from tests.engine.batches import Bench, ids_of
 from tests.families.arch.families import make
 
@@ -149,7 +150,7 @@ def test_it_is_told_by_metrics_and_fingerprint(demo: Any) -> None:
         assert len(known) == 2 and None not in known
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "said"),
     [
         ({"is_encoder_decoder": True}, "encoder-decoder"),

@@ -12,6 +12,7 @@ import torch
 import asyncgen
 from asyncgen.cache.states import slot_bytes
 from asyncgen.errors import InvalidRequestError
+from tests.cases import for_each
 from tests.engine.batches import Bench, alone, ids_of
 from tests.models.build import random_model
 
@@ -67,7 +68,7 @@ def computed_tokens(bench: Bench) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("prefix_caching", [True, False])
+@for_each("prefix_caching", [True, False])
 def test_samples_of_a_prompt_share_its_state(model: Any, prefix_caching: bool) -> None:
     given = {"n": 3, "do_sample": True, "seed": 4, "max_new_tokens": 15}
     bench = Bench(model, prefix_caching=prefix_caching, **ROOM)
@@ -173,7 +174,7 @@ def test_memory_bounds_what_is_kept_and_the_oldest_go(model: Any) -> None:
         Bench(model, state_snapshots=4, **sizes)
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@for_each("runs_ahead", [False, True])
 def test_chaos_leaks_no_slot_and_changes_no_token(model: Any, runs_ahead: bool) -> None:
     each = slot_bytes(model.core.config, model.dtype)
     draws = random.Random(5)
@@ -281,7 +282,7 @@ def test_going_on_behind_generated_tokens(model: Any) -> None:
     assert ids_of(sink)[-7:] == whole[5:]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         {"prompt_lookup_num_tokens": 3},
@@ -326,7 +327,7 @@ def other_weights(model: Any, seed: int) -> Any:
     return other
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         {"penalty_alpha": 0.6, "top_k": 4},

@@ -15,6 +15,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.load_model import load_model
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
@@ -208,7 +209,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), REFUSED, ids=readable)
+@for_each(("name", "options"), REFUSED)
 async def test_what_is_refused(name: str, options: dict[str, Any]) -> None:
     model, draft = TableModel(), TableModel()
     options = {key: draft if value is ... else value for key, value in options.items()}

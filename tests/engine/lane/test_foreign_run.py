@@ -14,6 +14,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm.llm import AsyncLLM
+from tests.cases import for_each
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import EOS, PAD, PATIENCE, VOCABULARY, byte_tokenizer
 
@@ -193,7 +194,7 @@ async def test_lengths_win_over_those_of_the_model() -> None:
     assert lengths == [4, 9, 12]
 
 
-@pytest.mark.parametrize("way", ["leave", "cancel", "task", "close"])
+@for_each("way", ["leave", "cancel", "task", "close"])
 async def test_it_stops_within_one_step(way: str) -> None:
     model = Held()
     async with make(model) as llm:

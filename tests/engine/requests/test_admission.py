@@ -8,6 +8,7 @@ import pytest
 
 from asyncgen.engine.requests.admission import Admission, Seat
 from asyncgen.errors import OverloadedError
+from tests.cases import for_each
 from tests.engine.making import Clock
 
 PLACES = 30
@@ -104,8 +105,8 @@ def test_nobody_fills_the_queue_for_others() -> None:
     assert not admission._waiting
 
 
-@pytest.mark.parametrize("num_clients", [2, 3, 5])
-@pytest.mark.parametrize("hog_first", [False, True])
+@for_each("num_clients", [2, 3, 5])
+@for_each("hog_first", [False, True])
 def test_places_are_shared(num_clients: int, hog_first: bool) -> None:
     """In 200 steps each client has nine tenths of an even share, or more; one asks for hundreds."""
     admission = Admission(max_running=1, max_queue_size=PLACES)

@@ -12,6 +12,7 @@ from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.rules import MOST_ROWS
+from tests.cases import for_each
 
 
 def resolve(
@@ -58,7 +59,7 @@ def test_the_order_of_sources() -> None:
     assert (defaults.to_dict(), base.to_dict()) == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("defaults", "given", "end"),
     [
         ({}, {}, 100),
@@ -101,7 +102,7 @@ def test_least_lengths_are_absolute_afterwards() -> None:
     assert caught.value.parameter == "min_length"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name", ["temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"]
 )
 def test_sampling_is_implied(name: str) -> None:
@@ -127,7 +128,7 @@ def test_a_temperature_of_0_is_greedy(zero: object) -> None:
     assert contrastive.config.top_k == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("beside", "name"),
     [
         ({"do_sample": True}, "temperature"),
@@ -149,7 +150,7 @@ def test_no_temperature_at_all_is_none_of_0() -> None:
         resolve({"temperature": False})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "top"),
     [
         ({}, None),
@@ -195,8 +196,8 @@ def test_a_prompt_to_lead_away_from_is_ids_and_a_mask_of_bits(name: str, value: 
     assert resolve({"guidance_scale": 1.5, **passing}).negative_prompt_ids is not None
 
 
-@pytest.mark.parametrize("count", [MOST_ROWS + 1, 10**9, 2**63, True, 0])
-@pytest.mark.parametrize("name", ["n", "num_return_sequences"])
+@for_each("count", [MOST_ROWS + 1, 10**9, 2**63, True, 0])
+@for_each("name", ["n", "num_return_sequences"])
 def test_samples_are_bounded(name: str, count: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"from 1 to {MOST_ROWS}") as caught:
         resolve({name: count, "do_sample": True})

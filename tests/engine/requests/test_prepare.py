@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asyncgen.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
+from tests.cases import for_each
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.making import request_for
 
@@ -113,7 +114,7 @@ def test_what_cannot_be_served_is_refused_before_any_work() -> None:
     assert model.num_forwards == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "given"),
     [
         ("max_cache_len", {"max_cache_len": 10**9, "cache_implementation": "static"}),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 from asyncgen.engine.requests.prepare import num_rows
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of
 from tests.engine.making import request_for
-from tests.ids import readable
 
 
 def keep(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -26,7 +25,7 @@ def never(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch
     return torch.zeros(len(input_ids), dtype=torch.bool)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         {},
@@ -37,13 +36,12 @@ def never(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch
         {"top_logprobs": 3},
         {"prefill_chunk_size": 2},
     ],
-    ids=readable,
 )
 def test_greedy_and_sampling_share_steps(given: Any) -> None:
     assert request_for(**given)[0].alone is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "word"),
     [
         ({"penalty_alpha": 0.6, "top_k": 4}, "strategy"),
@@ -55,7 +53,6 @@ def test_greedy_and_sampling_share_steps(given: Any) -> None:
         ({"do_sample": True, "n": 2, "logits_processor": LogitsProcessorList([keep])}, "samples"),
         ({"do_sample": True, "n": 2, "stopping_criteria": StoppingCriteriaList([never])}, "sam"),
     ],
-    ids=readable,
 )
 def test_the_rest_runs_alone(given: Any, word: str) -> None:
     request, _ = request_for(**given)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.random_draws import HashDraw, gumbel_noise, mix64
+from tests.cases import for_each
 
 # The 99.9 % points of chi-square, by degrees of freedom.
 CHI_SQUARE = {1: 10.83, 2: 13.82, 4: 18.47, 9: 27.88}
@@ -31,8 +32,8 @@ def test_noise_stays_what_it_is() -> None:
     )
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 10])
-@pytest.mark.parametrize("vary", ["position", "seed", "row"])
+@for_each("size", [2, 3, 5, 10])
+@for_each("vary", ["position", "seed", "row"])
 def test_draws_follow_softmax(size: int, vary: str) -> None:
     generator = torch.Generator().manual_seed(size)
     scores = torch.randn(1, size, generator=generator)

@@ -13,6 +13,7 @@ from asyncgen.engine.sampling import prompt_logprobs as prompt_scores
 from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError, InvalidScoresError
 from asyncgen.reference.pretrained_model import PreTrainedModel
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair
@@ -243,7 +244,7 @@ def test_a_prompt_may_fill_the_context(pair: Any) -> None:
         bench.prepare([*ids, 5], prompt_logprobs=0, max_new_tokens=0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "name"),
     [
         ({"prompt_logprobs": 21}, "prompt_logprobs"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from asyncgen.generation.logits.filters import (
     TopPLogitsWarper,
 )
 from asyncgen.generation.logits.surprise import EpsilonLogitsWarper
+from tests.cases import for_each
 
 SIZE = 1500
 HOT, TEN, MOST, LIKELY = (
@@ -28,7 +28,7 @@ HOT, TEN, MOST, LIKELY = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("filters", "listable"),
     [
         ([HOT, TEN, MOST, LIKELY], True),

@@ -15,6 +15,7 @@ from asyncgen.engine.kv_cache.cache_groups import pages_of_clients
 from asyncgen.engine.scheduling import request_table as books
 from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.scheduler import Scheduler
+from tests.cases import for_each
 from tests.doubles.clients import ORDERS, STEPS, Clients, Manner
 from tests.doubles.paged import Loop, alone
 
@@ -34,8 +35,8 @@ GREEDY = [
 ]
 
 
-@pytest.mark.parametrize("seats", [2, 3, 8])
-@pytest.mark.parametrize(("first", "num_clients"), [(0, 2), (1, 3), (3, 5)])
+@for_each("seats", [2, 3, 8])
+@for_each(("first", "num_clients"), [(0, 2), (1, 3), (3, 5)])
 def test_seats_are_shared(seats: int, first: int, num_clients: int) -> None:
     scheduler = ORDERS[seats % 3](BlockPool(10_000, 4))
     scheduler.max_running = seats
@@ -48,8 +49,8 @@ def test_seats_are_shared(seats: int, first: int, num_clients: int) -> None:
     clients.require_even(clients.seats)
 
 
-@pytest.mark.parametrize("budget", [16, 30, 64])
-@pytest.mark.parametrize("num_clients", [2, 5])
+@for_each("budget", [16, 30, 64])
+@for_each("num_clients", [2, 5])
 def test_prompt_tokens_are_shared(budget: int, num_clients: int) -> None:
     order = ORDERS[budget % 3]
     lengths = [(30, 60), (100, 160), (8, 12), (40, 40), (60, 100)][:num_clients]
@@ -65,7 +66,7 @@ def test_prompt_tokens_are_shared(budget: int, num_clients: int) -> None:
     clients.require_even(clients.prompt_tokens)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("order", "num_clients", "seed"),
     [(order, num_clients, 1) for order in ORDERS for num_clients in (2, 4)]
     + [(FIFOScheduler, 2, 4), (FIFOScheduler, 3, 0), (FIFOScheduler, 4, 7), (FIFOScheduler, 4, 10)],
@@ -89,7 +90,7 @@ def test_pages_are_shared(
     clients.require_even(clients.pages)
 
 
-@pytest.mark.parametrize("hog", GREEDY)
+@for_each("hog", GREEDY)
 def test_who_comes_to_a_full_house_has_a_seat_soon(hog: Manner) -> None:
     """A seat within 8 steps, and an even share of the 200 after it came."""
     scheduler = FIFOScheduler(BlockPool(1000, 4))

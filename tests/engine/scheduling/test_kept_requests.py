@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncgen.engine.kv_cache.block_hashes import block_hashes
 from asyncgen.engine.kv_cache.block_pool import BlockPool
 from asyncgen.engine.scheduling.kept_requests import KeptRequests
 from asyncgen.engine.scheduling.state import RequestState
+from tests.cases import for_each
 
 
 def finished(pool: BlockPool, tokens: list[int], name: str = "x") -> RequestState:
@@ -20,7 +19,7 @@ def finished(pool: BlockPool, tokens: list[int], name: str = "x") -> RequestStat
     return state
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tokens", "num_pages", "common"),
     [
         ([1, 2, 3, 4, 5, 6, 7, 8], 3, 6),

@@ -8,6 +8,7 @@ import pytest
 
 from asyncgen.engine.scheduling.prefill_budget import PrefillBudget, chunks_between
 from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
+from tests.cases import for_each
 from tests.engine.batches import Bench, ids_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ SHORT: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False, "eos_token_id"
 LONG: dict[str, Any] = SHORT | {"max_new_tokens": 200}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_newcomers", "num_decoding", "expected"),
     [(0, 0, 1), (15, 0, 1), (16, 0, 2), (32, 0, 3), (48, 0, 4), (24, 25, 1)]
     + [(25, 25, 2), (75, 25, 4), (1000, 999, 2), (1, 1000, 1)],

@@ -15,6 +15,7 @@ from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstSched
 from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow
 from asyncgen.errors import InvalidRequestError
+from tests.cases import for_each
 from tests.doubles.paged import Loop, alone
 
 if TYPE_CHECKING:
@@ -609,8 +610,8 @@ def test_pages_may_stay_until_they_are_evicted() -> None:
     loop.add(range(10), 5, name="x")
 
 
-@pytest.mark.parametrize("sharing", [True, False])
-@pytest.mark.parametrize(("common", "start"), [(11, 11), (10, 10), (6, 4), (0, 0)])
+@for_each("sharing", [True, False])
+@for_each(("common", "start"), [(11, 11), (10, 10), (6, 4), (0, 0)])
 def test_a_request_goes_on_in_the_pages_of_its_predecessor(
     sharing: bool, common: int, start: int
 ) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from asyncgen.engine.scheduling.state import GenerationOutput, RequestState, RequestStatus
+from tests.cases import for_each
 
 
 def decoding(**parameters: object) -> RequestState:
@@ -47,9 +48,7 @@ def test_without_limits_it_goes_on(eos: int | list[int] | None) -> None:
     assert not any(state.update_and_check_completion(token) for token in range(100))
 
 
-@pytest.mark.parametrize(
-    "status", [status for status in RequestStatus if status is not RequestStatus.DECODING]
-)
+@for_each("status", [status for status in RequestStatus if status is not RequestStatus.DECODING])
 def test_who_does_not_decode_takes_no_token(status: RequestStatus) -> None:
     state = RequestState("a", [1])
     state.status = status
@@ -117,8 +116,8 @@ def test_the_log_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert line.startswith("request a: 3 prompt tokens, 1 generated")
 
 
-@pytest.mark.parametrize("limit", [1, 3, None])
-@pytest.mark.parametrize("eos", [None, 4, [4, 5]])
+@for_each("limit", [1, 3, None])
+@for_each("eos", [None, 4, [4, 5]])
 def test_it_answers_as_the_reference_does(limit: int | None, eos: int | list[int] | None) -> None:
     requests = pytest.importorskip("transformers.generation.continuous_batching.requests")
     ours = RequestState("a", [1, 2], max_new_tokens=limit, eos_token_id=eos)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from asyncgen.engine.kv_cache.cache_groups import CacheRoom
 from asyncgen.engine.setup.cache_memory import plan_pages
 from asyncgen.errors import InvalidRequestError
+from tests.cases import for_each
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -23,7 +24,7 @@ def plan(budget: Any, device: torch.device = CPU, wanted: int | None = None) -> 
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("budget", "device", "wanted", "pages"),
     [
         (105, CPU, None, 10),

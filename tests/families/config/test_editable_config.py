@@ -14,6 +14,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import EditableConfig, ModelConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.reference.load_model import PreTrainedModel, load_model
+from tests.cases import for_each
 from tests.doubles.checkpoints import CONFIG, save_checkpoint
 from tests.doubles.models import byte_tokenizer
 
@@ -83,7 +84,7 @@ def test_a_call_wins_over_the_configuration(model: PreTrainedModel) -> None:
     assert output.past_key_values.get_seq_length() == 3 and output.hidden_states is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "name", "value"),
     [
         ("llama", "hidden_size", 64),

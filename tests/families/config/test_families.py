@@ -6,6 +6,7 @@ import pytest
 
 from asyncgen.families.arch.registry import FAMILIES
 from asyncgen.families.config import ModelConfig, T5Config
+from tests.cases import for_each
 
 transformers = pytest.importorskip("transformers")
 
@@ -29,7 +30,7 @@ OF_ALL_LAYERS = {("mimo_v2_flash", "num_key_value_heads")}
 """What ours says of all layers, and the reference of some."""
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@for_each("model_type", sorted(FAMILIES))
 def test_an_empty_file_means_what_it_means_to_the_reference(model_type: str) -> None:
     theirs = transformers.AutoConfig.for_model(model_type)
     ours = ModelConfig.from_hf({"model_type": model_type, **UNSAID.get(model_type, {})})
@@ -60,8 +61,8 @@ def test_an_empty_file_means_what_it_means_to_the_reference(model_type: str) -> 
         assert tuple(kinds) == ours.layer_types
 
 
-@pytest.mark.parametrize("name", ["relu", "gated-gelu", "gated-silu", "gelu_new", "gelu"])
-@pytest.mark.parametrize("layers", [{}, {"num_layers": 3}, {"num_decoder_layers": 2}])
+@for_each("name", ["relu", "gated-gelu", "gated-silu", "gelu_new", "gelu"])
+@for_each("layers", [{}, {"num_layers": 3}, {"num_decoder_layers": 2}])
 def test_t5_files_mean_what_they_mean_to_the_reference(name: str, layers: dict[str, int]) -> None:
     theirs = transformers.T5Config(feed_forward_proj=name, **layers)
     ours = ModelConfig.from_hf({"model_type": "t5", "feed_forward_proj": name, **layers})

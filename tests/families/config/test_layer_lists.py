@@ -8,6 +8,7 @@ import pytest
 
 from asyncgen.errors import ModelLoadError
 from asyncgen.families.config import ModelConfig
+from tests.cases import for_each
 from tests.families.arch.families import COMMON, FAMILIES
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def read(family: str, **keys: object) -> ModelConfig:
     return ModelConfig.from_hf({key: value for key, value in given.items() if value is not ...})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "key", "entry"),
     [
         ("granite_swa", "layer_rope_theta", 5e3),
@@ -55,7 +56,7 @@ def test_a_list_of_many_layers_is_gone_through_a_few_times(
     assert stated.rounds < 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "key", "value"),
     [
         ("minimax_m2", "attn_type_list", [1, 0, 1, 1]),

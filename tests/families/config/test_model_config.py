@@ -9,6 +9,7 @@ import pytest
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
 from asyncgen.families.config import ModelConfig
+from tests.cases import for_each
 from tests.models.build import random_config
 
 TYPES = ["llama", "mistral", "qwen2", "qwen3"]
@@ -47,8 +48,8 @@ def test_missing_keys_mean_what_they_mean_in_the_reference(model_type: str) -> N
     assert ours.sliding_window == getattr(theirs, "sliding_window", None)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize(
+@for_each("model_type", TYPES)
+@for_each(
     "keys",
     [
         {"num_key_value_heads": ..., "num_attention_heads": 32, "hidden_size": 64},
@@ -121,7 +122,7 @@ def test_yarn_takes_its_original_length_from_where_it_is_written() -> None:
     assert ModelConfig.from_hf(inside).rope.original_max_position_embeddings == 32
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stated", "expected"),
     [
         ({"dtype": "bfloat16"}, "bfloat16"),
@@ -152,7 +153,7 @@ def test_an_unknown_model_type_lists_those_supported() -> None:
         ModelConfig.from_hf({})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model_type", "keys", "message"),
     [
         ("llama", {"hidden_act": "swiglu"}, r"`hidden_act` is 'swiglu': supported are silu"),

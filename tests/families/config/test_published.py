@@ -9,6 +9,7 @@ import pytest
 import asyncgen
 from asyncgen.families.config import ModelConfig, QueryScaling
 from asyncgen.families.plans.layer_plan import HeadsPlan
+from tests.cases import for_each
 
 DBRX = {
     "model_type": "dbrx",
@@ -309,7 +310,7 @@ def test_internlm_3() -> None:
     assert not config.attention_bias
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "keys", "said"),
     [
         (DBRX, {"ffn_config": {"moe_normalize_expert_weights": 2.0}}, "moe_normalize_expert"),

@@ -24,6 +24,7 @@ from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.attention.paged.torch_attention import TorchAttention
 from asyncgen.models.cuda_graphs import why_not
+from tests.cases import for_each
 from tests.doubles.varlen import varlen_attn
 from tests.models.build import random_config
 from tests.models.written_out import sinks_of, weigh_plainly
@@ -111,10 +112,10 @@ def texts_of(lengths: list[int], size: int, dtype: torch.dtype, seed: int) -> li
     return texts
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernels", ["torch", "own"])
-@pytest.mark.parametrize("heads_first", [True, False])
+@for_each("family", FAMILIES)
+@for_each("dtype", [torch.float32, torch.bfloat16])
+@for_each("kernels", ["torch", "own"])
+@for_each("heads_first", [True, False])
 def test_rows_in_any_mix_equal_the_formula(
     family: str, dtype: torch.dtype, kernels: str, heads_first: bool
 ) -> None:
@@ -200,7 +201,7 @@ def test_sinks_are_applied_to_what_a_fused_kernel_tells(
     run_packed(attention, config, texts_of([33, 5, 18], 7, torch.bfloat16, 0), 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"window": 0}, "window"),

@@ -23,6 +23,7 @@ from asyncgen.generation.config.checks import (
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import PARAMETERS, SAMPLING
 from asyncgen.generation.strategies.constraints import check_constraints
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 from tests.engine.making import request_for
 
@@ -130,7 +131,7 @@ def test_nothing_given() -> None:
     check_token_ids(GenerationConfig(), (), SIZE)
 
 
-@pytest.mark.parametrize("name", [*ONE, *EITHER])
+@for_each("name", [*ONE, *EITHER])
 def test_one_id(name: str) -> None:
     check(name, 0)
     check(name, SIZE - 1)
@@ -139,7 +140,7 @@ def test_one_id(name: str) -> None:
             check(name, bad)
 
 
-@pytest.mark.parametrize("name", [*LISTS, *EITHER])
+@for_each("name", [*LISTS, *EITHER])
 def test_several_ids(name: str) -> None:
     check(name, [0, 9])
     check(name, (3,))
@@ -148,8 +149,8 @@ def test_several_ids(name: str) -> None:
         check(name, [1, SIZE])
 
 
-@pytest.mark.parametrize("name", [*ONE, *LISTS, *EITHER])
-@pytest.mark.parametrize("value", ["a", 1.5, True, ["a"], [1.5], [False], [[1]], {}])
+@for_each("name", [*ONE, *LISTS, *EITHER])
+@for_each("value", ["a", 1.5, True, ["a"], [1.5], [False], [[1]], {}])
 def test_what_is_no_id_is_refused_also_as_a_default(name: str, value: Any) -> None:
     for is_given in (True, False):
         if value == {} and name not in ONE:
@@ -160,7 +161,7 @@ def test_what_is_no_id_is_refused_also_as_a_default(name: str, value: Any) -> No
         assert caught.value.value == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("bad_words_ids", [[1], [2, SIZE]]),
@@ -217,7 +218,7 @@ def test_a_request_names_each_id_once() -> None:
     assert request.params.config.suppress_tokens == [6]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("forced_eos_token_id", 260),
@@ -279,7 +280,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "name"), REFUSED)
+@for_each(("options", "name"), REFUSED)
 def test_refused_by_name_before_any_work(options: dict[str, Any], name: str) -> None:
     config = GenerationConfig()
     for field, value in options.items():
@@ -295,7 +296,7 @@ def test_refused_by_name_before_any_work(options: dict[str, Any], name: str) -> 
     assert model.num_forwards == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {},
@@ -330,7 +331,7 @@ def test_forms_of_words_are_bounded_by_the_beams() -> None:
         assert caught.value.parameter == "force_words_ids"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "field",
     [
         *({"logprobs": 5}, {"stop": ""}, {"seed": 1.0}, {"priority": 0.5}),

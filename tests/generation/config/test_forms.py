@@ -12,6 +12,7 @@ import transformers
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import CompileConfig, GenerationConfig
 from asyncgen.generation.config.forms import CONFIG_FILE
+from tests.cases import for_each
 from tests.generation.alike import plain
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def test_from_dict() -> None:
         GenerationConfig.from_dict({"max_new_tokens": 0})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "model_config",
     [
         transformers.LlamaConfig(eos_token_id=7, pad_token_id=None, bos_token_id=3),

@@ -15,6 +15,7 @@ import transformers
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import CompileConfig, GenerationConfig
 from asyncgen.generation.config.parameters import FIELDS, GENERATE_ARGUMENTS
+from tests.cases import for_each
 from tests.generation.alike import plain, same
 
 Reference = transformers.GenerationConfig
@@ -87,7 +88,7 @@ def test_every_field_is_annotated() -> None:
     }
 
 
-@pytest.mark.parametrize("name", VALUES)
+@for_each("name", VALUES)
 def test_each_value_alone_ends_as_in_the_reference(name: str) -> None:
     for value in VALUES[name]:
         for others in ({}, {"do_sample": True}, {"num_beams": 3}, {"use_cache": False}):
@@ -148,7 +149,7 @@ def test_update_leaves_methods_alone() -> None:
     config.validate()
 
 
-@pytest.mark.parametrize("name", [each.name for each in GENERATE_ARGUMENTS])
+@for_each("name", [each.name for each in GENERATE_ARGUMENTS])
 def test_arguments_of_generate_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"{name}.*pass it there"):
         GenerationConfig(**{name: None})

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import transformers
 
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode, generation_mode
+from tests.cases import for_each
 from tests.generation.alike import records
+
+if TYPE_CHECKING:
+    import pytest
 
 TABLE: list[tuple[dict[str, Any], bool, str]] = [
     ({}, False, "greedy_search"),
@@ -39,7 +42,7 @@ TABLE: list[tuple[dict[str, Any], bool, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "assisted", "mode"), TABLE)
+@for_each(("values", "assisted", "mode"), TABLE)
 def test_table(values: dict[str, Any], assisted: bool, mode: str) -> None:
     config = GenerationConfig(**values)
     found = generation_mode(config, object() if assisted else None)

@@ -14,6 +14,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_supported
 from asyncgen.generation.config.parameters import FIELDS, GENERATE_ARGUMENTS, PARAMETERS
 from asyncgen.generation.logits.base import kinds
+from tests.cases import for_each
 
 BY_NAME = {each.name: each for each in PARAMETERS}
 
@@ -66,7 +67,7 @@ REQUESTS: dict[str, Any] = {
 AWAITED = [field.name for field in FIELDS if field.awaits is not None]
 
 
-@pytest.mark.parametrize("name", AWAITED)
+@for_each("name", AWAITED)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_what_is_not_served_is_refused_by_name(name: str) -> None:
     config = GenerationConfig(**{name: REQUESTS[name]})

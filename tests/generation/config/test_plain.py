@@ -15,6 +15,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.parameters import FIELDS
 from asyncgen.generation.config.plain import plain, plain_values
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
+from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def test_a_configuration_keeps_plain_values(
     json.dumps(plain_values({**given, "sequence_bias": None}))
 
 
-@pytest.mark.parametrize(("given", "same"), GIVEN, ids=lambda given: next(iter(given)))
+@for_each(("given", "same"), GIVEN, ids=lambda given: next(iter(given)))
 def test_both_doors_take_them(given: dict[str, Any], same: dict[str, Any]) -> None:
     ids = torch.tensor([[1, 2, 3]])
     outputs: list[Any] = []
@@ -117,7 +118,7 @@ async def test_strings_of_digits_are_refused_on_a_stream() -> None:
                     await llm.generate([1, 2], **given)
 
 
-@pytest.mark.parametrize("name", [*_NUMBERS, *_IDS])
+@for_each("name", [*_NUMBERS, *_IDS])
 def test_strings_of_digits_are_refused_by_generate(name: str) -> None:
     given: Any = {name: "1"}
     with pytest.raises((ValueError, TypeError), match=name):

@@ -15,6 +15,7 @@ from asyncgen.generation.config.checks import check_config, check_values
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, PARAMETERS
 from asyncgen.generation.config.rules import MOST_ROWS, MOST_STOP_CHARACTERS, Documented, Range
 from asyncgen.text.tokenizer import Tokenizer
+from tests.cases import for_each
 
 
 def _range_of(rule: Any) -> Range | None:
@@ -38,7 +39,7 @@ def test_the_numbers_are_all_there() -> None:
         assert name in _NUMBERS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "said"),
     [
         ([], "a dict"),
@@ -62,8 +63,8 @@ def test_no_argument_of_a_rendering_is_a_variable() -> None:
     check_values({"chat_template_kwargs": {"enable_thinking": False, "bos_token": "<s>"}})
 
 
-@pytest.mark.parametrize("name", [*_NUMBERS, "eos_token_id"])
-@pytest.mark.parametrize("value", [True, "x", float("nan"), float("inf"), [1.5], {}])
+@for_each("name", [*_NUMBERS, "eos_token_id"])
+@for_each("value", [True, "x", float("nan"), float("inf"), [1.5], {}])
 def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         check_values({name: value})
@@ -75,7 +76,7 @@ def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
             check_config(SimpleNamespace(**{name: value}), ())
 
 
-@pytest.mark.parametrize("name", [*_NUMBERS, "eos_token_id"])
+@for_each("name", [*_NUMBERS, "eos_token_id"])
 def test_what_is_below_the_range_is_refused(name: str) -> None:
     rule = _range_of(BY_NAME[name].rule)
     if rule is not None and rule.low is None:
@@ -85,7 +86,7 @@ def test_what_is_below_the_range_is_refused(name: str) -> None:
         check_values({name: -31})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "passes"),
     [
         ("top_p", 0, True),
@@ -120,8 +121,8 @@ def test_bounds(name: str, value: Any, passes: bool) -> None:
             check_values({name: value})
 
 
-@pytest.mark.parametrize("name", _NUMBERS)
-@pytest.mark.parametrize("bits", [63, 64, 1300, 16000], ids=lambda bits: f"{bits} bits")
+@for_each("name", _NUMBERS)
+@for_each("bits", [63, 64, 1300, 16000], ids=lambda bits: f"{bits} bits")
 def test_numbers_beyond_a_word_are_refused_by_name(name: str, bits: int) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         check_values({name: 1 << bits})
@@ -132,15 +133,15 @@ def test_numbers_beyond_a_word_are_refused_by_name(name: str, bits: int) -> None
 _TYPED = [*_SWITCHES, "early_stopping", "min_p", "top_h", "diversity_penalty", "penalty_alpha"]
 
 
-@pytest.mark.parametrize("name", [*_TYPED, "pad_token_id"])
-@pytest.mark.parametrize("value", ["false", "", [], [[1]], {"a": 1}, float("nan"), object()])
+@for_each("name", [*_TYPED, "pad_token_id"])
+@for_each("value", ["false", "", [], [[1]], {"a": 1}, float("nan"), object()])
 def test_a_value_of_another_type_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         check_values({name: value})
     assert (caught.value.parameter, caught.value.value) == (name, value)
 
 
-@pytest.mark.parametrize("name", [*_TYPED, "pad_token_id"])
+@for_each("name", [*_TYPED, "pad_token_id"])
 def test_a_switch_is_no_number_and_a_number_no_switch(name: str) -> None:
     is_switch = name in {*_SWITCHES, "early_stopping"}
     switches, numbers = (True, False), (0, 1)
@@ -156,8 +157,8 @@ def test_types_that_pass() -> None:
     check_values({"early_stopping": "never", "min_p": 0.5, "pad_token_id": torch.tensor(3)})
 
 
-@pytest.mark.parametrize("name", ["stop", "stop_strings"])
-@pytest.mark.parametrize("value", [0, 1.5, True, {"a": 1}, "", [""], ["a", 1]])
+@for_each("name", ["stop", "stop_strings"])
+@for_each("value", [0, 1.5, True, {"a": 1}, "", [""], ["a", 1]])
 def test_stop_strings_are_strings(name: str, value: object) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         check_values({name: value})
@@ -190,7 +191,7 @@ def test_callables() -> None:
         assert caught.value.parameter == "logits_processor"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "words"),
     [
         (Range(), "a finite number"),

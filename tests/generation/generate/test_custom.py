@@ -15,6 +15,7 @@ from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.step import Step
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.load_model import load_model
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.hub import Repository, StandInHub
@@ -140,8 +141,8 @@ def test_a_callable_gets_prepared_inputs() -> None:
     assert seen["use_cache"] is True
 
 
-@pytest.mark.parametrize("method", [by_steps, at_once, silent])
-@pytest.mark.parametrize("eos_bias", [-1e4, 3.0])
+@for_each("method", [by_steps, at_once, silent])
+@for_each("eos_bias", [-1e4, 3.0])
 def test_each_way_to_write_it_is_greedy(method: Any, eos_bias: float) -> None:
     model = TableModel(eos_bias=eos_bias, seed=5)
     recorder = Recorder()
@@ -184,7 +185,7 @@ def test_the_older_spelling() -> None:
     assert found.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "named"),
     [
         ({"custom_generate": 3}, "custom_generate"),
@@ -289,7 +290,7 @@ def make(model: Any) -> AsyncLLM:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("method", [by_steps, at_once, silent])
+@for_each("method", [by_steps, at_once, silent])
 async def test_a_stream_of_each(method: Any) -> None:
     model = TableModel(eos_bias=3.0, seed=5)
     expected = greedy_ids(model, IDS[0].tolist(), 12)
@@ -419,7 +420,7 @@ def generate(model, input_ids, generation_config, streamer, stopping_criteria, *
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
+@for_each(
     ("options", "named"),
     [
         ({"custom_generate": "owner/name"}, "trust_remote_code"),

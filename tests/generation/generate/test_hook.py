@@ -13,6 +13,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.hook import is_overridden
+from tests.cases import for_each
 from tests.parity import test_seq2seq
 from tests.parity.test_generate import _models
 from tests.parity.test_inputs import INSIDE, both, embedded, same_insides
@@ -81,7 +82,7 @@ def pair(tmp_path_factory: Any) -> tuple[Any, Any, Seen, Seen]:
     return hooked(theirs, one), hooked(ours, other), one, other
 
 
-@pytest.mark.parametrize("number", range(len(CALLS)))
+@for_each("number", range(len(CALLS)))
 def test_every_step_asks_the_hook(pair: Any, number: int) -> None:
     theirs, ours, expected_seen, seen = pair
     call = NEW | CALLS[number]

@@ -13,6 +13,7 @@ from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from streamers import BaseStreamer
+from tests.cases import for_each
 from tests.doubles.models import EOS, TableModel
 
 PROMPT = torch.tensor([[5, 6, 7]])
@@ -127,7 +128,7 @@ def test_bos_stands_in_for_a_missing_prompt() -> None:
         TableModel().generate(max_new_tokens=2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"max_new_token": 3}, "max_new_token"),
@@ -145,7 +146,7 @@ def test_bad_arguments_are_errors_before_any_work(arguments: dict[str, Any], mes
     assert model.num_forwards == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     [torch.tensor([5, 6]), torch.zeros(1, 0, dtype=torch.int64), torch.tensor([[0.5]]),
      torch.tensor([[-1]]), torch.tensor([[100_000]])],

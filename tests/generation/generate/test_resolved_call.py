@@ -12,6 +12,7 @@ from asyncgen.cache.sliding import HybridCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.resolved_call import eos_ids, make_cache
+from tests.cases import for_each
 from tests.doubles.models import EOS, PAD, TableModel
 from tests.generation.strategies.plans import plan_of
 
@@ -26,7 +27,7 @@ def test_ids_become_int64_and_the_mask_bool() -> None:
     assert plan.pad_token_id == PAD
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "kind"),
     [
         (None, DynamicCache),

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 
 PROMPTS = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -22,8 +23,8 @@ def theirs() -> Any:
     return transformers.LlamaForCausalLM(config)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize(
+@for_each("normalize", [False, True])
+@for_each(
     "options",
     [
         {},
@@ -45,8 +46,8 @@ def test_like_the_reference(theirs: Any, options: dict[str, Any], normalize: boo
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("penalty", [1.0, 0.0, 2.0])
-@pytest.mark.parametrize(
+@for_each("penalty", [1.0, 0.0, 2.0])
+@for_each(
     "options", [{}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {"force_words_ids": [[9]]}]
 )
 def test_they_add_up_to_the_scores_of_the_sequences(

@@ -16,6 +16,7 @@ from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
 from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
+from tests.cases import for_each
 from tests.doubles.strategies import tiny_model
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def test_every_processor_is_here() -> None:
     assert not missing, f"add {sorted(missing)} to MAKERS"
 
 
-@pytest.mark.parametrize("name", MADE)
+@for_each("name", MADE)
 def test_the_scores_of_the_caller_stay(name: str) -> None:
     ids, scores = states(ROWS)
     processor = MADE[name](ROWS)
@@ -163,9 +164,7 @@ class _Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    "name", sorted(MADE.keys() - BATCH_LOOPS - {"ClassifierFreeGuidanceLogitsProcessor"})
-)
+@for_each("name", sorted(MADE.keys() - BATCH_LOOPS - {"ClassifierFreeGuidanceLogitsProcessor"}))
 def test_more_rows_cost_no_more_operations(name: str) -> None:
     calls = []
     for rows in (2, 8):

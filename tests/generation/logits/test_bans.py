@@ -12,6 +12,7 @@ from transformers.generation import logits_process as reference
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import bans
+from tests.cases import for_each
 from tests.generation.logits.against import Case, assert_agrees, assert_same, cases
 
 words = st.lists(st.integers(0, 5), min_size=1, max_size=4)
@@ -65,7 +66,7 @@ def test_whole_scores(case: Case) -> None:
     assert_agrees(bans.LogitNormalization(), reference.LogitNormalization(), case)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "table",
     [[], {}, None, "ab", [[1, 1.0]], [[[1], 1]], [[[-1], 1.0]], [[["a"], 1.0]], [[(1,), 1.0]]]
     + [{1: 1.0}, {(): 1.0}, {(-1,): 1.0}, {(1,): 1}, {(1,): "x"}, [[[], 1.0]], [[[1], 1.0, 2.0]]],
@@ -75,9 +76,7 @@ def test_bad_bias_tables(table: Any) -> None:
         bans.SequenceBiasLogitsProcessor(table)
 
 
-@pytest.mark.parametrize(
-    "bad", [[], {}, None, "ab", [1], [[-1]], [["a"]], [[1.5]], [(1, 2)], [[]], [[1], []]]
-)
+@for_each("bad", [[], {}, None, "ab", [1], [[-1]], [["a"]], [[1.5]], [(1, 2)], [[]], [[1], []]])
 def test_bad_bad_words(bad: Any) -> None:
     with pytest.raises(InvalidRequestError, match="bad_words_ids"):
         bans.NoBadWordsLogitsProcessor(bad)

@@ -32,6 +32,7 @@ from asyncgen.generation.logits.surprise import (
     TopHLogitsWarper,
     TypicalLogitsWarper,
 )
+from tests.cases import for_each
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for, sequence_of
 
@@ -94,7 +95,7 @@ def test_every_form_is_looked_at() -> None:
     assert left == {ForcedBOSTokenLogitsProcessor}
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: next(iter(setting)))
+@for_each("setting", SETTINGS, ids=lambda setting: next(iter(setting)))
 def test_a_form_is_the_processor_and_leaves_the_neighbours(setting: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, VOCABULARY, generator=generator)
@@ -145,7 +146,7 @@ def test_a_row_whose_decay_overflows_fails_alone() -> None:
     assert torch.equal(scores.values[1:], alone)
 
 
-@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+@for_each("kind", MAKERS, ids=lambda kind: kind.__name__)
 def test_columns_are_as_good_as_numbers(kind: Any) -> None:
     @settings(max_examples=25, deadline=None)
     @given(

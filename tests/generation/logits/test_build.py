@@ -16,6 +16,7 @@ from asyncgen.generation.logits.base import Guidance, LogitsProcessor, LogitsPro
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
+from tests.cases import for_each
 
 ON: dict[str, list[Any]] = {
     "guidance_scale": [1.0, 1.5],
@@ -174,7 +175,7 @@ def test_filters_of_the_user_compose_with_those_of_the_configuration() -> None:
     assert built(torch.zeros(1, 1), torch.ones(1, 3)).tolist() == [[4.0] * 3]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "name"),
     [
         ({"guidance_scale": 1.5}, "guidance_scale"),

@@ -13,6 +13,7 @@ from asyncgen.generation.logits.bans import SuppressTokensLogitsProcessor
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
 from asyncgen.generation.logits.filters import MinPLogitsWarper, TemperatureLogitsWarper
+from tests.cases import for_each
 
 IDS, SCORES = torch.ones(2, 3, dtype=torch.int64), torch.arange(10.0).view(2, 5)
 HARMLESS = TemperatureLogitsWarper(0.5)
@@ -39,9 +40,9 @@ class Breaking(LogitsProcessor):
         return scores
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("how", ["row", "vocabulary", "none", "nan", "banned"])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@for_each("in_place", [False, True])
+@for_each("how", ["row", "vocabulary", "none", "nan", "banned"])
+@for_each("place", [0, 1, 2])
 def test_a_processor_of_the_user_is_named_at_once(how: str, in_place: bool, place: int) -> None:
     processors = CheckedProcessors([HARMLESS, MinPLogitsWarper(0.1)])
     processors.insert(place, Breaking(how, in_place))

@@ -9,6 +9,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
+from tests.cases import for_each
 
 
 def test_every_beam_of_an_earlier_group_counts() -> None:
@@ -28,7 +29,7 @@ def test_every_beam_of_an_earlier_group_counts() -> None:
     torch.testing.assert_close(processor(ids, scores, taken, 2), expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "name"),
     [
         ((0.0, 4, 2), "diversity_penalty"),

@@ -10,6 +10,7 @@ from transformers.generation import logits_process as reference
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import filters
+from tests.cases import for_each
 from tests.generation.logits.against import Case, assert_agrees, assert_same, by_row, cases
 
 probabilities = st.floats(0.01, 0.99)
@@ -43,15 +44,15 @@ def test_min_p(case: Case, p: float, least: int) -> None:
     assert_agrees(ours, reference.MinPLogitsWarper(p, min_tokens_to_keep=least), case)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 64, 65, 128])
+@for_each("k", [1, 2, 3, 64, 65, 128])
 def test_top_k_keeps_ties(k: int) -> None:
     scores = torch.arange(2048).div(4, rounding_mode="floor").float()[None]
     ours = filters.TopKLogitsWarper(k)(torch.zeros(1, 1), scores)
     assert_same(ours, reference.TopKLogitsWarper(k)(None, scores.clone()))
 
 
-@pytest.mark.parametrize("p", [0.05, 0.1, 0.3, 0.5, 0.9, 0.999, 1.0])
-@pytest.mark.parametrize("size", [10, 2048])
+@for_each("p", [0.05, 0.1, 0.3, 0.5, 0.9, 0.999, 1.0])
+@for_each("size", [10, 2048])
 def test_top_p_orders_ties_as_a_full_sort_does(p: float, size: int) -> None:
     level = torch.arange(size).remainder(5).float()[None]
     for scores in (torch.zeros(1, size), level, level * 8):
@@ -116,7 +117,7 @@ def test_another_filter_value() -> None:
         assert_agrees(ours, theirs, (torch.zeros(2, 1), scores))
 
 
-@pytest.mark.parametrize("temperature", [0, 0.0, -1.0, 2, "a", None, True, float("nan")])
+@for_each("temperature", [0, 0.0, -1.0, 2, "a", None, True, float("nan")])
 def test_bad_temperature(temperature: float) -> None:
     with pytest.raises(InvalidRequestError, match="temperature.*float above 0"):
         filters.TemperatureLogitsWarper(temperature)

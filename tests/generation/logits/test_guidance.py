@@ -17,6 +17,7 @@ from asyncgen.generation.logits.guidance import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
     guide,
 )
+from tests.cases import for_each
 from tests.generation.logits.against import assert_agrees, assert_same
 
 
@@ -51,9 +52,9 @@ def model() -> Any:
     return transformers.LlamaForCausalLM(config).eval()
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("negative", ["none", "plain", "padded", "right padded"])
-@pytest.mark.parametrize("scale", [0, 0.5, 1, 1.5, 3.0, -1.0])
+@for_each("use_cache", [True, False])
+@for_each("negative", ["none", "plain", "padded", "right padded"])
+@for_each("scale", [0, 0.5, 1, 1.5, 3.0, -1.0])
 def test_unbatched(model: Any, use_cache: bool, negative: str, scale: float) -> None:
     torch.manual_seed(1)
     ids, mask = None, None
@@ -94,7 +95,7 @@ def test_with_a_cache_a_step_reads_one_token() -> None:
     assert lengths == [5, 1, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, "a", None, float("nan")])
+@for_each("scale", [1.0, 0.5, "a", None, float("nan")])
 def test_bad_batched_scale(scale: float) -> None:
     with pytest.raises(InvalidRequestError, match="guidance_scale"):
         ClassifierFreeGuidanceLogitsProcessor(scale)

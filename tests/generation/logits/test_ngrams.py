@@ -20,6 +20,7 @@ from asyncgen.generation.logits.ngrams import (
     NoRepeatNGramLogitsProcessor,
     ban_tokens,
 )
+from tests.cases import for_each
 from tests.generation.logits.against import Case, assert_agrees, assert_same, cases
 
 tokens = st.lists(st.integers(0, 3), max_size=30)
@@ -112,10 +113,8 @@ class _Touched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-@pytest.mark.parametrize(
-    "field", ["no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "repetition_penalty"]
-)
-@pytest.mark.parametrize("drafts", [False, True])
+@for_each("field", ["no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "repetition_penalty"])
+@for_each("drafts", [False, True])
 def test_a_token_of_a_request_costs_the_same_however_long_it_is(field: str, drafts: bool) -> None:
     (processor,) = build_logits_processors(
         GenerationConfig(**{field: 1.2 if field == "repetition_penalty" else 3}),

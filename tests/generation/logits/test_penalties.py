@@ -20,6 +20,7 @@ from asyncgen.generation.logits.penalties import (
     penalize_presence,
     penalize_repetition,
 )
+from tests.cases import for_each
 from tests.generation.logits.against import Case, assert_agrees, assert_same, cases
 
 
@@ -43,7 +44,7 @@ def test_a_parameter_per_row_is_that_row_alone() -> None:
     assert torch.equal(rows[1], scores[1:2])
 
 
-@pytest.mark.parametrize("penalty", [0, 0.0, -1.0, 2, "a", None])
+@for_each("penalty", [0, 0.0, -1.0, 2, "a", None])
 def test_bad_penalty(penalty: float) -> None:
     with pytest.raises(InvalidRequestError, match="penalty"):
         RepetitionPenaltyLogitsProcessor(penalty)
@@ -114,9 +115,7 @@ def test_a_count_penalty_per_row_is_that_row_alone(function: Any) -> None:
     assert torch.equal(rows[0], scores[:1])
 
 
-@pytest.mark.parametrize(
-    "arguments", [("a",), (None,), (float("nan"),), (float("inf"),), (True,), (1.0, -1)]
-)
+@for_each("arguments", [("a",), (None,), (float("nan"),), (float("inf"),), (True,), (1.0, -1)])
 def test_bad_count_penalty(arguments: Any) -> None:
     with pytest.raises(InvalidRequestError):
         PresencePenaltyLogitsProcessor(*arguments)

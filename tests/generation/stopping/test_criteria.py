@@ -28,6 +28,7 @@ from asyncgen.generation.stopping.criteria import (
     build_stopping_criteria,
     validate_stopping_criteria,
 )
+from tests.cases import for_each
 from tests.generation.alike import records
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -47,7 +48,7 @@ def test_length_and_end_token(batch: int, limit: int, eos: list[int]) -> None:
             assert torch.equal(found, theirs(ids, None))
 
 
-@pytest.mark.parametrize("eos", [3, [3], torch.tensor(3), torch.tensor([3]), torch.tensor([[3]])])
+@for_each("eos", [3, [3], torch.tensor(3), torch.tensor([3]), torch.tensor([[3]])])
 def test_forms_of_the_end_token(eos: Any) -> None:
     criterion = EosTokenCriteria(eos)
     assert criterion(IDS, None).tolist() == [True, False]

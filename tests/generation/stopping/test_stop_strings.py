@@ -15,6 +15,7 @@ from transformers.generation import stopping_criteria as reference
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.stopping.criteria import StopStringCriteria
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher, TokenBytes
+from tests.cases import for_each
 
 CORPUS = ["the stop stopper topper stopped opera steep step pots naïve café 日本語 🦊 abcdef"] * 30
 
@@ -105,8 +106,8 @@ def test_special_tokens_count_as_text() -> None:
     assert not criterion(torch.tensor([ids[:-1]]), None).item()
 
 
-@pytest.mark.parametrize("kind", [byte_level, byte_fallback])
-@pytest.mark.parametrize("stop", ["é", "語", "本語", "🦊", "🦊!", "x🦊"])
+@for_each("kind", [byte_level, byte_fallback])
+@for_each("stop", ["é", "語", "本語", "🦊", "🦊!", "x🦊"])
 def test_characters_spread_over_tokens(kind: Any, stop: str) -> None:
     tokenizer = kind()
     vocabulary = tokenizer.get_vocab()
@@ -166,7 +167,7 @@ def test_tokens_are_worked_out_once() -> None:
     assert len(calls) == once <= ids.numel() + 1
 
 
-@pytest.mark.parametrize("stops", [[], "", [""], ["a", ""], [3]])
+@for_each("stops", [[], "", [""], ["a", ""], [3]])
 def test_bad_stop_strings(stops: Any) -> None:
     with pytest.raises(InvalidRequestError, match="stop_strings"):
         StopStringCriteria(byte_level(), stops)

@@ -12,6 +12,7 @@ from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import MaxTimeCriteria
 from asyncgen.generation.strategies.beam import beam_rules, beam_search
 from asyncgen.generation.strategies.token_by_token import greedy
+from tests.cases import for_each
 from tests.doubles.models import EOS, PAD, TableModel
 from tests.generation.strategies.laws import Recorder, check_interrupted, check_stream
 from tests.generation.strategies.plans import plan_of
@@ -41,8 +42,8 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("options", OPTIONS)
+@for_each("seed", range(6))
+@for_each("options", OPTIONS)
 def test_the_stream_joins_to_the_result_and_cancels_to_a_prefix(
     seed: int, options: dict[str, Any]
 ) -> None:
@@ -79,7 +80,7 @@ def test_a_hypothesis_that_ended_early_wins_and_is_streamed() -> None:
     assert early >= 3
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_one_beam_is_greedy(seed: int) -> None:
     model = TableModel(seed=seed, eos_bias=3.0)
     fields = {"num_beams": 1, "early_stopping": True}

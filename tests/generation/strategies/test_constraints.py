@@ -17,6 +17,7 @@ from asyncgen.generation.strategies.constraints import (
     PhrasalConstraint,
     constraints_of,
 )
+from tests.cases import for_each
 
 IDS = st.integers(0, 4)
 PHRASES = st.lists(IDS, min_size=1, max_size=3).map(PhrasalConstraint)
@@ -95,13 +96,13 @@ def test_copies(constraint: Constraint, steps: int) -> None:
     assert constraint.remaining() == left
 
 
-@pytest.mark.parametrize("ids", [[], [-1], "a", [[1]], [1.0], (1, 2), [True], None])
+@for_each("ids", [[], [-1], "a", [[1]], [1.0], (1, 2), [True], None])
 def test_phrases_that_are_none(ids: Any) -> None:
     with pytest.raises(InvalidRequestError, match="token_ids"):
         PhrasalConstraint(ids)
 
 
-@pytest.mark.parametrize("ids", [[], [1], [[]], [[-1]], [[1], [1]], [[1, 2], [1, 2, 3]], "a"])
+@for_each("ids", [[], [1], [[]], [[-1]], [[1], [1]], [[1, 2], [1, 2, 3]], "a"])
 def test_alternatives_that_are_none(ids: Any) -> None:
     with pytest.raises(InvalidRequestError, match="nested_token_ids"):
         DisjunctiveConstraint(ids)

@@ -11,6 +11,7 @@ from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.contrastive import check_contrastive, contrastive
+from tests.cases import for_each
 from tests.doubles.models import EOS, PAD, TableModel
 from tests.generation.strategies.old import cases, check_inside, generate, model_of
 from tests.generation.strategies.plans import plan_of
@@ -19,9 +20,9 @@ PROMPT = [[5, 9, 11, 4, 7]]
 SEARCH: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4}
 
 
-@pytest.mark.parametrize("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
-@pytest.mark.parametrize("chunk", [None, 2])
-@pytest.mark.parametrize("low_memory", [False, True])
+@for_each("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
+@for_each("chunk", [None, 2])
+@for_each("low_memory", [False, True])
 def test_tokens_and_scores_are_those_of_the_reference(
     case: dict[str, Any], chunk: int | None, low_memory: bool
 ) -> None:
@@ -32,8 +33,8 @@ def test_tokens_and_scores_are_those_of_the_reference(
         assert highest == pytest.approx(case[f"highest_{name}"], abs=2e-4)
 
 
-@pytest.mark.parametrize("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
-@pytest.mark.parametrize("low_memory", [False, True])
+@for_each("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
+@for_each("low_memory", [False, True])
 def test_what_goes_on_inside_is_that_of_the_settled_tokens(
     case: dict[str, Any], low_memory: bool
 ) -> None:
@@ -101,7 +102,7 @@ def test_closed_at_any_step_leaves_a_prefix(low_memory: bool) -> None:
         assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "fields"),
     [
         ("use_cache", {"use_cache": False}),

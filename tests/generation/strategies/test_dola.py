@@ -9,11 +9,12 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.dola import early_layers
+from tests.cases import for_each
 from tests.generation.strategies.old import cases, check_inside, generate, model_of
 
 
-@pytest.mark.parametrize("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
-@pytest.mark.parametrize("chunk", [None, 2])
+@for_each("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
+@for_each("chunk", [None, 2])
 def test_tokens_and_scores_are_those_of_the_reference(
     case: dict[str, Any], chunk: int | None
 ) -> None:
@@ -24,14 +25,14 @@ def test_tokens_and_scores_are_those_of_the_reference(
         assert highest == pytest.approx(case[f"highest_{name}"], abs=2e-4)
 
 
-@pytest.mark.parametrize("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
+@for_each("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
 def test_what_goes_on_inside_is_the_same(case: dict[str, Any]) -> None:
     found = generate(case, output_hidden_states=True, output_attentions=True)
     assert found.sequences.tolist() == case["sequences"]
     check_inside(found, case)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "layers", "tied", "expected"),
     [
         ("low", 32, False, list(range(0, 16, 2))),
@@ -49,7 +50,7 @@ def test_the_documented_layers(wanted: Any, layers: int, tied: bool, expected: l
     assert early_layers(wanted, layers, tied=tied) == expected
 
 
-@pytest.mark.parametrize("wanted", ["middle", [4], [-1], [], [True], 2, ["low"]])
+@for_each("wanted", ["middle", [4], [-1], [], [True], 2, ["low"]])
 def test_layers_that_there_are_not(wanted: Any) -> None:
     with pytest.raises(InvalidRequestError, match="dola_layers"):
         model_of(0).generate(torch.tensor([[5, 9]]), dola_layers=wanted)

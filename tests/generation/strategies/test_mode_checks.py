@@ -12,6 +12,7 @@ from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 
 CASES: list[tuple[GenerationMode, dict[str, Any], str]] = [
@@ -37,6 +38,6 @@ def test_an_unknown_helper_is_looked_at_later() -> None:
     check_mode(GenerationMode.ASSISTED_GENERATION, on)
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode))
+@for_each("mode", list(GenerationMode))
 def test_every_mode_has_a_strategy(mode: GenerationMode) -> None:
     assert strategy_for(mode) is STRATEGIES[mode]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cases import for_each
 from tests.doubles.models import EOS, TableModel
 from tests.generation.strategies.laws import check_interrupted, check_stream
 
@@ -22,8 +23,8 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("options", OPTIONS)
+@for_each("seed", range(4))
+@for_each("options", OPTIONS)
 def test_the_stream_joins_to_the_result_and_cancels_to_a_prefix(
     seed: int, options: dict[str, Any]
 ) -> None:
@@ -36,7 +37,7 @@ def test_cancelled_between_any_two_steps(options: dict[str, Any]) -> None:
     check_interrupted(TableModel(seed=4, eos_bias=2.0), PROMPT, {"max_new_tokens": 9, **options})
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_words_are_there(seed: int) -> None:
     model = TableModel(seed=seed, eos_bias=2.0)
     words: list[Any] = [[70, 71], [[80], [81, 82]]]
@@ -60,7 +61,7 @@ def test_groups_begin_apart() -> None:
     assert len({row[3] for row in together.tolist()}) < 3
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@for_each("options", OPTIONS)
 def test_beam_indices_lead_back_to_the_tokens(options: dict[str, Any]) -> None:
     model = TableModel(seed=2, eos_bias=2.0)
     found: Any = model.generate(

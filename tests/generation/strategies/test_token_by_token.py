@@ -14,6 +14,7 @@ from asyncgen.generation.strategies.token_by_token import (
     require_finite,
     sample,
 )
+from tests.cases import for_each
 from tests.doubles.models import PAD, TableModel
 from tests.generation.strategies.plans import plan_of
 
@@ -36,7 +37,7 @@ def test_steps_joined_are_the_outcome() -> None:
     assert len(settled) == 9
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 6, 7, 100, None])
+@for_each("chunk", [1, 2, 3, 6, 7, 100, None])
 def test_chunks_change_nothing_but_the_number_of_steps(chunk: int | None) -> None:
     whole = list(greedy(plan_of(TableModel(), PROMPT, new_tokens=4)))
     model = TableModel()

@@ -13,6 +13,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.strategies.step import Proposal
 from asyncgen.generation.strategies.token_by_token import TorchDraw
 from asyncgen.generation.strategies.verify import verify
+from tests.cases import for_each
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
 
@@ -43,9 +44,9 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("kind", ["torch", "hash"])
-@pytest.mark.parametrize("sharpness", [0.5, 3.0])
-@pytest.mark.parametrize("with_scores", [True, False])
+@for_each("kind", ["torch", "hash"])
+@for_each("sharpness", [0.5, 3.0])
+@for_each("with_scores", [True, False])
 def test_sampled_tokens_have_the_models_distribution(
     kind: str, sharpness: float, with_scores: bool
 ) -> None:

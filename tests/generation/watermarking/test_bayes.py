@@ -15,6 +15,7 @@ from asyncgen.generation.watermarking.bayes import (
     BayesianDetectorModel,
     BayesianWatermarkDetectorModelOutput,
 )
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +38,7 @@ def models(seed: int) -> tuple[BayesianDetectorModel, Any]:
     return ours, theirs
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_posterior_loss_and_gradients(seed: int) -> None:
     ours, theirs = models(seed)
     g_values, mask = torch.randint(0, 2, (4, 9, DEPTH)), torch.randint(0, 2, (4, 9))

@@ -20,6 +20,7 @@ from asyncgen.generation.watermarking.synthid import (
     SynthIDTextWatermarkingConfig,
     SynthIDTextWatermarkLogitsProcessor,
 )
+from tests.cases import for_each
 
 PAIRS: list[tuple[Any, Any, dict[str, Any]]] = [
     (WatermarkingConfig, transformers.WatermarkingConfig, {"bias": 1.5, "context_width": 2}),
@@ -67,7 +68,7 @@ def test_refused_by_both(values: dict[str, Any]) -> None:
         GenerationConfig(watermarking_config=values)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "name"),
     [
         (WatermarkingConfig(greenlist_ratio=0.0), "greenlist_ratio"),

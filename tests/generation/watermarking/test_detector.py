@@ -21,6 +21,7 @@ from asyncgen.generation.watermarking.detector import (
     WatermarkDetectorOutput,
 )
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
+from tests.cases import for_each
 from tests.generation.watermarking.test_synthid import both
 
 MODEL = transformers.LlamaConfig(vocab_size=50, bos_token_id=1, eos_token_id=2)
@@ -60,7 +61,7 @@ def test_every_output(
     assert numpy.array_equal(prediction, theirs(ids, threshold))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ids", "match"),
     [
         (torch.tensor([[1, 5, 6, 7], [5, 5, 6, 7]]), "beginning-of-sequence"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor, favour
+from tests.cases import for_each
 from tests.generation.logits.against import assert_agrees, assert_same
 
 KEYS = [0, 7, 15485863, 2**40 + 1, 2**62 + 12345]
@@ -63,7 +64,7 @@ def test_global_random_numbers_are_left_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         {"vocab_size": 0},

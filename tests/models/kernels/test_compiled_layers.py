@@ -13,6 +13,7 @@ from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import make_scaler
+from tests.cases import for_each
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, block_by_block, make_rows, num_groups, packed
 
@@ -30,8 +31,8 @@ DTYPES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("variant", ["llama", "mistral", "qwen2", "qwen3"])
+@for_each("dtype", DTYPES)
+@for_each("variant", ["llama", "mistral", "qwen2", "qwen3"])
 def test_one_call_computes_what_the_operators_compute(variant: str, dtype: torch.dtype) -> None:
     model_type, overrides = VARIANTS[variant]
     core = random_model(random_config(model_type, **overrides), seed=3, dtype=dtype)

@@ -15,6 +15,7 @@ from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import Scaler, make_centring, make_scaler
 from asyncgen.models.kernels.products import choose_kernel
 from asyncgen.models.kernels.rope import _turn, turner
+from tests.cases import for_each
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
 pytestmark = pytest.mark.skipif(
@@ -27,8 +28,8 @@ def drawn(outputs: int = 70, inputs: int = 300) -> tuple[torch.Tensor, torch.Ten
     return (torch.randn(outputs, inputs) / 8).half(), torch.randn(outputs).half()
 
 
-@pytest.mark.parametrize("rows", [1, 3, 40])
-@pytest.mark.parametrize("inputs", [1, 17, 255, 256, 257, 300, 700])
+@for_each("rows", [1, 3, 40])
+@for_each("inputs", [1, 17, 255, 256, 257, 300, 700])
 def test_products_are_rounded_once(rows: int, inputs: int) -> None:
     weight, bias = drawn(inputs=inputs)
     kernel = choose_kernel(weight, bias)

@@ -15,6 +15,7 @@ from asyncgen import native
 from asyncgen.models.kernels import native_linear
 from asyncgen.models.kernels.native_linear import ACTIVATED, GATES, NativeKernel, widens
 from asyncgen.models.kernels.norm import make_scaler
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,9 +32,9 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), expected, atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("out", "into"), SIZES)
-@pytest.mark.parametrize("rows", [1, 2, 11, 12, 13, 16, 17, 32, 33, 70, 300])
+@for_each("dtype", DTYPES)
+@for_each(("out", "into"), SIZES)
+@for_each("rows", [1, 2, 11, 12, 13, 16, 17, 32, 33, 70, 300])
 def test_products(out: int, into: int, rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(rows)
     weight = (torch.randn(out, into) / into**0.5).to(dtype)
@@ -49,8 +50,8 @@ def test_products(out: int, into: int, rows: int, dtype: torch.dtype) -> None:
     assert torch.equal(plain.dense(), weight)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 15, 16, 17, 80])
+@for_each("dtype", DTYPES)
+@for_each("width", [1, 15, 16, 17, 80])
 def test_gates(width: int, dtype: torch.dtype) -> None:
     weight = (torch.randn(2 * width, 64) / 4).to(dtype)
     bias = torch.randn(2 * width).to(dtype)
@@ -77,8 +78,8 @@ def test_the_formulas_are_of_all_activations() -> None:
     assert tuple(ACTS) == ACTIVATED
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ACTIVATED)
+@for_each("dtype", DTYPES)
+@for_each("activation", ACTIVATED)
 def test_a_product_comes_with_its_activation(activation: str, dtype: torch.dtype) -> None:
     weight = (torch.randn(70, 64) / 4).to(dtype)
     bias = torch.randn(70).to(dtype)
@@ -103,13 +104,13 @@ def test_other_activations_are_refused(is_gated: bool) -> None:
         NativeKernel(torch.randn(64, 32), None, is_gated, activation="clamped")
 
 
-@pytest.mark.parametrize("activation", ACTIVATED)
+@for_each("activation", ACTIVATED)
 def test_what_is_no_number_stays_so_behind_an_activation(activation: str) -> None:
     kernel = NativeKernel(torch.ones(1, 1), None, activation=activation)
     assert kernel.product(torch.full((1, 1), torch.nan)).isnan().all()
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 1e-30, -80.0, -120.0, 80.0, 120.0, 1e30, -1e30])
+@for_each("value", [0.0, -0.0, 1e-30, -80.0, -120.0, 80.0, 120.0, 1e30, -1e30])
 def test_silu_of_any_size(value: float) -> None:
     kernel = NativeKernel(torch.ones(2, 32), None, True)
     x = torch.full((1, 32), value / 32)
@@ -135,7 +136,7 @@ def test_a_row_is_the_same_in_any_company(
             assert torch.equal(kernel.product(x[part]), together[part])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@for_each("dtype", DTYPES)
 def test_what_is_not_a_number_stays_in_its_row(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), None)
     x = torch.randn(20, 64).to(dtype)
@@ -193,7 +194,7 @@ def test_rows_that_do_not_fit_are_refused(x: torch.Tensor) -> None:
         make_scaler(torch.ones(64), 64, 1e-6).into(x, torch.empty(3, 64))
 
 
-@pytest.mark.parametrize("inputs", [1, 15, 31, 33, 48, 688])
+@for_each("inputs", [1, 15, 31, 33, 48, 688])
 def test_nothing_is_read_behind_a_row(inputs: int) -> None:
     weight = torch.randn(40, inputs).bfloat16()
     wide = torch.full((20, inputs + 40), torch.nan).bfloat16()

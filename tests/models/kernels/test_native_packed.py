@@ -15,6 +15,7 @@ from asyncgen.models.kernels.native_packed import (
     supports_packed,
 )
 from asyncgen.models.kernels.packed_weight import SIGNED, UNSIGNED, PackedWeight
+from tests.cases import for_each
 
 pytestmark = pytest.mark.skipif(
     not supports_packed(torch.float32), reason="needs our kernels, for AVX-512 and VNNI"
@@ -98,8 +99,8 @@ def rounded(weight: PackedWeight, x: torch.Tensor) -> torch.Tensor:
     return wide if weight.order is None else wide[:, weight.order.argsort()]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("dtype", DTYPES, ids=str)
+@for_each("kind", KINDS)
 def test_products_are_those_of_the_formula(kind: str, dtype: torch.dtype) -> None:
     for shape in SHAPES:
         weight = weight_of(kind, *shape)
@@ -114,8 +115,8 @@ def test_products_are_those_of_the_formula(kind: str, dtype: torch.dtype) -> Non
             assert ((found - expected).abs() <= most).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("dtype", DTYPES, ids=str)
+@for_each("kind", KINDS)
 def test_rounding_inputs_errs_by_half_a_step_of_a_group_at_most(
     kind: str, dtype: torch.dtype
 ) -> None:
@@ -131,8 +132,8 @@ def test_rounding_inputs_errs_by_half_a_step_of_a_group_at_most(
     assert ((kernel.product(x).double() - exact).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("dtype", DTYPES, ids=str)
+@for_each("kind", KINDS)
 def test_a_row_does_not_depend_on_its_company(kind: str, dtype: torch.dtype) -> None:
     weight = weight_of(kind, 70, 600, 32)
     kernel = PackedLinearKernel([weight], None, dtype=dtype)
@@ -142,8 +143,8 @@ def test_a_row_does_not_depend_on_its_company(kind: str, dtype: torch.dtype) -> 
         assert torch.equal(kernel.product(x[start:end]), whole[start:end])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_gated", [False, True])
+@for_each("kind", KINDS)
+@for_each("is_gated", [False, True])
 def test_the_weight_comes_back_as_it_was(kind: str, is_gated: bool) -> None:
     weight = weight_of(kind, 70, 300, 32)
     kernel = PackedLinearKernel([weight], torch.randn(70), is_gated, dtype=torch.float32)
@@ -154,8 +155,8 @@ def test_the_weight_comes_back_as_it_was(kind: str, is_gated: bool) -> None:
     assert torch.equal(copy.deepcopy(kernel).product(x), kernel.product(x))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("dtype", DTYPES, ids=str)
+@for_each("kind", KINDS)
 def test_rows_are_looked_up_bit_for_bit(kind: str, dtype: torch.dtype) -> None:
     weight = weight_of(kind, 70, 300, 32)
     kernel = PackedLinearKernel([weight], None, dtype=dtype)
@@ -200,8 +201,8 @@ def test_what_is_no_number_stays_none_and_small_inputs_count_as_zero() -> None:
     assert torch.equal(found[2:], torch.zeros(2, 32))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", ["8 half", "4 bfloat16 zero"])
+@for_each("dtype", DTYPES, ids=str)
+@for_each("kind", ["8 half", "4 bfloat16 zero"])
 def test_stacks_hold_several_matrices(kind: str, dtype: torch.dtype) -> None:
     weight = weight_of(kind, 3 * 70, 96, 32)
     for is_gated in (False, True):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from asyncgen.families.plans.layer_plan import NormPlan
 from asyncgen.models.kernels.norm import Norm, Scaler, make_centring
+from tests.cases import for_each
 
 
 def weight_of(norm: Norm) -> torch.Tensor:
@@ -97,8 +98,8 @@ def test_it_follows_a_change_of_dtype() -> None:
     assert norm(torch.ones(1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("features", [2, 16, 24, 100])
+@for_each("prepared", [False, True])
+@for_each("features", [2, 16, 24, 100])
 def test_a_norm_by_layer_equals_its_formula(features: int, prepared: bool) -> None:
     torch.manual_seed(0)
     norm = Norm(features, 1e-3, NormPlan("layer", has_bias=True), dtype=torch.float32)
@@ -116,8 +117,8 @@ def test_a_norm_by_layer_equals_its_formula(features: int, prepared: bool) -> No
     assert norm.to(torch.float64)(wide).dtype is torch.float64
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@for_each("has_bias", [False, True])
+@for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_norms_by_layer_of_several_heads_lie_side_by_side(
     dtype: torch.dtype, has_bias: bool
 ) -> None:

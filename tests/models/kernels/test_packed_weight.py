@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from asyncgen.models.kernels.packed_weight import SIGNED, SUPER, UNSIGNED, PackedWeight, join
+from tests.cases import for_each
 
 
 def random_weight(
@@ -80,7 +81,7 @@ def test_alike_neighbours_are_joined_and_rows_taken() -> None:
     assert torch.equal(joined[0].rows(index).dequantise(), both[index])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parts", "named"),
     [
         ({"group": 24}, "group is 24"),

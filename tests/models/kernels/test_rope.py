@@ -17,6 +17,7 @@ from asyncgen.models.kernels.rope import (
     inverse_frequencies,
     query_factors,
 )
+from tests.cases import for_each
 from tests.models.build import all_logits, random_config, random_ids, random_pair
 
 LLAMA3 = {
@@ -60,8 +61,8 @@ def rotary(**overrides: Any) -> Rotary:
     return Rotary(ModelConfig.from_hf(random_config("llama", **overrides)), torch.float32)
 
 
-@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS.keys())
-@pytest.mark.parametrize("length", [10, 90])
+@for_each("scaling", SCALINGS.values())
+@for_each("length", [10, 90])
 def test_logits_equal_the_reference(scaling: dict[str, Any] | None, length: int) -> None:
     # Ninety tokens are more than max_position_embeddings (64) and every original length.
     reference, core = random_pair("llama", seed=3, rope_scaling=scaling, head_dim=16)
@@ -71,7 +72,7 @@ def test_logits_equal_the_reference(scaling: dict[str, Any] | None, length: int)
     torch.testing.assert_close(all_logits(core, ids), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS.keys())
+@for_each("scaling", SCALINGS.values())
 def test_frequencies_equal_the_reference(scaling: dict[str, Any] | None) -> None:
     rope_module = pytest.importorskip("transformers.models.llama.modeling_llama")
     reference, _ = random_pair("llama", rope_scaling=scaling, head_dim=32)

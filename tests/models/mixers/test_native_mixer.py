@@ -16,6 +16,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.states import StateStorage
 from asyncgen.models.contexts import dense_context
 from asyncgen.models.mixers.packed_states import PackedStates
+from tests.cases import for_each
 from tests.models.build import random_model
 from tests.models.packing import block_by_block
 
@@ -231,8 +232,8 @@ def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("variant", VARIANTS)
+@for_each("dtype", DTYPES)
+@for_each("variant", VARIANTS)
 def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:
     core = made(variant, dtype)
     states, plain = slots(core, dtype), slots(core, dtype, is_plain=True)
@@ -252,8 +253,8 @@ def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:
             assert not found[-1].any()  # a text that has not begun
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("variant", VARIANTS)
+@for_each("dtype", DTYPES)
+@for_each("variant", VARIANTS)
 def test_no_bit_depends_on_chunks_company_threads_or_blocks(
     variant: str, dtype: torch.dtype
 ) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
+from tests.cases import for_each
 
 ROWS, LENGTH, HEADS, SIZE = 2, 9, 8, 3
 
@@ -26,9 +27,9 @@ def test_the_convolution_is_torchs() -> None:
     assert torch.equal(convolve(inputs[:, :1], before, weight, None)[1][:, :3], before[:, 1:])
 
 
-@pytest.mark.parametrize("numbers", [1, 7, 16])
-@pytest.mark.parametrize("groups", [1, 4])
-@pytest.mark.parametrize("is_shared", [True, False])
+@for_each("numbers", [1, 7, 16])
+@for_each("groups", [1, 4])
+@for_each("is_shared", [True, False])
 def test_the_recurrence_is_the_formula_token_by_token(
     numbers: int, groups: int, is_shared: bool
 ) -> None:

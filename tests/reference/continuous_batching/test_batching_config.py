@@ -15,6 +15,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.reference.continuous_batching.batching_config import ContinuousBatchingConfig
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.reference.load_model import PreTrainedModel, load_model
+from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def test_a_full_queue(model: PreTrainedModel) -> None:
         manager.add_requests([[3]] * 9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "message"),
     [
         ({"page_size": 0}, "`page_size` is 0: a whole number of at least 1"),

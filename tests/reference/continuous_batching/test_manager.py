@@ -22,10 +22,10 @@ from asyncgen.errors import (
 )
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
+from tests.cases import for_each
 from tests.doubles.engine import decode_threads, greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import PATIENCE, Gate, TableModel
 from tests.engine.doors import PROMPTS, BatchModel, Breaks, Idle, finished, running
-from tests.ids import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -526,7 +526,7 @@ def test_the_queue_is_bounded(gate: Gate) -> None:
     manager.stop()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"max_queue_size": -1}, "max_queue_size"),
@@ -535,7 +535,6 @@ def test_the_queue_is_bounded(gate: Gate) -> None:
         ({"num_q_padding_intervals": 1.5}, "num_q_padding_intervals"),
         ({"generation_config": 3}, "generation_config"),
     ],
-    ids=readable,
 )
 def test_options_are_checked_at_the_call(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:

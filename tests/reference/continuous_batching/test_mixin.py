@@ -12,10 +12,10 @@ from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.reference.load_model import set_seed
+from tests.cases import for_each
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.doors import PROMPTS, BatchModel, Breaks, Idle, finished, running
-from tests.ids import readable
 
 __all__ = ["no_thread_left"]
 
@@ -149,7 +149,7 @@ def test_strategies_outside_the_batch_are_served(given: dict[str, Any]) -> None:
         assert output.generated_tokens == ids[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "name"),
     [
         ({"num_q_padding_intervals": -1}, "num_q_padding_intervals"),
@@ -182,7 +182,6 @@ def test_strategies_outside_the_batch_are_served(given: dict[str, Any]) -> None:
         ({"temperature": 0.5, "do_sample": False}, "temperature"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
-    ids=readable,
 )
 def test_what_cannot_be_honoured_is_refused_by_name(given: dict[str, Any], name: str) -> None:
     model = BatchModel()

@@ -12,6 +12,7 @@ from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.continuous_batching.outbox import Collector, Results
 from asyncgen.types import TokenEvent, TokenLogprob
+from tests.cases import for_each
 from tests.doubles.models import PATIENCE
 from tests.engine.making import request_for
 
@@ -73,7 +74,7 @@ def test_several_samples_in_their_turns() -> None:
     assert results.take(None, 0, yes) is None, "a sample that has ended ends once"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reason", "error"),
     [
         ("stop", None),

@@ -19,6 +19,7 @@ from asyncgen.text.tool_calls.format_detection import (
     find_formats,
 )
 from asyncgen.types import TokenEvent
+from tests.cases import for_each
 from tests.text.tool_calls.templates import BY_FORMAT, PLAIN, THINKING
 
 PARAMETERS = {
@@ -127,8 +128,8 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "answer"), ANSWERS, ids=[name for name, _ in ANSWERS])
-@pytest.mark.parametrize("reasoning", ["", "<think>\nOf <b> I think.\n\n</think>\n\n"])
+@for_each(("name", "answer"), ANSWERS)
+@for_each("reasoning", ["", "<think>\nOf <b> I think.\n\n</think>\n\n"])
 def test_calls_of_every_format(name: str, answer: str, reasoning: str) -> None:
     found = in_pieces(named(name, "think"), f"{reasoning}Let me see.\n{answer}\nSo?")
     assert found.calls == [("weather", PARIS)] * 2 and not found.errors
@@ -157,7 +158,7 @@ def test_a_bare_call_is_one_only_of_a_tool_that_there_is() -> None:
         assert in_pieces(llama, text) == Read(text, "", [], ())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "reason"),
     [
         ('<tool_call>{"name": "weather", "arguments": {"a" 1}}</tool_call> more', "no JSON"),
@@ -202,7 +203,7 @@ def test_text_without_reasoning_or_calls_is_what_it_was(text: str) -> None:
         assert in_pieces(formats, text).text == text
 
 
-@pytest.mark.parametrize("name", BY_FORMAT)
+@for_each("name", BY_FORMAT)
 def test_formats_are_found_in_templates(name: str) -> None:
     found = find_formats({"default": PLAIN, "tool_use": BY_FORMAT[name]})
     assert found.tools is not None and found.tools.name == name

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from asyncgen_apps.bench.peers.contenders import (
     CONTENDERS,
     DEFAULT,
@@ -17,8 +15,11 @@ from asyncgen_apps.bench.peers.contenders import (
     installed,
 )
 from asyncgen_apps.bench.peers.field import PROGRAMS
+from tests.cases import for_each
 
 if TYPE_CHECKING:
+    import pytest
+
     from asyncgen_apps.bench.peers.programs.protocol import Request
 
 SCRIPT = Path(__file__).parents[4] / ".ci" / "peers"
@@ -82,7 +83,7 @@ def request(new_tokens: int = 4, arrival: float = 0.0) -> Request:
     return {"prompt": [1], "new_tokens": new_tokens, "arrival": arrival}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "lone", "many", "uneven", "arriving"),
     [
         (OURS, True, True, True, True),

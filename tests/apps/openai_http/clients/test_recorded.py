@@ -22,6 +22,7 @@ from tests.apps.openai_http.clients.recorded import Request, read
 from tests.apps.openai_http.clients.test_recorded_tools import CLIENTS
 from tests.apps.openai_http.running import PATIENCE, Reply, reference, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +204,7 @@ def test_own_parameters_as_extras(either: Running) -> None:
     assert longer.json()["usage"]["completion_tokens"] == 200
 
 
-@pytest.mark.parametrize("name", names("openai", "test_strategies_as_extras"))
+@for_each("name", names("openai", "test_strategies_as_extras"))
 def test_strategies_as_extras(either: Running, name: str) -> None:
     (got,) = replies(either, "openai", name)
     (sent,) = recorded("openai")[name]
@@ -294,7 +295,7 @@ def test_load_chat(either: Running) -> None:
     assert texts(got)[0]
 
 
-@pytest.mark.parametrize("name", names("guidellm", "test_guidellm"))
+@for_each("name", names("guidellm", "test_guidellm"))
 def test_guidellm(either: Running, name: str) -> None:
     requests = recorded("guidellm")[name]
     with ThreadPoolExecutor(len(requests)) as pool:

@@ -9,6 +9,7 @@ import torch
 
 from tests.apps.openai_http.clients.recorded import read
 from tests.apps.openai_http.clients.scored import scored
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def require_scores(choice: Any, ids: list[int], model: Any) -> None:
     assert likeliest == pytest.approx(expected[:-1].max(-1).values.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(RECORDED))
+@for_each("name", sorted(RECORDED))
 def test_every_request_is_answered(place: tuple[Running, Any], name: str) -> None:
     served, model = place
     tokenizer = served.llm.tokenizer

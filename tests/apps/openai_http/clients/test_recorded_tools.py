@@ -9,6 +9,7 @@ import pytest
 
 from tests.apps.openai_http.clients.recorded import read
 from tests.apps.openai_http.clients.talks import ADA, HELLO, SUNNY, WEATHER, talks
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ def said(reply: Any) -> str:
     return arguments or "".join(delta.get("content") or "" for delta in deltas)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@for_each("client", CLIENTS)
 def test_every_request_is_answered(client: str, served: Running) -> None:
     pytest.importorskip("llguidance")
     for name, requests in read(client).items():

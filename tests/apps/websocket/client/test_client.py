@@ -28,6 +28,7 @@ from asyncgen import (
 from asyncgen_apps.websocket.client.client import Client, ConnectionLostError, connect
 from asyncgen_apps.websocket.client.trio import TrioConnection
 from tests.apps.websocket.scripted import Peer, ScriptedServer
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from asyncgen_apps.cli.source import LLM
@@ -114,7 +115,7 @@ async def test_many_streams_share_a_connection() -> None:
     assert got == {text: text for text in texts}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "kind"),
     [
         ({"code": "invalid_request", "param": "top_p"}, InvalidRequestError),
@@ -273,16 +274,14 @@ async def test_no_task_is_left_behind(anyio_backend: str) -> None:
         assert asyncio.all_tasks() == before
 
 
-@pytest.mark.parametrize(
-    "url", ["", "localhost", "http://localhost", "ws://", "ws://u:p@host/", "ws://host:x/"]
-)
+@for_each("url", ["", "localhost", "http://localhost", "ws://", "ws://u:p@host/", "ws://host:x/"])
 async def test_an_address_is_checked(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="url"):
         async with connect(url):
             raise AssertionError("connected")
 
 
-@pytest.mark.parametrize("token", ["", "two words", "new\nline", "nön"])
+@for_each("token", ["", "two words", "new\nline", "nön"])
 async def test_a_token_that_no_header_can_carry_is_not_shown(token: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         async with connect("ws://127.0.0.1:9/", token=token):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ssl
 
-import pytest
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.frames import Close
@@ -23,9 +22,10 @@ from asyncgen_apps.websocket.client.errors import (
     error_from_server,
     failure_from,
 )
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "kind"),
     [
         ("invalid_request", InvalidRequestError),
@@ -72,7 +72,7 @@ def test_how_long_to_wait_comes_along() -> None:
     assert isinstance(silent, OverloadedError) and silent.retry_after > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "kind", "fatal"),
     [
         (401, UnauthorizedError, True),

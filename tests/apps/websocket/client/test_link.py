@@ -23,6 +23,7 @@ from asyncgen_apps.websocket.client.client import (
 from asyncgen_apps.websocket.client.socket import open_socket
 from tests.apps.websocket.cutting import CuttingProxy
 from tests.apps.websocket.scripted import Peer, ScriptedServer
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -113,7 +114,7 @@ async def test_a_silent_server_is_left_and_found_again() -> None:
         assert (resumed["type"], resumed["after"]) == ("resume", 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "nonsense",
     [
         "{",
@@ -123,7 +124,6 @@ async def test_a_silent_server_is_left_and_found_again() -> None:
         '{"type": "delta", "id": "ID", "seq": 2, "first_seq": 1, "text": "half old"}',
         '{"type": "delta", "id": "ID", "seq": 2, "text": "b", "unheard": "of"}',
     ],
-    ids=["json", "binary", "types", "gap", "overlap", "field"],
 )
 async def test_a_broken_message_costs_a_connection_and_no_text(nonsense: str | bytes) -> None:
     async def script(peer: Peer) -> None:

@@ -12,6 +12,7 @@ from asyncgen import InvalidRequestError
 from asyncgen_apps.websocket.client.params import wire_params, wire_prompt
 from asyncgen_apps.websocket.messages import Generate
 from asyncgen_apps.websocket.wire import read
+from tests.cases import for_each
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_a_prompt_is_one_of_three_fields(prompt: Any, field: dict[str, Any]) -> 
     assert wire_prompt(prompt) == field
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     [
         "",
@@ -58,7 +59,7 @@ def test_none_means_not_given() -> None:
     assert wire_params(given) == {"stop": ["a", "b"], "top_p": 0.5, "bad_words_ids": [[1], [2]]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         object(),

@@ -15,6 +15,7 @@ from asyncgen.generation.strategies.constraints import (
     DisjunctiveConstraint,
     PhrasalConstraint,
 )
+from tests.cases import for_each
 from tests.generation.beam_scorers.candidates import END, OTHER_END, drive
 
 
@@ -22,7 +23,7 @@ def _constraints() -> list[Constraint]:
     return [PhrasalConstraint([9, 10]), DisjunctiveConstraint([[4, 5], [6]])]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_what_ended_meets_all_constraints(seed: int) -> None:
     scorer = ConstrainedBeamSearchScorer(2, 4, _constraints(), "cpu", max_length=20)
     found = drive(scorer, 2, 4, seed=seed, prompt=2, longest=20)

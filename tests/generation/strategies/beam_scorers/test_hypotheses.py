@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.beam_scorers.base import BeamHypotheses
+from tests.cases import for_each
 
 SUMS = st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=12, unique=True)
 
@@ -43,7 +44,7 @@ def test_the_whole_length_counts_where_none_is_given() -> None:
     assert found.beams[0][0] == -2.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("early", "best", "length", "done"),
     [
         (True, 0.0, 3, True),

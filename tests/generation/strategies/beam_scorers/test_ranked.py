@@ -10,10 +10,11 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.beam_scorers.base import BeamScorer, first_id, id_list
 from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
+from tests.cases import for_each
 from tests.generation.beam_scorers.candidates import END, PAD
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "name"),
     [
         ({"num_beams": 1}, "num_beams"),
@@ -85,7 +86,7 @@ def test_beams_of_several_prompts_follow_each_other() -> None:
     assert answer["next_beam_indices"].tolist() == [0, 1, 3, 2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ids", "expected"),
     [
         (None, []),

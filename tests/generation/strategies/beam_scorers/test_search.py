@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
+from tests.cases import for_each
 from tests.generation.beam_scorers.candidates import END, OTHER_END, PAD, drive
 
 
-@pytest.mark.parametrize("early", [True, False, "never"])
-@pytest.mark.parametrize("seed", range(8))
+@for_each("early", [True, False, "never"])
+@for_each("seed", range(8))
 def test_returned_sequences(seed: int, early: bool | str) -> None:
     scorer = BeamSearchScorer(
         3, 4, "cpu", do_early_stopping=early, num_beam_hyps_to_keep=3, max_length=12

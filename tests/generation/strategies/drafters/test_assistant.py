@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 import torch
 
 from asyncgen.cache.caches import DynamicCache
@@ -12,6 +11,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
 from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
 from asyncgen.generation.strategies.forward import Forward
+from tests.cases import for_each
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import EOS, TableModel
 from tests.generation.strategies.pairs import pair
@@ -58,7 +58,7 @@ def test_one_piece_is_one_forward_pass() -> None:
     assert pieces == model.num_forwards
 
 
-@pytest.mark.parametrize("accepted", range(5))
+@for_each("accepted", range(5))
 def test_only_what_changed_is_computed_again(accepted: int) -> None:
     model = TableModel()
     drafter = drafter_of(model)

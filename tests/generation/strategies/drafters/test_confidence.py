@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.drafters.drafter import Confidence
+from tests.cases import for_each
 
 
 def test_stops_below_the_threshold_only() -> None:
@@ -73,7 +74,7 @@ def test_the_threshold_is_the_cheapest_of_all(guesses: list[tuple[float, bool]])
     assert cost(confidence.threshold) == pytest.approx(best)
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 1.1, True, "high"])
+@for_each("threshold", [-0.1, 1.1, True, "high"])
 def test_what_is_refused(threshold: Any) -> None:
     with pytest.raises(InvalidRequestError, match="assistant_confidence_threshold"):
         Confidence(threshold)

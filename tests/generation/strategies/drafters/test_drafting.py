@@ -19,6 +19,7 @@ from asyncgen.generation.strategies.drafters.drafting import (
     make_drafter,
 )
 from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
+from tests.cases import for_each
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
 from tests.generation.strategies.pairs import near, pair
 from tests.generation.strategies.plans import plan_of
@@ -168,7 +169,7 @@ def test_heuristic_grows_by_two_and_shrinks_by_one(kind: str) -> None:
     assert schedule.count == 1
 
 
-@pytest.mark.parametrize(("count", "kind"), [(0, "constant"), (True, "constant"), (1, "linear")])
+@for_each(("count", "kind"), [(0, "constant"), (True, "constant"), (1, "linear")])
 def test_what_is_refused(count: int, kind: str) -> None:
     with pytest.raises(InvalidRequestError, match="num_assistant_tokens"):
         Schedule(count, kind)

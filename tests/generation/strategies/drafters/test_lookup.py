@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from asyncgen.generation.strategies.step import Drafter, Proposal
@@ -65,7 +66,7 @@ def test_a_growing_index_finds_what_a_search_finds(
         assert propose(drafter, ids) == by_hand(ids, count, size, {4})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("count", "size", "name"),
     [(0, 2, "prompt_lookup_num_tokens"), (3, 0, "max_matching_ngram_size")],
 )

@@ -18,6 +18,7 @@ from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.plans.attention_options import AttentionOptions, alibi_slopes
 from asyncgen.models.attention.paged.native_attention import NativeAttention
+from tests.cases import for_each
 from tests.models.build import random_config
 
 needs_kernels = pytest.mark.skipif(native.kernels is None, reason="no kernels of our own here")
@@ -330,8 +331,8 @@ def test_a_chunk_is_what_its_tokens_are_alone(
     compare_with_alone(shape, behind, count, seed)
 
 
-@pytest.mark.parametrize("kernel", kernel_names())
-@pytest.mark.parametrize("count", [32, 33, 48, 96, 97])
+@for_each("kernel", kernel_names())
+@for_each("count", [32, 33, 48, 96, 97])
 def test_as_many_queries_as_are_few_and_one_more(kernel: str, count: int) -> None:
     compare_with_alone(Shape(kernel, group=1, page_size=32), behind=300, count=count, seed=count)
 
@@ -363,8 +364,8 @@ def compare_with_alone(shape: Shape, behind: int, count: int, seed: int) -> None
     close(shape, found[0][behind:], plainly(shape, heads, behind))
 
 
-@pytest.mark.parametrize("kernel", kernel_names())
-@pytest.mark.parametrize("window", [None, 100])
+@for_each("kernel", kernel_names())
+@for_each("window", [None, 100])
 def test_tokens_behind_a_chunk_stay_out_of_it(kernel: str, window: int | None) -> None:
     shape = Shape(kernel, window=window)
     pool = Pool(shape, 60)
@@ -378,8 +379,8 @@ def test_tokens_behind_a_chunk_stay_out_of_it(kernel: str, window: int | None) -
     close(shape, found, plainly(shape, text.heads[:557], 300))
 
 
-@pytest.mark.parametrize("kernel", kernel_names())
-@pytest.mark.parametrize("page_size", [7, 32])
+@for_each("kernel", kernel_names())
+@for_each("page_size", [7, 32])
 def test_rows_read_shared_pages(kernel: str, page_size: int) -> None:
     shape = Shape(kernel, page_size=page_size)
     pool = Pool(shape, 100)
@@ -392,9 +393,9 @@ def test_rows_read_shared_pages(kernel: str, page_size: int) -> None:
         close(shape, result, plainly(shape, text.heads, len(common)))
 
 
-@pytest.mark.parametrize("kernel", kernel_names())
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-@pytest.mark.parametrize("count", [1, 13])
+@for_each("kernel", kernel_names())
+@for_each("value", [torch.nan, torch.inf])
+@for_each("count", [1, 13])
 def test_a_row_that_is_no_number_stays_alone(kernel: str, value: float, count: int) -> None:
     shape = Shape(kernel)
     results = []
@@ -410,7 +411,7 @@ def test_a_row_that_is_no_number_stays_alone(kernel: str, value: float, count: i
         assert torch.equal(results[1][number], results[0][number])
 
 
-@pytest.mark.parametrize("kernel", kernel_names())
+@for_each("kernel", kernel_names())
 def test_pages_behind_a_window_may_be_anybody_elses(kernel: str) -> None:
     shape = Shape(kernel, window=20, page_size=8)
     pool = Pool(shape, 60)

@@ -18,6 +18,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.attention.paged.native_attention import NativeAttention
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
+from tests.cases import for_each
 from tests.models.build import random_config, random_ids, random_model
 from tests.models.packing import VARIANTS, Row, alone, make_rows, model, num_groups, packed, run
 
@@ -125,7 +126,7 @@ def greedy(core: DecoderLM, attention: PagedAttention, rows: list[Row], steps: i
     return [row.ids for row in rows]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@for_each("variant", VARIANTS)
 def test_greedy_tokens_are_those_of_a_dense_cache(variant: str) -> None:
     core, size = model(variant), 8
     groups = num_groups(core)
@@ -168,8 +169,8 @@ def test_a_step_that_goes_on_equals_one_that_is_laid_out_anew() -> None:
             rows.reverse()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("count", [1, 5])
+@for_each("shared", [False, True])
+@for_each("count", [1, 5])
 def test_a_row_of_nan_stays_alone(shared: bool, count: int) -> None:
     core, size = model("llama"), 4
     storage = PagedStorage(core.config, 60, size)
