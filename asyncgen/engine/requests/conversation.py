@@ -76,7 +76,7 @@ class AnswerReading:
         """
         name_of = partial(_call_name, prompt_ids, seed, index)
         calls = CallCollector(self.parameters, name_of, is_single=self.is_single)
-        return self.formats.reader(
+        return self.formats.parser(
             calls, reads_reasoning=self.reads_reasoning, in_reasoning=self.in_reasoning
         )
 

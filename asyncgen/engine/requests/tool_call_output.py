@@ -135,7 +135,7 @@ def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     added = {} if backend is None else backend.get_added_tokens_decoder()
     special = {token.content: number for number, token in added.items() if token.special}
-    return CallGrammar(formats.tools.words, schemas, special, is_single=is_single)
+    return CallGrammar(formats.tools.syntax, schemas, special, is_single=is_single)
 
 
 def _kept(function: Mapping[str, Any], parameter: str) -> dict[str, Any]:

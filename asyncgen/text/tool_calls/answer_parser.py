@@ -1,7 +1,7 @@
-"""Reads the text of an answer as it grows: what is for the user, what is reasoning, what is a call.
+"""Split the text of an answer, as it grows, into text for the user, reasoning and tool calls.
 
-What may be the beginning of a marker is held back, and white space next to one is left out; all
-other text is given on as it is, at once.
+Text that may begin a marker is held back, and white space next to a marker is left out; all other
+text passes unchanged and at once.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
     from asyncgen.text.tool_calls.call_collector import CallCollector
     from asyncgen.text.tool_calls.formats import ReasoningFormat, ToolFormat
-    from asyncgen.text.tool_calls.text_scanner import Reading
+    from asyncgen.text.tool_calls.text_scanner import IncrementalParse
     from asyncgen.types import ToolCallDelta
 
 _SPACE = " \t\r\n"
 
 
 class AnswerParser(Protocol):
-    """Takes an answer apart.
+    """Parser of one answer.
 
     Attributes:
-        is_over: Whether there is as much of the answer as is wanted.
+        is_over: True if no more of the answer is wanted.
     """
 
     is_over: bool
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether it stands within the reasoning."""
+        """True within the reasoning."""
 
     def put(self, text: str) -> str:
-        """Take more text in; return what of it is for the user."""
+        """Take more text; return the part of it that is for the user."""
 
     def flush(self) -> str:
-        """Return what was held back, as nothing more will come."""
+        """Return the text that was held back: the answer is complete."""
 
     def take(self) -> tuple[str, Sequence[ToolCallDelta]]:
-        """Return the reasoning and the pieces of calls that are new since the last time."""
+        """Return reasoning and parts of calls that are new since the last time."""
 
 
 class _Place(Enum):
@@ -54,7 +54,7 @@ class _Place(Enum):
 
 
 class MarkerParser:
-    """Reads formats that mark reasoning and calls by words in the text; see `AnswerParser`."""
+    """Parser of formats that mark reasoning and calls in the text; see `AnswerParser`."""
 
     def __init__(
         self,
@@ -67,41 +67,41 @@ class MarkerParser:
         """Begin with the first text behind the prompt.
 
         Args:
-            calls: Takes in what is read of calls.
-            reasoning: How reasoning is marked; ``None`` to leave it in the text.
-            tools: How calls are written; ``None`` to leave them in the text.
-            in_reasoning: Whether the prompt has opened the reasoning already.
+            calls: Collector of the calls.
+            reasoning: Format of the reasoning; ``None``: leave it in the text.
+            tools: Format of the calls; ``None``: leave them in the text.
+            in_reasoning: The prompt has opened the reasoning already.
         """
         self.is_over = False
-        self._cursor, self._calls = TextScanner(), calls
+        self._scanner, self._calls = TextScanner(), calls
         self._format, self._tools = reasoning, tools if calls.is_sought else None
         self._place = _Place.ANSWER if reasoning is None else _Place.START
         if in_reasoning:
             self._place = _Place.REASONING
         self._reasoning: list[str] = []
-        self._is_behind = in_reasoning  # a marker: white space here is not told
+        self._is_behind = in_reasoning  # a marker: white space here is dropped
         self._is_bare = self._has_text = False
-        self._reading: Reading | None = None
+        self._parse: IncrementalParse | None = None
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether it stands within the reasoning."""
+        """True within the reasoning."""
         return self._place is _Place.REASONING
 
     def put(self, text: str) -> str:
-        """Take more text in; return what of it is for the user."""
+        """Take more text; return the part of it that is for the user."""
         if self._place is _Place.ANSWER and self._tools is None and not self._is_behind:
             return text
-        self._cursor.put(text)
+        self._scanner.put(text)
         return self._read()
 
     def flush(self) -> str:
-        """Return what was held back, as nothing more will come."""
-        self._cursor.is_complete = True
+        """Return the text that was held back: the answer is complete."""
+        self._scanner.is_complete = True
         return self._read()
 
     def take(self) -> tuple[str, Sequence[ToolCallDelta]]:
-        """Return the reasoning and the pieces of calls that are new since the last time."""
+        """Return reasoning and parts of calls that are new since the last time."""
         reasoning = ""
         if self._reasoning:
             reasoning = "".join(self._reasoning)
@@ -120,19 +120,19 @@ class MarkerParser:
         while not self.is_over and steps[self._place](out):
             pass
         if self.is_over:
-            self._cursor.rest = ""
+            self._scanner.rest = ""
         return "".join(out)
 
     def _start(self, out: list[str]) -> bool:
-        """Find out whether the answer begins with reasoning."""
+        """Check whether the answer begins with reasoning."""
         assert self._format is not None
-        cursor, begin = self._cursor, self._format.begin
-        text = cursor.rest.lstrip(_SPACE)
+        scanner, begin = self._scanner, self._format.begin
+        text = scanner.rest.lstrip(_SPACE)
         if text.startswith(begin):
-            cursor.rest = text[len(begin) :]
+            scanner.rest = text[len(begin) :]
             self._place, self._is_behind = _Place.REASONING, True
             return True
-        if begin.startswith(text) and not cursor.is_complete:
+        if begin.startswith(text) and not scanner.is_complete:
             return False
         self._place = _Place.ANSWER
         return True
@@ -140,12 +140,12 @@ class MarkerParser:
     def _think(self, out: list[str]) -> bool:
         """Read on within the reasoning."""
         assert self._format is not None
-        cursor, end = self._cursor, self._format.end
-        text, place = self._shown(), cursor.rest.find(end)
+        scanner, end = self._scanner, self._format.end
+        text, place = self._shown(), scanner.rest.find(end)
         if place >= 0:
-            kept = cursor.rest[:place].rstrip(_SPACE)
+            kept = scanner.rest[:place].rstrip(_SPACE)
             self._reasoning.append(kept.lstrip(_SPACE) if self._is_behind else kept)
-            cursor.rest = cursor.rest[place + len(end) :]
+            scanner.rest = scanner.rest[place + len(end) :]
             self._place, self._is_behind = _Place.ANSWER, True
             return True
         self._reasoning.append(self._settled(text, end))
@@ -153,10 +153,10 @@ class MarkerParser:
 
     def _answer(self, out: list[str]) -> bool:
         """Read on within the text for the user."""
-        cursor, tools = self._cursor, self._tools
+        scanner, tools = self._scanner, self._tools
         text = self._shown()
         if tools is None:
-            cursor.rest = ""
+            scanner.rest = ""
             out.append(text)
             return False
         if tools.bare and not self._has_text and text.lstrip(_SPACE).startswith("{"):
@@ -165,7 +165,7 @@ class MarkerParser:
         place = text.find(tools.begin)
         if place >= 0:
             before = text[:place].rstrip(_SPACE)
-            cursor.rest = text[place + len(tools.begin) :]
+            scanner.rest = text[place + len(tools.begin) :]
             out.append(before)
             self._begin_call(tools.begin)
             return True
@@ -175,24 +175,24 @@ class MarkerParser:
         return False
 
     def _begin_call(self, marker: str, *, is_bare: bool = False) -> None:
-        assert self._tools is not None and self._tools.read is not None
+        assert self._tools is not None and self._tools.parse is not None
         self._place, self._is_bare = _Place.CALL, is_bare
         self._calls.open(marker)
         self._calls.needs_known = is_bare
-        self._reading = self._tools.read(self._cursor, self._calls)
+        self._parse = self._tools.parse(self._scanner, self._calls)
 
     def _call(self, out: list[str]) -> bool:
         """Read on within a call; one that is malformed becomes text."""
-        assert self._reading is not None
-        calls, cursor = self._calls, self._cursor
+        assert self._parse is not None
+        calls, scanner = self._calls, self._scanner
         try:
-            next(self._reading)
+            next(self._parse)
         except StopIteration:
             self._place, self._is_behind = _Place.ANSWER, True
         except EnoughCallsError:
             self.is_over = True
         except MalformedCallError as error:
-            out.append(cursor.raw())
+            out.append(scanner.raw())
             if not (self._is_bare and calls.undo()):
                 calls.fail(str(error))
             self._place, self._has_text = _Place.ANSWER, True
@@ -202,18 +202,18 @@ class MarkerParser:
         return True
 
     def _shown(self) -> str:
-        """What was not read yet; without the white space behind a marker."""
+        """Return the text that was not read yet, without the white space behind a marker."""
         if self._is_behind:
-            self._cursor.rest = self._cursor.rest.lstrip(_SPACE)
-            self._is_behind = not self._cursor.rest
-        return self._cursor.rest
+            self._scanner.rest = self._scanner.rest.lstrip(_SPACE)
+            self._is_behind = not self._scanner.rest
+        return self._scanner.rest
 
     def _settled(self, text: str, marker: str) -> str:
-        """Read what cannot belong to a marker, nor to the white space in front of one."""
-        cursor = self._cursor
-        if cursor.is_complete:
-            cursor.rest = ""
+        """Return the text that cannot belong to a marker, nor to the white space before one."""
+        scanner = self._scanner
+        if scanner.is_complete:
+            scanner.rest = ""
             return text
         settled = text[: len(text) - held_back(text, (marker,))].rstrip(_SPACE)
-        cursor.rest = text[len(settled) :]
+        scanner.rest = text[len(settled) :]
         return settled

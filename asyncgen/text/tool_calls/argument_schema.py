@@ -1,7 +1,7 @@
-"""What the schema of a tool's arguments says, where they are not written as JSON.
+"""Read the schema of a tool's arguments that are not written as JSON.
 
-Such arguments follow the part of JSON Schema that can be said of them exactly, or more narrowly;
-what cannot is refused by its name.
+A grammar of such arguments supports a part of JSON Schema, exactly or more narrowly; any other
+keyword is refused by its name.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class UnwritableError(Exception):
-    """A schema of which a format cannot keep everything; the message names what."""
+    """A schema that a format cannot enforce; the message names the keyword."""
 
 
 class Member(NamedTuple):
-    """A key of an object, and what it takes."""
+    """A key of an object, and the schema of its value."""
 
     key: str
     schema: Any
@@ -54,24 +54,24 @@ _OF_KINDS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Keywords that say something of values of one kind alone."""
+"""Keywords that restrict values of one kind alone."""
 
 _OBJECT = ("properties", "required", "additionalProperties")
 
 
 def kept(schema: Mapping[str, Any], kind: str | None, known: Collection[str]) -> dict[str, Any]:
-    """What a schema says of values of a kind.
+    """Return the keywords of a schema that restrict values of a kind.
 
     Args:
         schema: The schema.
-        kind: One of JSON; ``None`` for values of all kinds.
-        known: Keywords that will be kept to.
+        kind: Type of JSON; ``None``: values of all types.
+        known: Keywords that the caller enforces.
 
     Returns:
-        Those of them that are given.
+        The known keywords that are given.
 
     Raises:
-        UnwritableError: There are others that mean something for values of this kind.
+        UnwritableError: Another keyword restricts values of this kind.
     """
     own = "number" if kind == "integer" else kind
     elsewhere = {
@@ -84,16 +84,16 @@ def kept(schema: Mapping[str, Any], kind: str | None, known: Collection[str]) ->
 
 
 def members(schema: Mapping[str, Any]) -> list[Member] | None:
-    """The keys of an object, in their order; others are never written.
+    """Return the keys of an object, in their order; other keys are never written.
 
     Args:
-        schema: Of the object.
+        schema: Schema of the object.
 
     Returns:
-        ``None`` where any keys may be written, as none is named.
+        ``None`` if no key is named and any may be written.
 
     Raises:
-        UnwritableError: It says more, or asks for what it does not describe.
+        UnwritableError: The schema has other keywords, or requires a key without a schema.
     """
     given = kept(schema, "object", ("type", *_OBJECT))
     kind = given.get("type", "object")
@@ -115,10 +115,10 @@ def members(schema: Mapping[str, Any]) -> list[Member] | None:
 
 
 def texts_of(schema: Mapping[str, Any]) -> list[str] | None:
-    """The texts that are allowed, where they are listed; ``None`` where they are not.
+    """Return the texts that are allowed; ``None`` if the schema does not list them.
 
     Raises:
-        UnwritableError: The schema of a text says what cannot be kept to, or allows nothing.
+        UnwritableError: The schema of a text cannot be enforced, or allows nothing.
     """
     known = ("type", "enum", "const", "minLength", "maxLength")
     given = kept(schema, "string", known)
@@ -141,7 +141,7 @@ def texts_of(schema: Mapping[str, Any]) -> list[str] | None:
 
 
 def text_body(schema: Mapping[str, Any]) -> str:
-    """Of a text that is not listed, a terminal for its length."""
+    """Return a terminal for a text of an allowed length."""
     low, high = int(schema.get("minLength", 0)), schema.get("maxLength")
     if not low and high is None:
         return ANY

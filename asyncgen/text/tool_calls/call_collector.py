@@ -1,4 +1,4 @@
-"""The calls of one answer while they are read: names at once, arguments as they grow."""
+"""Collect the tool calls of one answer: names at once, arguments as they grow."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class EnoughCallsError(Exception):
-    """Another call begins, and only one is wanted."""
+    """A second call begins, and only one is wanted."""
 
 
 class CallCollector:
-    """Takes in what formats read, and gives it out as deltas.
+    """Turns the parts of calls that parsers find into deltas.
 
     Attributes:
-        count: CallCollector that are complete.
-        is_single: Whether one is enough.
-        needs_known: Whether the next name must be that of a tool.
-        is_sought: Whether calls are read at all.
-        parameters: Of each tool, by its name, the schema of its arguments.
+        count: Number of complete calls.
+        is_single: One call is enough.
+        needs_known: The next name must be that of a tool.
+        is_sought: Calls are parsed at all.
+        parameters: Schema of the arguments of each tool, by its name.
     """
 
     def __init__(
@@ -39,10 +39,9 @@ class CallCollector:
         """Begin without calls.
 
         Args:
-            parameters: Of each tool the schema of its arguments; ``None`` where calls are not
-                read.
-            name_of: Makes the id of a call from its number.
-            is_single: Whether one is enough.
+            parameters: Schema of the arguments of each tool; ``None``: calls are not parsed.
+            name_of: Function from the number of a call to its id.
+            is_single: One call is enough.
         """
         self.is_sought = parameters is not None
         self.is_single = is_single
@@ -58,28 +57,28 @@ class CallCollector:
         self._deltas: list[ToolCallDelta] = []
 
     def open(self, marker: str) -> None:
-        """A marker was read, behind which calls stand; it is part of the first one's text."""
+        """Note a marker before calls; it is part of the text of the first one."""
         self._before = marker
 
-    def begin(self, cursor: TextScanner) -> None:
-        """A call begins here; if it is malformed, its text does so as well.
+    def begin(self, scanner: TextScanner) -> None:
+        """Begin a call, whose text begins here.
 
         Raises:
             EnoughCallsError: There is one already, and only one is wanted.
         """
         if self.is_single and self.count:
             raise EnoughCallsError
-        cursor.mark(self._before)
+        scanner.mark(self._before)
         self._before = ""
         self._index += 1
         self._name = None
         self._held, self._arguments = [], []
 
     def name(self, name: str) -> None:
-        """The name is there.
+        """Set the name of the call.
 
         Raises:
-            MalformedCallError: It is none.
+            MalformedCallError: The name is not valid or unknown.
         """
         if not name or name != name.strip() or "\n" in name:
             raise MalformedCallError(f"{name!r} is no name of a tool")
@@ -92,7 +91,7 @@ class CallCollector:
             self.arguments(text)
 
     def arguments(self, text: str) -> None:
-        """The arguments, as JSON, grow."""
+        """Add text to the arguments, which are JSON."""
         if self._name is None:
             self._held.append(text)
             return
@@ -105,7 +104,7 @@ class CallCollector:
             self._deltas.append(ToolCallDelta(self._index, arguments=text))
 
     def end(self) -> None:
-        """The call is complete.
+        """Complete the call.
 
         Raises:
             MalformedCallError: It has no name, or its arguments are no JSON object.
@@ -120,24 +119,24 @@ class CallCollector:
         self.count += 1
 
     def is_string(self, argument: str) -> bool:
-        """Whether an argument of this call is a text, as its tool declares it."""
+        """Tell whether the tool declares an argument of this call as a text."""
         properties = self.parameters.get(self._name or "", {}).get("properties", {})
         schema = properties.get(argument) if isinstance(properties, dict) else None
         return schema is None or not isinstance(schema, dict) or is_text(schema)
 
     def fail(self, reason: str) -> None:
-        """The call is malformed."""
+        """End the call as malformed."""
         self._deltas.append(ToolCallDelta(self._index, error=reason))
 
     def undo(self) -> bool:
-        """Take a call back of which nothing was told yet; return whether that was so."""
+        """Drop the call if no delta of it exists yet; return whether it was dropped."""
         if self._name is not None:
             return False
         self._index -= 1
         return True
 
     def take(self) -> Sequence[ToolCallDelta]:
-        """What is new since the last time."""
+        """Return the deltas that are new since the last time."""
         if not self._deltas:
             return ()
         taken, self._deltas = tuple(self._deltas), []
@@ -152,7 +151,7 @@ def _parsed(text: str) -> object:
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether all that a schema allows are texts; without a type, whatever is written is one."""
+    """Tell whether a schema allows texts only; without a type, any value is one."""
     kinds = schema.get("type")
     if kinds is None:
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])

@@ -1,7 +1,7 @@
-"""Grammars of calls, in Lark as llguidance reads it, made from the words of a format.
+"""Make grammars of tool calls, in llguidance's Lark, from the syntax of a format.
 
-Arguments follow the JSON schema that a tool declares: on one line, as `json.dumps` writes it, or as
-the format writes them.
+Arguments follow the JSON schema that a tool declares: on one line, as `json.dumps` writes it, or in
+the syntax of the format.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ class CallGrammar:
     """Writes the grammars of one request.
 
     Args:
-        words: Of the format.
-        schemas: Of each tool that may be called, the schema of its arguments.
+        syntax: Syntax of the format.
+        schemas: Schema of the arguments of each tool that may be called.
         special: Ids of special tokens by their texts.
-        is_single: Whether one call is all that there may be.
+        is_single: Allow one call at most.
 
-    Its methods raise ``UnwritableError`` where a schema says what this format cannot keep to.
+    Its methods raise ``UnwritableError`` for a schema that this format cannot enforce.
     """
 
     def __init__(
         self,
-        words: CallSyntax,
+        syntax: CallSyntax,
         schemas: Mapping[str, Mapping[str, Any]],
         special: Mapping[str, int],
         *,
         is_single: bool,
     ) -> None:
-        self._words, self._schemas, self._is_single = words, schemas, is_single
+        self._syntax, self._schemas, self._is_single = syntax, schemas, is_single
         self._lark = LarkRules(special)
 
     def calls(self, reasoning: ReasoningFormat | None = None) -> str:
-        """CallCollector and nothing else; with a format of reasoning, that may come before."""
+        """Return the grammar of calls alone; with a format of reasoning, that may come before."""
         rules = self._rules("")
         if reasoning is None:
             return "\n".join(["start: calls", *rules])
@@ -62,32 +62,32 @@ class CallGrammar:
         )
 
     def rest(self, begin: str) -> str:
-        """The rest of an answer behind the marker of its first call."""
+        """Return the grammar of an answer from behind the marker of its first call."""
         return "\n".join(["start: calls", *self._rules(begin)])
 
     def calls_or(self, schema: Mapping[str, Any]) -> str:
-        """CallCollector, or a JSON value that a schema allows."""
+        """Return the grammar of calls, or of a JSON value that a schema allows."""
         return "\n".join(
             ["start: calls | answer", f"answer: {json_rule(schema)}", *self._rules("")]
         )
 
     def _rules(self, begin: str) -> list[str]:
-        """The rule ``calls`` and what it is made of, without a marker that was read already."""
-        words, names = self._words, list(self._schemas)
-        opening = words.opening
+        """Return the rule ``calls`` and its parts, without a marker that was read already."""
+        syntax, names = self._syntax, list(self._schemas)
+        opening = syntax.opening
         first = [f"f{number}" for number in range(len(names))]
         later = [f"c{number}" for number in range(len(names))]
         parts = [self._lark.text(opening.removeprefix(begin)) if opening else "", "first"]
         if not self._is_single:
-            parts.append(f"({self._lark.text(words.separator)} later)*")
-        parts.append(self._lark.text(words.closing))
+            parts.append(f"({self._lark.text(syntax.separator)} later)*")
+        parts.append(self._lark.text(syntax.closing))
         rules = [f"calls: {' '.join(part for part in parts if part)}"]
         rules.append(f"first: {' | '.join(first)}")
         if not self._is_single:
             rules.append(f"later: {' | '.join(later)}")
         for number, name in enumerate(names):
-            after = self._lark.text(words.after)
-            whole = f"{words.before}{name}{words.between}"
+            after = self._lark.text(syntax.after)
+            whole = f"{syntax.before}{name}{syntax.between}"
             cut = whole if opening else whole.removeprefix(begin)
             rules.append(f"f{number}: {self._lark.text(cut)} a{number} {after}")
             if not self._is_single:
@@ -96,8 +96,8 @@ class CallGrammar:
         return rules + self._lark.rules
 
     def _arguments(self, name: str) -> str:
-        """What the arguments of a tool look like."""
-        write, schema = self._words.arguments, self._schemas[name]
+        """Return the body of the rule for the arguments of a tool."""
+        write, schema = self._syntax.arguments, self._schemas[name]
         if write is None:
             return json_rule(schema)
         try:

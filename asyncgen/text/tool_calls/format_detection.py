@@ -1,4 +1,4 @@
-"""Which formats a model has, told from its chat template or said by whoever loads it."""
+"""Find the formats of tool calls and reasoning of a model, by its chat template or by name."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.text.tool_calls import (
-    deepseek,
-    gemma,
-    glm,
-    granite,
-    harmony,
-    llama,
-    mistral,
-    qwen,
-    qwen_coder,
-)
+from asyncgen.text.tool_calls import gemma, harmony, json_formats, tagged_formats
 from asyncgen.text.tool_calls.answer_parser import MarkerParser
+from asyncgen.text.tool_calls.formats import HARMONY, REASONING_FORMATS
 from asyncgen.text.tool_calls.harmony import HarmonyParser
-from asyncgen.text.tool_calls.reasoning import HARMONY, REASONING_FORMATS
 
 if TYPE_CHECKING:
     from asyncgen.text.tool_calls.answer_parser import AnswerParser
@@ -31,22 +21,22 @@ F = TypeVar("F", "ToolFormat", "ReasoningFormat")
 
 TOOL_FORMATS: tuple[ToolFormat, ...] = (
     harmony.FORMAT,
-    deepseek.FENCED,
-    deepseek.FORMAT,
+    json_formats.DEEPSEEK_FENCED,
+    json_formats.DEEPSEEK,
     gemma.FORMAT,
     gemma.FUNCTION,
-    mistral.FORMAT,
-    mistral.LIST,
-    granite.FORMAT,
-    glm.FORMAT,
-    qwen_coder.FORMAT,
-    qwen.FORMAT,
-    llama.FORMAT,
+    json_formats.MISTRAL,
+    json_formats.MISTRAL_LIST,
+    json_formats.GRANITE,
+    tagged_formats.GLM,
+    tagged_formats.QWEN_CODER,
+    json_formats.QWEN,
+    json_formats.LLAMA,
 )
-"""In the order in which templates are looked at: signs of a later one occur in earlier ones too."""
+"""Formats in the order in which they are tried: signs of a later one occur in earlier ones too."""
 
 NONE = "none"
-"""What switches reading off."""
+"""Name that switches parsing off."""
 
 TOOL_NAMES = tuple(each.name for each in TOOL_FORMATS)
 REASONING_NAMES = tuple(each.name for each in REASONING_FORMATS)
@@ -54,25 +44,25 @@ REASONING_NAMES = tuple(each.name for each in REASONING_FORMATS)
 
 @dataclass(frozen=True, slots=True)
 class ChatFormats:
-    """How a model writes calls and reasoning.
+    """The formats of a model.
 
     Attributes:
-        tools: Its calls; ``None`` where that is not known, or switched off.
-        reasoning: Its reasoning; the same.
+        tools: Format of its calls; ``None``: unknown or switched off.
+        reasoning: Format of its reasoning; ``None``: unknown or switched off.
     """
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
 
-    def reader(
+    def parser(
         self, calls: CallCollector, *, reads_reasoning: bool, in_reasoning: bool = False
     ) -> AnswerParser:
-        """Make what takes an answer apart.
+        """Make a parser of one answer.
 
         Args:
-            calls: Takes in what is read of calls.
-            reads_reasoning: Whether reasoning is told apart.
-            in_reasoning: Whether the prompt has opened the reasoning already.
+            calls: Collector of the calls.
+            reads_reasoning: Separate reasoning from the text.
+            in_reasoning: The prompt has opened the reasoning already.
         """
         if self.tools is harmony.FORMAT or self.reasoning is HARMONY:
             return HarmonyParser(calls, keeps_reasoning=not reads_reasoning)
@@ -83,7 +73,7 @@ class ChatFormats:
 
     @property
     def markers(self) -> frozenset[str]:
-        """All markers, which may be special tokens and are read all the same."""
+        """All markers; those that are special tokens must be kept in the decoded text."""
         found: list[str] = []
         if self.tools is not None:
             found += (self.tools.begin, *self.tools.markers)
@@ -93,14 +83,14 @@ class ChatFormats:
 
 
 NO_FORMATS = ChatFormats()
-"""Where all of an answer is text."""
+"""No formats: all of an answer is text."""
 
 
 def check_formats(tool_format: str | None, reasoning_format: str | None) -> None:
-    """Refuse names that are none.
+    """Check the names of formats.
 
     Raises:
-        InvalidRequestError: Says which there are.
+        InvalidRequestError: A name is unknown; lists the known ones.
     """
     _check("tool_format", tool_format, TOOL_NAMES)
     _check("reasoning_format", reasoning_format, REASONING_NAMES)
@@ -115,11 +105,11 @@ def find_formats(
 
     Args:
         templates: Its chat template, or several by name.
-        tool_format: Name of a format, or ``"none"``; ``None`` looks at the templates.
+        tool_format: Name of a format, or ``"none"``; ``None``: detect it from the templates.
         reasoning_format: The same.
 
     Raises:
-        InvalidRequestError: A name that is none.
+        InvalidRequestError: A name is unknown.
     """
     check_formats(tool_format, reasoning_format)
     texts = templates.values() if isinstance(templates, Mapping) else [templates or ""]

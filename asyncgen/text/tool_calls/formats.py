@@ -1,4 +1,4 @@
-"""What a format of calls, and one of reasoning, says of itself."""
+"""Declare formats of tool calls and of reasoning, and the formats of reasoning."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ if TYPE_CHECKING:
 
     from asyncgen.text.tool_calls.call_collector import CallCollector
     from asyncgen.text.tool_calls.lark import LarkRules
-    from asyncgen.text.tool_calls.text_scanner import Reading, TextScanner
+    from asyncgen.text.tool_calls.text_scanner import IncrementalParse, TextScanner
 
-ReadCalls: TypeAlias = "Callable[[TextScanner, CallCollector], Reading]"
-"""Reads what stands behind the marker, to the end of the last call that belongs to it."""
+ParseCalls: TypeAlias = "Callable[[TextScanner, CallCollector], IncrementalParse]"
+"""Parses the text behind the marker, to the end of the last call that belongs to it."""
 
 WriteArguments: TypeAlias = "Callable[[LarkRules, Mapping[str, Any]], str]"
-"""Adds the rules of arguments that follow a schema, and returns what stands for them all; raises
-`UnwritableError` where the schema says what cannot be kept to."""
+"""Adds the rules of arguments that follow a schema, and returns the body of a rule for all of them;
+raises `UnwritableError` where the grammar cannot keep to the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """The words that a model writes around the name and the arguments of its calls.
+    """Text that a model writes around the name and the arguments of its calls.
 
     All calls of an answer are ``opening``, then each call as ``before`` name ``between`` arguments
     ``after``, with ``separator`` between two of them, then ``closing``.
 
     Attributes:
-        before: In front of the name.
-        between: From the name to the arguments.
-        after: Behind the arguments.
-        opening: In front of the first call.
-        separator: Between two calls.
-        closing: Behind the last call.
-        arguments: Writes the grammar of arguments that are no JSON.
+        before: Text before the name.
+        between: Text between name and arguments.
+        after: Text after the arguments.
+        opening: Text before the first call.
+        separator: Text between two calls.
+        closing: Text after the last call.
+        arguments: Writer of the grammar of arguments that are no JSON.
     """
 
     before: str
@@ -48,41 +48,41 @@ class CallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a family of models calls tools.
+    """Format in which a family of models calls tools.
 
     Attributes:
-        name: What ``tool_format`` calls it.
-        signs: A template that has one of these texts, each of them complete, is of this format.
-        begin: The marker behind which a call is read; it is no part of the text.
-        read: Reads what stands behind the marker; ``None`` where a reader of its own does.
-        words: From which the grammar of a call is made.
+        name: Name for the option ``tool_format``.
+        signs: Groups of texts; a template that has all texts of one group is of this format.
+        begin: Marker before a call; it is no part of the text for the user.
+        parse: Parser of the text behind the marker; ``None`` for a format with a parser class.
+        syntax: Text around name and arguments, from which the grammar of a call is made.
         markers: Further markers, which may be special tokens.
-        bare: Whether a call may also stand without its marker, where the answer begins.
+        bare: True if a call may also stand without its marker at the beginning of the answer.
     """
 
     name: str
     signs: tuple[tuple[str, ...], ...]
     begin: str
-    read: ReadCalls | None
-    words: CallSyntax
+    parse: ParseCalls | None
+    syntax: CallSyntax
     markers: tuple[str, ...] = ()
     bare: bool = False
 
     def is_of(self, template: str) -> bool:
-        """Whether a template writes calls in this format."""
+        """Tell whether a template writes calls in this format."""
         return any(all(part in template for part in sign) for sign in self.signs)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How a family of models marks what it thinks before it answers.
+    """Markers around the reasoning that a family of models writes before it answers.
 
     Attributes:
-        name: What ``reasoning_format`` calls it.
-        begin: The marker in front.
-        end: The marker behind.
-        signs: A template that has one of these texts is of this format.
-        forced: What ends the reasoning where a budget is used up; empty for ``end``.
+        name: Name for the option ``reasoning_format``.
+        begin: Marker before the reasoning.
+        end: Marker after it.
+        signs: Texts; a template that has one of them is of this format.
+        forced: Text that ends the reasoning when a budget is used up; empty for ``end``.
         markers: Further markers, which may be special tokens.
     """
 
@@ -95,9 +95,31 @@ class ReasoningFormat:
 
     @property
     def ending(self) -> str:
-        """What is written where the reasoning is ended."""
+        """Text that ends the reasoning when a budget is used up."""
         return self.forced or self.end
 
     def is_of(self, template: str) -> bool:
-        """Whether a template marks reasoning in this format."""
+        """Tell whether a template marks reasoning in this format."""
         return any(sign in template for sign in self.signs)
+
+
+HARMONY = ReasoningFormat(
+    name="harmony",
+    begin="<|channel|>analysis<|message|>",
+    end="<|end|>",
+    signs=("<|channel|>analysis",),
+    forced="<|end|><|start|>assistant<|channel|>final<|message|>",
+    markers=("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|return|>", "<|call|>")
+    + ("<|constrain|>",),
+)
+"""gpt-oss: reasoning has its own channel."""
+
+REASONING_FORMATS = (
+    HARMONY,
+    ReasoningFormat("gemma", "<|channel>thought\n", "<channel|>", ("<|channel>thought",)),
+    ReasoningFormat("mistral", "[THINK]", "[/THINK]", ("[THINK]",)),
+    ReasoningFormat("seed", "<seed:think>", "</seed:think>", ("<seed:think>",)),
+    ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>", ("<|START_THINKING|>",)),
+    # Qwen 3, DeepSeek R1, GLM 4.5, SmolLM 3, Granite, Nemotron and most others
+    ReasoningFormat("think", "<think>", "</think>", ("<think>", "</think>")),
+)

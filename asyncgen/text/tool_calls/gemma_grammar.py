@@ -1,4 +1,4 @@
-"""Grammars of Gemma's arguments: objects with bare keys, and texts between marks of their own."""
+"""Write grammars of Gemma's arguments: objects with bare keys, and texts between special marks."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _SIGNS = {
     "array": ("items", "minItems", "maxItems"),
     "number": _BOUNDS,
 }
-"""What a schema without a type is taken for by: the type that it says something of."""
+"""Keywords from which the type of a schema without a type is inferred."""
 
 
 def write_arguments(lark: LarkRules, schema: Mapping[str, Any], quote: str) -> str:
-    """Write the arguments of a tool, with their braces.
+    """Write the rules for the arguments of a tool, with their braces; return their name.
 
     Args:
-        lark: Gets the rules.
-        schema: Of the arguments, an object.
-        quote: The mark around texts.
+        lark: Rules of the grammar, to which those of the arguments are added.
+        schema: Schema of the arguments, an object.
+        quote: Mark around texts.
 
     Raises:
-        UnwritableError: The schema says what cannot be kept to.
+        UnwritableError: The schema cannot be enforced.
     """
     return _Writer(lark, schema, quote).object(schema)
 
 
 class _Writer:
-    """Writes rules of values, each where it is needed first."""
+    """Writer of rules of values, each where it is needed first."""
 
     def __init__(self, lark: LarkRules, root: Mapping[str, Any], quote: str) -> None:
         self._lark, self._root, self._quote = lark, root, quote
         self._named: dict[str, str] = {}
 
     def value(self, schema: Any) -> str:
-        """What stands for a value; anything goes by the name of its rule."""
+        """Return the name of a rule for a value, or its body where that is short."""
         if not isinstance(schema, dict):
             return self._any()
         if "$ref" in schema:
@@ -79,7 +79,7 @@ class _Writer:
         return self._lark.add(" | ".join(self._of_kind(schema, kind) for kind in kinds))
 
     def object(self, schema: Mapping[str, Any]) -> str:
-        """An object: its keys in their order, those that need not be left out at will."""
+        """Return the rule of an object: its keys in their order; optional ones may be left out."""
         found = members(schema)
         if found is None:
             key = self._lark.add(_KEY, is_terminal=True)
@@ -92,7 +92,7 @@ class _Writer:
         return self._lark.add(f'"{{" {self._from(found, 0, is_first=True)} "}}"')
 
     def _from(self, found: list[Member], number: int, *, is_first: bool) -> str:
-        """The keys of an object from one on."""
+        """Return the rule of the keys of an object from the given number on."""
         if number == len(found):
             return '""'
         key, schema, is_required = found[number]
@@ -107,7 +107,7 @@ class _Writer:
         return self._lark.add(body)
 
     def _reference(self, schema: Mapping[str, Any]) -> str:
-        """A rule of its own for what is referred to, which may hold itself."""
+        """Return a separate rule for the target of a reference, which may contain itself."""
         kept(schema, None, ("$ref",))
         place = schema["$ref"]
         name = self._named.get(place)
@@ -123,7 +123,7 @@ class _Writer:
         return name
 
     def _of_kind(self, schema: Mapping[str, Any], kind: str) -> str:
-        """A value of one type."""
+        """Return the body of a rule for a value of one type."""
         if kind == "string":
             return self._text(schema)
         if kind == "object":
@@ -163,7 +163,7 @@ class _Writer:
         return self._lark.add(f"{self._lark.text(quote)} {body}")
 
     def _listed(self, schema: Mapping[str, Any], kinds: list[str]) -> str:
-        """One of some values, those of the types that are allowed."""
+        """Return the rule of listed values, of the types that are allowed."""
         kept(schema, None, ("type", "enum", "const"))
         values = [schema["const"]] if "const" in schema else schema["enum"]
         found = [each for each in values if any(_is_of(each, kind) for kind in kinds)]
@@ -172,7 +172,7 @@ class _Writer:
         return self._lark.add(" | ".join(self._literal(each) for each in found))
 
     def _literal(self, value: Any) -> str:
-        """A given value."""
+        """Return a literal for a given value."""
         return self._lark.text(self._written(value))
 
     def _written(self, value: Any) -> str:
@@ -189,7 +189,7 @@ class _Writer:
         return json.dumps(value)
 
     def _any(self) -> str:
-        """Any value, to any depth."""
+        """Return the rule of any value, to any depth."""
         name = self._named.get("")
         if name is None:
             name = self._named[""] = self._lark.reserve()
@@ -205,7 +205,7 @@ class _Writer:
 
 
 def _is_of(value: Any, kind: str) -> bool:
-    """Whether a value is of a type of JSON Schema."""
+    """Tell whether a value is of a type of JSON Schema."""
     if isinstance(value, bool):
         return kind == "boolean"
     if isinstance(value, int | float):

@@ -1,7 +1,7 @@
-"""gpt-oss: messages on channels, each ``<|channel|>…<|message|>…<|end|>``.
+"""Parse the answers of gpt-oss: messages on channels, ``<|channel|>…<|message|>…<|end|>``.
 
-``analysis`` is reasoning; ``commentary`` that is addressed to a function is a call; all other
-messages are for the user.
+``analysis`` is reasoning; ``commentary`` to a function is a call; all other messages are for the
+user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.text.tool_calls.call_collector import CallCollector
-    from asyncgen.text.tool_calls.text_scanner import Reading
+    from asyncgen.text.tool_calls.text_scanner import IncrementalParse
     from asyncgen.types import ToolCallDelta
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -30,8 +30,8 @@ FORMAT = ToolFormat(
     name="harmony",
     signs=(("<|channel|>", "<|message|>"),),
     begin="<|channel|>commentary to=functions.",
-    read=None,
-    words=CallSyntax(
+    parse=None,
+    syntax=CallSyntax(
         before="<|channel|>commentary to=functions.",
         between=" <|constrain|>json<|message|>",
         after="",  # ``<|call|>`` ends the answer
@@ -41,34 +41,34 @@ FORMAT = ToolFormat(
 
 
 class HarmonyParser:
-    """Reads messages on channels; see `AnswerParser`."""
+    """Parser of messages on channels; see `AnswerParser`."""
 
     def __init__(self, calls: CallCollector, *, keeps_reasoning: bool) -> None:
         """Begin behind ``<|start|>assistant``.
 
         Args:
-            calls: Takes in what is read of calls.
-            keeps_reasoning: Whether reasoning stays in the text for the user.
+            calls: Collector of the calls.
+            keeps_reasoning: Leave reasoning in the text for the user.
         """
         self.is_over = self.in_reasoning = False
-        self._cursor, self._calls = TextScanner(), calls
+        self._scanner, self._calls = TextScanner(), calls
         self._keeps = keeps_reasoning
         self._out: list[str] = []
         self._reasoning: list[str] = []
-        self._reading: Reading | None = self._messages()
+        self._parse: IncrementalParse | None = self._messages()
 
     def put(self, text: str) -> str:
-        """Take more text in; return what of it is for the user."""
-        self._cursor.put(text)
+        """Take more text; return the part of it that is for the user."""
+        self._scanner.put(text)
         return self._read()
 
     def flush(self) -> str:
-        """Return what was held back, as nothing more will come."""
-        self._cursor.is_complete = True
+        """Return the text that was held back: the answer is complete."""
+        self._scanner.is_complete = True
         return self._read()
 
     def take(self) -> tuple[str, Sequence[ToolCallDelta]]:
-        """Return the reasoning and the pieces of calls that are new since the last time."""
+        """Return reasoning and parts of calls that are new since the last time."""
         reasoning = "".join(self._reasoning)
         self._reasoning.clear()
         return reasoning, self._calls.take()
@@ -76,47 +76,47 @@ class HarmonyParser:
     def _read(self) -> str:
         """Read as far as the text goes."""
         try:
-            if self._reading is not None and not self.is_over:
-                next(self._reading)
+            if self._parse is not None and not self.is_over:
+                next(self._parse)
         except StopIteration:
-            self._reading = None
+            self._parse = None
         text = "".join(self._out)
         self._out.clear()
         return text
 
-    def _messages(self) -> Reading:
+    def _messages(self) -> IncrementalParse:
         """Read message after message."""
-        cursor = self._cursor
+        scanner = self._scanner
         while True:
-            while not cursor.rest and not cursor.is_complete:
+            while not scanner.rest and not scanner.is_complete:
                 yield
-            if not cursor.rest:
+            if not scanner.rest:
                 return
             is_head = yield from self._is_head()
             if not is_head:
-                yield from cursor.stream_until(self._out.append, *_HEADS, or_end=True)
+                yield from scanner.stream_until(self._out.append, *_HEADS, or_end=True)
                 continue
             head: list[str] = []
-            yield from cursor.stream_until(head.append, "<|message|>", or_end=True)
-            yield from cursor.follows("<|message|>")
+            yield from scanner.stream_until(head.append, "<|message|>", or_end=True)
+            yield from scanner.follows("<|message|>")
             yield from self._body("".join(head))
             for end in _ENDS:
-                yield from cursor.follows(end)
+                yield from scanner.follows(end)
 
-    def _is_head(self) -> Reading:
-        """Whether a head follows; the first one may begin with whom it is for."""
-        rest = self._cursor.rest
+    def _is_head(self) -> IncrementalParse:
+        """Tell whether a head follows; the first one may begin with the recipient."""
+        rest = self._scanner.rest
         heads = (*_HEADS, " to=")
         while any(head.startswith(rest) and head != rest for head in heads):
-            if self._cursor.is_complete:
+            if self._scanner.is_complete:
                 return False
             yield
-            rest = self._cursor.rest
+            rest = self._scanner.rest
         return rest.startswith(heads)
 
-    def _body(self, head: str) -> Reading:
-        """Read what a message says, to before what ends it."""
-        cursor, found = self._cursor, _CHANNEL.search(head)
+    def _body(self, head: str) -> IncrementalParse:
+        """Read the content of a message."""
+        scanner, found = self._scanner, _CHANNEL.search(head)
         recipient = _RECIPIENT.search(head)
         if recipient is not None and self._calls.is_sought:
             yield from self._call(recipient[1], head)
@@ -124,23 +124,23 @@ class HarmonyParser:
         put = self._out.append
         if found is not None and found[1] == "analysis" and not self._keeps:
             self.in_reasoning, put = True, self._reasoning.append
-        yield from cursor.stream_until(put, *_BODY_ENDS, or_end=True)
+        yield from scanner.stream_until(put, *_BODY_ENDS, or_end=True)
         self.in_reasoning = False
 
-    def _call(self, name: str, head: str) -> Reading:
+    def _call(self, name: str, head: str) -> IncrementalParse:
         """Read a call; one that is malformed becomes text."""
-        cursor, calls = self._cursor, self._calls
+        scanner, calls = self._scanner, self._calls
         try:
             calls.open(f"{head}<|message|>")
-            calls.begin(cursor)
+            calls.begin(scanner)
             calls.name(name)
-            yield from cursor.stream_until(calls.arguments, *_BODY_ENDS, or_end=True)
+            yield from scanner.stream_until(calls.arguments, *_BODY_ENDS, or_end=True)
             calls.end()
         except EnoughCallsError:
             self.is_over = True
         except MalformedCallError as error:
             calls.fail(str(error))
-            self._out.append(cursor.raw())
+            self._out.append(scanner.raw())
         self.is_over = self.is_over or (calls.is_single and calls.count > 0)
         if self.is_over:
             yield

@@ -1,6 +1,6 @@
-"""Grammars of arguments that stand between tags, one by one, in the order of the schema.
+"""Write grammars of arguments between tags, one by one, in the order of the schema.
 
-A text stands as it is, up to the tag that ends it; everything else is JSON.
+A text is written as it is, up to the tag that ends it; all other values are JSON.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Tags:
     """The tags around an argument.
 
     Attributes:
-        before: In front of its name.
-        between: From the name to the value.
-        end: The tag behind the value.
-        after: Behind that.
-        is_framed: Whether line ends stand around the value, which are no part of it.
+        before: Tag before the name.
+        between: Tags between name and value.
+        end: Tag after the value.
+        after: Text after that tag.
+        is_framed: Line ends, which are no part of the value, stand around it.
     """
 
     before: str
@@ -39,17 +39,17 @@ class Tags:
     is_framed: bool
 
     def write(self, lark: LarkRules, schema: Mapping[str, Any]) -> str:
-        """Write the arguments of a tool.
+        """Write the rules for the arguments of a tool.
 
         Args:
-            lark: Gets the rules.
-            schema: Of the arguments.
+            lark: Rules of the grammar, to which those of the arguments are added.
+            schema: Schema of the arguments.
 
         Returns:
-            What stands for them all.
+            The body of a rule for all arguments.
 
         Raises:
-            UnwritableError: The schema says what cannot be kept to.
+            UnwritableError: The schema cannot be enforced.
         """
         found = members(schema)
         if found is None:
@@ -86,7 +86,7 @@ class Tags:
         return f"{value} {lark.text(self._after_value + self.after)}"
 
     def _text(self, lark: LarkRules, schema: Mapping[str, Any]) -> str:
-        """A text that a schema allows, and its end."""
+        """Return the body of a rule for a text that a schema allows, and its end."""
         listed, after = texts_of(schema), lark.text(self.after)
         if listed is not None:
             for text in listed:

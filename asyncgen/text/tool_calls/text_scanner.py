@@ -1,6 +1,7 @@
-"""A place in a text that is still growing, and the few ways in which formats read on from it.
+"""Scan a text that is still growing.
 
-Each way is a generator: it yields where the text is not enough, and goes on when there is more.
+The methods of a scanner are generators: they yield where the text is not enough, and go on when
+there is more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     Put = Callable[[str], object]
 
-Reading: TypeAlias = Generator[None, None, Any]
+IncrementalParse: TypeAlias = Generator[None, None, Any]
 """A parser that yields where its text is not enough; the next text resumes it."""
 
 _SPACE = " \t\r\n"
@@ -29,11 +30,11 @@ class MalformedCallError(Exception):
 
 
 class TextScanner:
-    """Text that was not read yet, and what was read since a mark.
+    """A growing text, a position in it, and the text that was read since a mark.
 
     Attributes:
-        rest: What was not read yet.
-        is_complete: Whether nothing more will come.
+        rest: Text that was not read yet.
+        is_complete: True if no more text will come.
     """
 
     __slots__ = ("_raw", "is_complete", "rest")
@@ -49,44 +50,44 @@ class TextScanner:
         self.rest += text
 
     def mark(self, before: str = "") -> None:
-        """Begin to keep what is read, behind something that was read already."""
+        """Keep the text that is read from here on, after ``before``, which was read already."""
         self._raw = [before]
 
     def raw(self) -> str:
-        """What was read since the mark."""
+        """Return the text that was read since the mark."""
         return "".join(self._raw)
 
     def skip(self, count: int) -> str:
-        """Read so many characters, which are there."""
+        """Read and return so many characters, which must be there."""
         taken, self.rest = self.rest[:count], self.rest[count:]
         self._raw.append(taken)
         return taken
 
-    def more(self) -> Reading:
+    def more(self) -> IncrementalParse:
         """Wait for more text.
 
         Raises:
-            MalformedCallError: Nothing more will come.
+            MalformedCallError: The text is complete.
         """
         if self.is_complete:
             raise MalformedCallError("the answer ended within a call")
         yield
 
-    def space(self) -> Reading:
-        """Read white space, if there is any."""
+    def space(self) -> IncrementalParse:
+        """Read white space, if any follows."""
         while True:
             self.skip(len(self.rest) - len(self.rest.lstrip(_SPACE)))
             if self.rest or self.is_complete:
                 return
             yield
 
-    def peek(self) -> Reading:
+    def peek(self) -> IncrementalParse:
         """Return the next character without reading it."""
         while not self.rest:
             yield from self.more()
         return self.rest[0]
 
-    def follows(self, literal: str) -> Reading:
+    def follows(self, literal: str) -> IncrementalParse:
         """Read a literal if it follows; return whether it did."""
         while len(self.rest) < len(literal) and literal.startswith(self.rest):
             if self.is_complete:
@@ -97,7 +98,7 @@ class TextScanner:
         self.skip(len(literal))
         return True
 
-    def expect(self, literal: str) -> Reading:
+    def expect(self, literal: str) -> IncrementalParse:
         """Read a literal.
 
         Raises:
@@ -107,19 +108,19 @@ class TextScanner:
         if not found:
             raise MalformedCallError(f"{literal!r} should follow, and something else does")
 
-    def until(self, *literals: str) -> Reading:
-        """Read up to the first of several literals; return the text before it, and leave it."""
+    def until(self, *literals: str) -> IncrementalParse:
+        """Read and return the text before the first of several literals."""
         parts: list[str] = []
         yield from self.stream_until(parts.append, *literals)
         return "".join(parts)
 
-    def stream_until(self, put: Put, *literals: str, or_end: bool = False) -> Reading:
-        """Hand text on as it comes, up to the first of several literals, which is left.
+    def stream_until(self, put: Put, *literals: str, or_end: bool = False) -> IncrementalParse:
+        """Pass text on as it comes, up to the first of several literals, which is not read.
 
         Args:
-            put: Takes the text in.
-            literals: What it ends before.
-            or_end: Whether it may also end with the answer.
+            put: Takes the text.
+            literals: Literals that end it.
+            or_end: The end of the answer ends it as well.
         """
         while True:
             places = [place for place in map(self.rest.find, literals) if place >= 0]
@@ -134,8 +135,8 @@ class TextScanner:
                 return
             yield from self.more()
 
-    def json_value(self, put: Put) -> Reading:
-        """Hand one value of JSON on as it comes; its brackets are looked at, and nothing else."""
+    def json_value(self, put: Put) -> IncrementalParse:
+        """Pass one value of JSON on as it comes; only its brackets and quotes are checked."""
         yield from self.space()
         first = yield from self.peek()
         if first == '"':
@@ -146,14 +147,14 @@ class TextScanner:
         else:
             yield from self._scalar(put)
 
-    def json_text(self) -> Reading:
+    def json_text(self) -> IncrementalParse:
         """Read one value of JSON; return its text."""
         parts: list[str] = []
         yield from self.json_value(parts.append)
         return "".join(parts)
 
-    def _string(self, put: Put) -> Reading:
-        """Read on within a string, to behind its end."""
+    def _string(self, put: Put) -> IncrementalParse:
+        """Pass the rest of a string on, with its closing quote."""
         while True:
             found = _IN_STRING.search(self.rest)
             if found is None:
@@ -168,8 +169,8 @@ class TextScanner:
             else:
                 yield from self.more()
 
-    def _nested(self, put: Put) -> Reading:
-        """Read an object or a list."""
+    def _nested(self, put: Put) -> IncrementalParse:
+        """Pass an object or a list on."""
         closing: list[str] = []
         while True:
             found = _IN_VALUE.search(self.rest)
@@ -189,8 +190,8 @@ class TextScanner:
             if not closing:
                 return
 
-    def _scalar(self, put: Put) -> Reading:
-        """Read a number or a word, to before what ends it."""
+    def _scalar(self, put: Put) -> IncrementalParse:
+        """Pass a number or a word on."""
         while True:
             found = _SCALAR_END.search(self.rest)
             if found is not None or self.is_complete:
@@ -200,7 +201,7 @@ class TextScanner:
 
 
 def held_back(text: str, literals: tuple[str, ...]) -> int:
-    """Characters at the end of a text that may begin one of several literals."""
+    """Count the characters at the end of a text that may begin one of several literals."""
     most = min(len(text), max(map(len, literals)) - 1)
     for count in range(most, 0, -1):
         tail = text[-count:]

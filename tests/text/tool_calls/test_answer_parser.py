@@ -51,7 +51,7 @@ def read(
 ) -> Read:
     """Read an answer in pieces of so many characters."""
     calls = CallCollector(PARAMETERS, lambda number: f"id{number}", is_single=is_single)
-    reader = formats.reader(calls, reads_reasoning=True, in_reasoning=in_reasoning)
+    reader = formats.parser(calls, reads_reasoning=True, in_reasoning=in_reasoning)
     sample = SampleBuilder(0)
     for start in range(0, len(answer), step):
         text = reader.put(answer[start : start + step])

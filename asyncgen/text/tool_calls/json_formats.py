@@ -1,0 +1,247 @@
+"""Tool-call formats with JSON arguments: Qwen, Granite, Llama, Mistral and DeepSeek."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
+from asyncgen.text.tool_calls.text_scanner import MalformedCallError
+
+if TYPE_CHECKING:
+    from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.text_scanner import IncrementalParse, TextScanner
+
+_ARGUMENTS = ("arguments", "parameters")
+
+
+def _parse_object(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    """Parse a call such as ``{"name": …, "arguments": {…}}``, which has begun.
+
+    The members may stand in any order; others than these two are ignored.
+    """
+    yield from scanner.space()
+    yield from scanner.expect("{")
+    while True:
+        yield from scanner.space()
+        is_over = yield from scanner.follows("}")
+        if is_over:
+            calls.end()
+            return
+        key = _loads_text((yield from scanner.json_text()), "a key")
+        yield from scanner.space()
+        yield from scanner.expect(":")
+        yield from scanner.space()
+        if key == "name":
+            calls.name(_loads_text((yield from scanner.json_text()), "the name"))
+        elif key in _ARGUMENTS:
+            yield from _parse_arguments(scanner, calls)
+        else:
+            yield from scanner.json_text()
+        yield from scanner.space()
+        yield from scanner.follows(",")
+
+
+def _parse_arguments(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    """Parse arguments as JSON, or as JSON within a string of JSON."""
+    yield from scanner.space()
+    first = yield from scanner.peek()
+    if first == '"':
+        calls.arguments(_loads_text((yield from scanner.json_text()), "the arguments"))
+    else:
+        yield from scanner.json_value(calls.arguments)
+
+
+def _parse_list(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    """Parse ``[{…}, {…}]``, each entry a call."""
+    calls.begin(scanner)
+    yield from scanner.space()
+    yield from scanner.expect("[")
+    while True:
+        yield from _parse_object(scanner, calls)
+        yield from scanner.space()
+        goes_on = yield from scanner.follows(",")
+        if not goes_on:
+            break
+        calls.begin(scanner)
+    yield from scanner.expect("]")
+
+
+def _loads_text(text: str, what: str) -> str:
+    """Return the string that a text of JSON stands for; ``what`` names it in errors."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedCallError(f"no JSON: {error}") from None
+    if not isinstance(value, str):
+        raise MalformedCallError(f"{what} is no text: {str(value)[:40]}")
+    return value
+
+
+def _parse_qwen(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    """Parse one object; the marker that ends it may be missing."""
+    calls.begin(scanner)
+    yield from _parse_object(scanner, calls)
+    yield from scanner.space()
+    yield from scanner.follows("</tool_call>")
+
+
+QWEN = ToolFormat(
+    name="qwen",
+    signs=(("<tool_call>",),),
+    begin="<tool_call>",
+    parse=_parse_qwen,
+    syntax=CallSyntax(
+        before='<tool_call>\n{"name": "',
+        between='", "arguments": ',
+        after="}\n</tool_call>",
+        separator="\n",
+    ),
+    markers=("</tool_call>",),
+)
+"""Qwen 2.5 and 3, Hermes, Granite 4, SmolLM 3: ``<tool_call>{…}</tool_call>``."""
+
+GRANITE = ToolFormat(
+    name="granite",
+    signs=(("<|tool_call|>",),),
+    begin="<|tool_call|>",
+    parse=_parse_list,
+    syntax=CallSyntax(
+        before='{"name": "',
+        between='", "arguments": ',
+        after="}",
+        opening="<|tool_call|>[",
+        separator=", ",
+        closing="]",
+    ),
+)
+"""Granite 3: ``<|tool_call|>[{…}]``. (Granite 4 uses the format of Qwen.)"""
+
+
+def _parse_llama(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    calls.begin(scanner)
+    while True:
+        yield from _parse_object(scanner, calls)
+        yield from scanner.space()
+        goes_on = yield from scanner.follows(";")
+        if not goes_on:
+            return
+        calls.begin(scanner)
+
+
+LLAMA = ToolFormat(
+    name="llama",
+    signs=(("<|python_tag|>",), ("<|start_header_id|>", '"parameters"')),
+    begin="<|python_tag|>",
+    parse=_parse_llama,
+    syntax=CallSyntax(before='{"name": "', between='", "parameters": ', after="}", separator="; "),
+    bare=True,
+)
+"""Llama 3.1 to 3.3: ``{"name": …, "parameters": {…}}``, bare or behind ``<|python_tag|>``."""
+
+
+def _parse_mistral(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    yield from scanner.space()
+    first = yield from scanner.peek()
+    if first == "[":
+        yield from _parse_list(scanner, calls)
+        return
+    calls.begin(scanner)
+    name = yield from scanner.until("[ARGS]", "[CALL_ID]", "{")
+    calls.name(name.strip())
+    has_id = yield from scanner.follows("[CALL_ID]")
+    if has_id:
+        yield from scanner.until("[ARGS]", "{")
+    yield from scanner.follows("[ARGS]")
+    yield from _parse_arguments(scanner, calls)
+    calls.end()
+
+
+MISTRAL_LIST = ToolFormat(
+    name="mistral_list",
+    signs=(("[TOOL_CALLS]",),),
+    begin="[TOOL_CALLS]",
+    parse=_parse_mistral,
+    syntax=CallSyntax(
+        before='{"name": "',
+        between='", "arguments": ',
+        after="}",
+        opening="[TOOL_CALLS][",
+        separator=", ",
+        closing="]",
+    ),
+    markers=("[ARGS]", "[CALL_ID]"),
+)
+"""Mistral's templates of 2024: ``[TOOL_CALLS][{…}]``."""
+
+MISTRAL = ToolFormat(
+    name="mistral",
+    signs=(("[TOOL_CALLS]", "[ARGS]"),),
+    begin="[TOOL_CALLS]",
+    parse=_parse_mistral,
+    syntax=CallSyntax(before="[TOOL_CALLS]", between="[ARGS]", after=""),
+    markers=("[ARGS]", "[CALL_ID]"),
+)
+"""Mistral's templates since 2025: ``[TOOL_CALLS]name[ARGS]{…}`` for each call."""
+
+_OPENING, _CLOSING = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_BEFORE, _SEPARATOR, _AFTER = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_MARKERS = (_CLOSING, _BEFORE, _SEPARATOR, _AFTER)
+
+
+def _parse_deepseek(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    calls.begin(scanner)
+    while True:
+        yield from scanner.space()
+        yield from scanner.expect(_BEFORE)
+        name = yield from scanner.until(_SEPARATOR)
+        yield from scanner.expect(_SEPARATOR)
+        is_fenced = name.strip() == "function"  # V3 and R1 write the kind of tool first
+        if is_fenced:
+            name = yield from scanner.until("\n")
+        calls.name(name.strip())
+        if is_fenced:
+            yield from scanner.space()
+            yield from scanner.expect("```json")
+        yield from _parse_arguments(scanner, calls)
+        calls.end()
+        yield from scanner.space()
+        if is_fenced:
+            yield from scanner.follows("```")
+            yield from scanner.space()
+        yield from scanner.follows(_AFTER)
+        yield from scanner.space()
+        is_over = yield from scanner.follows(_CLOSING)
+        if is_over or (scanner.is_complete and not scanner.rest):
+            return
+        calls.begin(scanner)
+
+
+DEEPSEEK_FENCED = ToolFormat(
+    name="deepseek_fenced",
+    signs=((_OPENING, "```json"),),
+    begin=_OPENING,
+    parse=_parse_deepseek,
+    syntax=CallSyntax(
+        before=f"{_BEFORE}function{_SEPARATOR}",
+        between="\n```json\n",
+        after=f"\n```{_AFTER}",
+        opening=_OPENING,
+        separator="\n",
+        closing=_CLOSING,
+    ),
+    markers=_MARKERS,
+)
+"""DeepSeek V3 and R1: calls between ``<｜tool▁calls▁begin｜>`` and its end, in code fences."""
+
+DEEPSEEK = ToolFormat(
+    name="deepseek",
+    signs=((_OPENING,),),
+    begin=_OPENING,
+    parse=_parse_deepseek,
+    syntax=CallSyntax(
+        before=_BEFORE, between=_SEPARATOR, after=_AFTER, opening=_OPENING, closing=_CLOSING
+    ),
+    markers=_MARKERS,
+)
+"""DeepSeek V3.1: the same without fences."""
