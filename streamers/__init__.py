@@ -1,10 +1,9 @@
-"""Token ids in, text out: to the terminal, to a blocking iterator, or to an event loop.
+"""Stream text from token ids: to the terminal, to a blocking iterator, or to an event loop.
 
-The streamers work under any `generate(streamer=…)` that calls `put` and `end`. The parts they are
-made of serve by themselves: `Detokenizer` turns ids into exact text step by step, `StopStrings`
-ends it at a stop string, `Mailbox` and `LoopBell` carry items from a thread into an event loop and
-`ThreadMailbox` to another thread, and `Reader` and `ThreadReader` step through what comes. Knows
-nothing of models.
+The streamers work with any `generate(streamer=…)` that calls `put` and `end`. Their parts can be
+used alone: `Detokenizer` turns ids into exact text step by step, `StopStrings` ends it at a stop
+string, `Mailbox` and `LoopBell` carry items from a thread into an event loop, `ThreadMailbox` to
+another thread, and `Reader` and `ThreadReader` iterate over a stream. Knows nothing of models.
 """
 
 from __future__ import annotations

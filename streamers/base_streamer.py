@@ -1,8 +1,8 @@
-"""What all streamers share: `put` and `end`, rows of a batch, the prompt, whole words.
+"""Base classes of streamers: `put` and `end`, rows of a batch, the prompt, whole words.
 
 Works under any `generate(streamer=…)` that calls `put` with tensors of token ids, first the prompt
-and then what is generated, and `end` at the end. Knows nothing of where the text goes, and no
-tensor library: whatever has `tolist()` will do.
+and then generated ones, and `end` at the end. Needs no tensor library: values need a method
+`tolist()`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class BaseStreamer(ABC):
-    """Base class of everything that can be given to `generate` as its `streamer`."""
+    """Base class of all values for the argument `streamer` of `generate`."""
 
     @abstractmethod
     def put(self, value: Any) -> None:
         """Take token ids; called by `generate`, first with the prompt.
 
         Args:
-            value: integer tensor `[B, S]`, `[S]` or `[B]`.
+            value: Integer tensor `[B, S]`, `[S]` or `[B]`.
         """
 
     @abstractmethod
@@ -37,7 +37,7 @@ class RowText(str):
     """Text that knows which row of the batch it belongs to.
 
     Attributes:
-        row: index of the row, 0 for a batch of one.
+        row: Index of the row, 0 for a batch of one.
     """
 
     __slots__ = ("row",)
@@ -45,8 +45,8 @@ class RowText(str):
 
     def __new__(cls, text: str = "", row: int = 0) -> Self:
         """Args:
-        text: the text.
-        row: index of the row.
+        text: The text.
+        row: Index of the row.
         """
         self = super().__new__(cls, text)
         self.row = row
@@ -65,15 +65,15 @@ class RowStreamer(BaseStreamer):
     that tokenizers which drop the space before the first word drop it after each newline too.)
     Rows that ended early are padded by `generate`; `skip_special_tokens=True` hides that.
 
-    A subclass says where the text goes by overriding `on_finalized_text`. After `end` the streamer
+    A subclass overrides `on_finalized_text` to use the text. After `end` the streamer
     is ready for another `generate`.
     """
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, **decode_kwargs: Any) -> None:
         """Args:
-        tokenizer: what the ids are decoded with; see `Detokenizer`.
-        skip_prompt: whether to leave the prompt out of the text.
-        decode_kwargs: further arguments of the tokenizer's `decode`, such as
+        tokenizer: Tokenizer that decodes the ids; see `Detokenizer`.
+        skip_prompt: Leave the prompt out of the text.
+        decode_kwargs: Further arguments of the tokenizer's `decode`, such as
             `skip_special_tokens`.
 
         Raises:
@@ -92,20 +92,20 @@ class RowStreamer(BaseStreamer):
         """Take text of whole words; to be overridden.
 
         Args:
-            text: a `RowText`, never empty unless `stream_end`.
-            stream_end: whether it is the last of all rows.
+            text: A `RowText`, never empty unless `stream_end`.
+            stream_end: True for the last text of all rows.
         """
 
     def put(self, value: Any) -> None:
-        """Take token ids and hand on the text of the words that they finish.
+        """Take token ids and pass on the text of the words that they finish.
 
         Args:
-            value: integer tensor (anything with `tolist()`) or nested sequence. The first one is
+            value: Integer tensor (anything with `tolist()`) or nested sequence. The first one is
                 the prompt, `[B, S]` or `[S]`; later ones are `[B]`, `[B, n]`, or `[n]` where the
                 batch is one and several tokens arrive at once.
 
         Raises:
-            ValueError: the number of rows is not that of the prompt.
+            ValueError: The number of rows is not that of the prompt.
         """
         values = value.tolist() if hasattr(value, "tolist") else value
         if not self._rows:
@@ -124,7 +124,7 @@ class RowStreamer(BaseStreamer):
             self._take(_as_columns(values, len(self._rows)))
 
     def end(self) -> None:
-        """Hand on what was held back, the last of it with `stream_end`."""
+        """Pass on the text that was held back, the last of it with `stream_end`."""
         tails = self._finish() or [RowText()]
         for tail in tails[:-1]:
             if tail:

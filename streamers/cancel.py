@@ -1,4 +1,4 @@
-"""The flag that a reader has left, in the shape that every `generate` understands."""
+"""Flag of a reader that has left, usable as a stopping criterion of any `generate`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cancelled:
         self._set = True
 
     def is_set(self) -> bool:
-        """Whether the producer is asked to stop."""
+        """Tell whether the producer is asked to stop."""
         return self._set
 
     def __bool__(self) -> bool:
@@ -37,12 +37,12 @@ class Cancelled:
         """Answer as a stopping criterion.
 
         Args:
-            input_ids: ids so far, `[B, S]`.
-            scores: not looked at.
-            kwargs: not looked at.
+            input_ids: Ids so far, `[B, S]`.
+            scores: Ignored.
+            kwargs: Ignored.
 
         Returns:
-            Boolean tensor `[B]` on the device of `input_ids`: whether the row is to stop.
+            Boolean tensor `[B]` on the device of `input_ids`: True for rows that are to stop.
         """
         import torch
 

@@ -1,8 +1,8 @@
-"""What a reader of streamed text may be told.
+"""Errors that a reader of streamed text gets.
 
     StreamerError                 (RuntimeError)
     └── ProducerError             generation failed; the original exception is its cause
-        └── ProducerDiedError     the generating thread ended without saying why
+        └── ProducerDiedError     the generating thread ended without `end` or an error
 
 Misuse raises `ValueError` or `TypeError`, and a reader that waits longer than its `timeout` gets
 `queue.Empty` or `TimeoutError`, as the documented streamers do.
@@ -16,7 +16,7 @@ class StreamerError(RuntimeError):
 
 
 class ProducerError(StreamerError):
-    """The generating side raised; `__cause__` is what it raised."""
+    """The generating side raised; `__cause__` is its error."""
 
 
 class ProducerDiedError(ProducerError):

@@ -1,9 +1,9 @@
-"""Stop strings in streamed text: what may be shown, and where the text ends.
+"""End a streamed text at a stop string, and hold back text that may begin one.
 
 Works on characters alone and knows nothing of tokens. The search is the automaton of Aho and
 Corasick, "Efficient string matching: an aid to bibliographic search" (1975), section 2: its depth
-after each character is the length of the longest ending that could still become a stop string,
-which is exactly what has to be held back.
+after each character is the length of the longest ending that could still become a stop string, so
+that much is held back.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ class _Automaton:
 
 
 class StopStrings:
-    """Lets text through up to the first stop string, holding back only what may begin one.
+    """Filter that passes text up to the first stop string, and holds back its possible beginning.
 
     The stop string that is completed first ends the text; of several that end at the same
-    character, the longest. So the result does not depend on how the text was cut into pieces, and
+    character, the longest. So the result does not depend on the pieces in which the text came, and
     no further text is ever needed to decide. Cost is linear in the text, whatever the number and
     length of the stop strings. `copy.copy` gives an independent filter at the same place.
 
     Attributes:
-        held: text that is held back because it may be the beginning of a stop string.
+        held: Text that is held back because it may begin a stop string.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         """Args:
-        stops: the stop strings, none of them empty; no stop string at all lets everything pass.
+        stops: The stop strings, none of them empty; without stop strings all text passes.
 
         Raises:
-            ValueError: a stop string is empty, or `stops` is itself a string.
+            ValueError: A stop string is empty, or `stops` is itself a string.
         """
         if isinstance(stops, str) or not all(isinstance(s, str) and s for s in stops):
             raise ValueError(
@@ -118,7 +118,7 @@ class StopStrings:
         return self._release(text, node), None
 
     def flush(self) -> str:
-        """Release what is held: the text ends here without a stop string."""
+        """Return the text that is held back: the text ends here without a stop string."""
         held, self.held, self._node = self.held, "", 0
         return held
 

@@ -1,4 +1,4 @@
-"""What a loop over a stream holds. Knows no tokens and no engine."""
+"""Iterators over a stream that leave it when they are dropped."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ ReadT = TypeVar("ReadT")
 
 
 class _Leaving(Generic[ReadT]):
-    """Dropping it is leaving the loop, and leaving is cancelling."""
+    """Base of the iterators; dropping one leaves the stream, which cancels it."""
 
     def __init__(self, read: ReadT, leave: Callable[[], None], abandon: Callable[[], None]) -> None:
         """Read a stream.
 
         Args:
-            read: Gives the next item, or raises what ends the loop.
-            leave: Ends the stream; idempotent.
-            abandon: The same without taking a lock, as a finalizer must, from any thread.
+            read: Function that returns the next item, or raises the end of the loop.
+            leave: Function that ends the stream; idempotent.
+            abandon: The same without a lock, for finalizers in any thread.
         """
         self._read = read
         self._leave = leave
@@ -30,14 +30,14 @@ class _Leaving(Generic[ReadT]):
 
 
 class Reader(_Leaving[Callable[[], Awaitable[T_co]]], Generic[T_co]):
-    """What an ``async for`` over a stream holds."""
+    """Iterator of an ``async for`` over a stream."""
 
     def __aiter__(self) -> Self:
-        """Itself."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> T_co:
-        """The next item."""
+        """Return the next item."""
         return await self._read()
 
     async def aclose(self) -> None:
@@ -46,14 +46,14 @@ class Reader(_Leaving[Callable[[], Awaitable[T_co]]], Generic[T_co]):
 
 
 class ThreadReader(_Leaving[Callable[[], T_co]], Generic[T_co]):
-    """What a ``for`` over a stream holds."""
+    """Iterator of a ``for`` over a stream."""
 
     def __iter__(self) -> Self:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __next__(self) -> T_co:
-        """The next item; blocks until it is there."""
+        """Return the next item; blocks until it is there."""
         return self._read()
 
     def close(self) -> None:

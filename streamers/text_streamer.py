@@ -1,4 +1,4 @@
-"""Text to standard output as it is generated."""
+"""Print text to standard output as it is generated."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TextStreamer(RowStreamer):
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, **decode_kwargs: Any) -> None:
         """Args:
-        tokenizer: what the ids are decoded with; see `Detokenizer`.
-        skip_prompt: whether to leave the prompt out of the text. Useful e.g. for chatbots.
-        decode_kwargs: further arguments of the tokenizer's `decode`.
+        tokenizer: Tokenizer that decodes the ids; see `Detokenizer`.
+        skip_prompt: Leave the prompt out of the text. Useful e.g. for chatbots.
+        decode_kwargs: Further arguments of the tokenizer's `decode`.
 
         Raises:
             TypeError: `tokenizer` cannot decode.
@@ -36,8 +36,8 @@ class TextStreamer(RowStreamer):
         """Print the text, and a newline if the stream is ending.
 
         Args:
-            text: text of whole words; a `RowText` tells its row.
-            stream_end: whether nothing follows.
+            text: Text of whole words; a `RowText` has its row.
+            stream_end: True if nothing follows.
         """
         out: str = self._labelled(text) if self._batch > 1 else text
         if stream_end:

@@ -1,4 +1,4 @@
-"""From a computing thread to a reading thread: what `Mailbox` is to a task of an event loop."""
+"""Carry items from a computing thread to a reading thread, as `Mailbox` does to an event loop."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SLICE = 0.5
-"""Seconds. A signal that comes in the very moment before a thread sleeps does not wake it."""
+"""Most seconds of one wait: a signal just before a thread sleeps does not wake it."""
 
 
 def get_interruptibly(source: queue.SimpleQueue[T], seconds: float | None = None) -> T:
-    """Take the next item of a queue; Ctrl-C ends it, soon even if it came at a bad moment.
+    """Take the next item of a queue; Ctrl-C ends the wait within half a second.
 
     Args:
         source: The queue.
         seconds: Most to wait; None for no limit.
 
     Raises:
-        queue.Empty: Nothing came in time.
+        queue.Empty: No item came in time.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
@@ -42,16 +42,16 @@ class ThreadMailbox(Generic[T]):
     holds the items: it may be used in signal handlers and finalizers, so `abandon` is safe there.
 
     Attributes:
-        closed: Whether the reader has left.
+        closed: True if the reader has left.
     """
 
     def __init__(
         self, *, pace: float = 0.0, presses: Callable[[T], bool] = lambda item: False
     ) -> None:
         """Args:
-        pace: seconds, from 0. A reader that was woken twice within this time then comes back by
-            itself when it has passed, as in `Mailbox`.
-        presses: whether it comes for this item at once all the same. It must be quick and must not
+        pace: Seconds, from 0. A reader that was woken twice within this time then waits until it
+            has passed, as in `Mailbox`.
+        presses: Tells whether an item wakes the reader at once. It must be quick and must not
             raise.
         """
         self.closed = False
@@ -61,7 +61,7 @@ class ThreadMailbox(Generic[T]):
         self._hurried = self._dropped = False
         self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._num_drains = 0
-        # What wakes the reader that waits now, and whether it is woken by what presses alone.
+        # Bell of the reader that waits now, and True if only an item that presses rings it.
         self._bell: tuple[queue.SimpleQueue[None], bool] | None = None
 
     def __len__(self) -> int:
@@ -83,9 +83,9 @@ class ThreadMailbox(Generic[T]):
         return not self.closed
 
     def wait(self, seconds: float | None = None) -> None:
-        """Block until something is there, or the mailbox is closed; Ctrl-C ends it.
+        """Block until there is an item, or the mailbox is closed; Ctrl-C ends the wait.
 
-        Another thread that drains it meanwhile ends the wait, too.
+        A drain by another thread ends it, too.
 
         Args:
             seconds: Most to wait, above 0; None for no limit.
@@ -107,14 +107,14 @@ class ThreadMailbox(Generic[T]):
             self._woken_at = now
 
     def _sit(self, seconds: float | None, *, dozes: bool) -> bool:
-        """Wait to be rung for, or where it dozes only for what presses; whether that was so."""
+        """Wait to be woken, while it dozes only by an item that presses; return whether it was."""
         end = None if seconds is None else time.monotonic() + seconds
         ring: queue.SimpleQueue[None] = queue.SimpleQueue()
         drains = self._num_drains
         self._bell = ring, dozes
         try:
-            # Who put something just before rang for nobody, and who put what was drained before
-            # may ring only now.
+            # A sender just before had no bell to ring, and one whose item was drained already may
+            # ring only now.
             while not (len(self) or self.closed or self._num_drains != drains):
                 get_interruptibly(ring, None if end is None else end - time.monotonic())
         except queue.Empty:
@@ -124,7 +124,7 @@ class ThreadMailbox(Generic[T]):
         return True
 
     def drain(self) -> list[T]:
-        """Take everything unread, oldest first; an empty list if there is nothing."""
+        """Take all unread items, oldest first."""
         self._num_drains += 1
         items: list[T] = []
         try:
@@ -141,5 +141,5 @@ class ThreadMailbox(Generic[T]):
             bell[0].put(None)
 
     def abandon(self) -> None:
-        """Refuse later items, without waking anybody: what a finalizer may do."""
+        """Refuse later items, without waking anybody, as a finalizer must."""
         self.closed = True

@@ -1,4 +1,4 @@
-"""From a computing thread into an event loop, without ever waiting for it.
+"""Carry items from a computing thread into an event loop, without ever waiting for it.
 
 `LoopBell` schedules callbacks in one loop, at most one wake-up pending at a time; `Mailbox` is a
 buffer that any thread fills and one task empties. They know nothing of tokens or text. The running
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# That a loop has ended is noticed when its reader is woken. Where none is to be woken, the bell is
-# rung once for so many unread items, only to find out whether the loop is still there.
+# The end of a loop is noticed when its reader is woken. If no reader waits, the bell is rung once
+# for so many unread items, only to check that the loop still exists.
 _PROBE_EVERY = 8
 
-# Callbacks of one turn of the loop: a thousand readers woken at once would hold up its other tasks.
+# Most callbacks of one turn of the loop: a thousand at once would delay its other tasks.
 _TOGETHER = 64
 
 
 class _Gathering(local):
-    """The bells that a thread has yet to sound, while it is `LoopBell.together`."""
+    """Bells that a thread will sound at the end of `LoopBell.together`."""
 
     bells: set[LoopBell] | None = None
 
@@ -64,7 +64,7 @@ class LoopBell:
 
     def __init__(self, loop: Any) -> None:
         """Args:
-        loop: an asyncio event loop or a `trio.lowlevel.TrioToken`; use `current` instead.
+        loop: An asyncio event loop or a `trio.lowlevel.TrioToken`; use `current` instead.
         """
         # asyncio and uvloop loops have the first method, trio tokens the second.
         self._schedule: Callable[[Callable[[], None]], Any] = (
@@ -75,7 +75,7 @@ class LoopBell:
         )
         self._loop_is_closed: Callable[[], bool] = getattr(loop, "is_closed", bool)
         self._loop = loop
-        # Which is imported where one of its loops, or one of uvloop's, is there.
+        # asyncio is imported if one of its loops, or one of uvloop's, exists.
         self._asyncio: Any = sys.modules["asyncio"] if hasattr(loop, "create_future") else None
         self._lock = RLock()
         self._wakes: list[Callable[[], object]] = []
@@ -87,7 +87,7 @@ class LoopBell:
         """Return the bell of the running event loop, the same one for every caller in it.
 
         Raises:
-            anyio.NoEventLoopError: no asyncio or trio loop runs in this thread.
+            anyio.NoEventLoopError: No asyncio or trio loop runs in this thread.
         """
         loop = anyio.lowlevel.current_token().native_token
         bell = cls._bells.get(loop)
@@ -96,7 +96,7 @@ class LoopBell:
         return bell
 
     def is_here(self) -> bool:
-        """Whether the caller is a task of this loop; False where only `current` can tell."""
+        """Tell whether the caller is a task of this loop; False if only `current` can tell."""
         asyncio = self._asyncio
         if asyncio is None:
             return False
@@ -107,11 +107,11 @@ class LoopBell:
             return False
 
     def waiter(self) -> tuple[Callable[[], object], Any]:
-        """Make what one task of the loop may wait for, with `await_waiter`.
+        """Make an object for `await_waiter`, on which one task of the loop waits.
 
         Returns:
-            What ends the wait, to be called in the loop, and a future of asyncio, which costs a
-            fraction of an `anyio.Event`, or that.
+            The function that ends the wait, to be called in the loop, and the object: a future of
+            asyncio, which costs a fraction of an `anyio.Event`, or on trio that.
         """
         if self._asyncio is None:
             event = anyio.Event()
@@ -122,12 +122,12 @@ class LoopBell:
     async def await_waiter(
         self, waiter: Any, wake: Callable[[], object], most: float | None
     ) -> None:
-        """Return when what `waiter` made is woken.
+        """Wait on an object of `waiter`.
 
         Args:
-            waiter: What it made to be awaited.
-            wake: What it made to end that.
-            most: Seconds after which it ends by itself; None for no limit.
+            waiter: The object.
+            wake: The function that ends the wait.
+            most: Most seconds to wait; None for no limit.
         """
         if self._asyncio is None:
             if most is None:
@@ -147,7 +147,7 @@ class LoopBell:
 
     @property
     def gone(self) -> bool:
-        """Whether the loop is known to have ended; it stays so."""
+        """True once the loop is known to have ended."""
         return self._gone
 
     @staticmethod
@@ -155,9 +155,9 @@ class LoopBell:
     def together() -> Iterator[None]:
         """Gather this thread's rings, and wake each loop once at the end.
 
-        For a thread that has something for many readers: woken by the first ring, a loop would
-        take the interpreter from it, sleep again and be woken for the next. That a loop has
-        ended may be noticed only at the end; it refuses the rings that come later.
+        For a thread with items for many readers: otherwise the first ring would wake a loop, which
+        takes the interpreter from the thread, sleeps and is woken again for the next ring. The end
+        of a loop may be noticed only at the end of the block; later rings are refused.
         """
         if _gathering.bells is not None:  # the outermost block wakes the loops
             yield
@@ -175,10 +175,10 @@ class LoopBell:
         """Have `wake` called in the loop soon, from any thread, without waiting.
 
         Args:
-            wake: called once in the loop; it must be quick and must not raise.
+            wake: Called once in the loop; it must be quick and must not raise.
 
         Returns:
-            False if the loop is closed or has ended: `wake` is dropped, and so is everything later.
+            False if the loop is closed or has ended: `wake` and all later ones are dropped.
         """
         with self._lock:
             if self._gone:
@@ -198,7 +198,7 @@ class LoopBell:
             return False
 
     def _sound(self) -> None:
-        """Wake the loop for what was gathered, unless it was woken meanwhile."""
+        """Wake the loop for gathered rings, unless it was woken meanwhile."""
         with self._lock:
             if self._wakes and not self._pending and not self._schedule_answer(self._schedule):
                 self._die()
@@ -235,11 +235,11 @@ def _resolve(future: Any) -> None:
 class Mailbox(Generic[T]):
     """Items from any thread for one reader in an event loop.
 
-    Nothing blocks the sender and nothing is dropped while the reader is there: what was not read
-    waits, and `drain` hands over all of it. A reader that waits is rung for once.
+    Nothing blocks the sender and nothing is dropped while the reader is there: unread items wait,
+    and `drain` returns all of them. A waiting reader is woken once.
 
     Attributes:
-        closed: Whether the reader has left or its loop has ended.
+        closed: True if the reader has left or its loop has ended.
     """
 
     def __init__(
@@ -250,19 +250,19 @@ class Mailbox(Generic[T]):
         presses: Callable[[T], bool] = lambda item: False,
     ) -> None:
         """Args:
-        on_loop_gone: called once, in the sending thread, when a send finds the reader's loop ended.
-            The mailbox is closed by then. It must not raise.
-        pace: seconds, from 0. A reader that was woken twice within this time then comes back by
-            itself when it has passed, and finds what was sent meanwhile: a sender that is much
-            faster than people read does not wake the loop for every item.
-        presses: whether the reader is to come for this item at once, whatever its pace. It must be
+        on_loop_gone: Called once, in the sending thread, when a send finds that the reader's loop
+            has ended. The mailbox is closed by then. It must not raise.
+        pace: Seconds, from 0. A reader that was woken twice within this time then waits until it
+            has passed, and reads all items of that time together: a sender that is much faster
+            than people read does not wake the loop for every item.
+        presses: Tells whether an item wakes the reader at once, whatever its pace. It must be
             quick and must not raise.
         """
         self._pace = pace
         self._presses = presses
         self._woken_at = float("-inf")
         self._hurried = False
-        self._dozes = False  # who waits is woken by what presses alone
+        self._dozes = False  # only an item that presses wakes the reader
         self._on_loop_gone = on_loop_gone
         self._lock = RLock()
         self._items: list[T] = []
@@ -307,13 +307,13 @@ class Mailbox(Generic[T]):
         return False
 
     async def wait(self) -> None:
-        """Return when something is there to drain, or the mailbox is closed.
+        """Return when there is an item to drain, or the mailbox is closed.
 
-        It is no checkpoint when that is so already. A cancelled wait loses nothing. Any loop may
+        It is no checkpoint if that is so already. A cancelled wait loses nothing. Any loop may
         wait, one task at a time.
 
         Raises:
-            anyio.BusyResourceError: another task is waiting.
+            anyio.BusyResourceError: Another task is waiting.
         """
         if self._items or self.closed:
             return
@@ -328,10 +328,10 @@ class Mailbox(Generic[T]):
         self._woken_at = now
 
     async def _sit(self, *, most: float | None = None) -> bool:
-        """Wait to be rung for; where a time is given, no longer, and only for what presses.
+        """Wait to be woken; with a limit of seconds, only by an item that presses.
 
         Returns:
-            Whether it was, or need not have waited: another may have drained what it was rung for.
+            True if it was woken or had no reason to wait; another reader may have drained the item.
         """
         bell = self._bell
         if bell is None or not bell.is_here():
@@ -347,14 +347,14 @@ class Mailbox(Generic[T]):
             await bell.await_waiter(waiter, wake, most)
             return self._wake is not wake
         finally:
-            # If a sender has taken it to ring, that sets an event which is no longer waited for.
+            # A sender that has taken it sets an event on which nobody waits any more.
             if self._wake is wake:
                 with self._lock:
                     if self._wake is wake:
                         self._wake = None
 
     def drain(self) -> list[T]:
-        """Take everything unread, oldest first; an empty list if there is nothing."""
+        """Take all unread items, oldest first."""
         with self._lock:
             items, self._items = self._items, []
         return items
@@ -369,9 +369,9 @@ class Mailbox(Generic[T]):
             self._bell.ring(wake)
 
     def abandon(self) -> None:
-        """Refuse later items, without taking a lock: what a finalizer may do."""
+        """Refuse later items, without taking a lock, as a finalizer must."""
         self.closed = True
 
 
 def _no_one() -> None:
-    """Wakes no reader: rung for, only to hear whether the loop is there."""
+    """Wake no reader; rung only to check that the loop exists."""

@@ -1,7 +1,4 @@
-"""Text held back until whole words are there, as the documented streamers show it.
-
-Knows nothing of tokens or rows.
-"""
+"""Hold text back until whole words are there, as the documented streamers do."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ _IDEOGRAPHS = (
 
 
 class WordBuffer:
-    """Lets text through up to its last space, newline or CJK ideograph.
+    """Buffer that passes text up to its last space, newline or CJK ideograph.
 
-    Cost is linear in the text: what is held has no such place, so only new text is looked at.
+    Cost is linear in the text: held text has no such place, so only new text is searched.
     """
 
     __slots__ = ("_held",)
@@ -29,7 +26,7 @@ class WordBuffer:
         self._held: list[str] = []
 
     def put(self, text: str) -> str:
-        """Take text; return what is finished, with what was held before it."""
+        """Take text; return the finished text, with the held text before it."""
         end = _word_end(text)
         if not end:
             if text:
@@ -40,7 +37,7 @@ class WordBuffer:
         return finished
 
     def flush(self) -> str:
-        """Return what is held: the text ends here."""
+        """Return the held text: the text ends here."""
         held, self._held = "".join(self._held), []
         return held
 

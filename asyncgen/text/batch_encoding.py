@@ -1,7 +1,4 @@
-"""What a tokenizer call returns, and how rows of ids are padded and packed into it.
-
-Nothing here knows how text becomes ids.
-"""
+"""Pad rows of token ids and pack them into the result of a tokenizer call."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Padding: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
 
 
 class BatchEncoding(dict[str, Any]):
-    """What a tokenizer call returns: a dict whose entries are attributes too.
+    """Result of a tokenizer call: a dict whose entries are attributes too.
 
     Attributes:
         input_ids: Token ids: lists of ints, or an int64 tensor ``[B, S]``.
@@ -45,7 +42,7 @@ class BatchEncoding(dict[str, Any]):
         """Move every tensor to ``device``, in place.
 
         Args:
-            device: Where to, for example ``model.device``.
+            device: Target, for example ``model.device``.
 
         Returns:
             This object.
@@ -57,15 +54,13 @@ class BatchEncoding(dict[str, Any]):
 
 
 def check_side(parameter: str, side: str) -> Side:
-    """Return ``side`` if it is one.
+    """Return ``side`` if it is valid.
 
     Raises:
         InvalidRequestError: It is neither ``"left"`` nor ``"right"``; names ``parameter``.
     """
-    if side == "left":
-        return "left"
-    if side == "right":
-        return "right"
+    if side in ("left", "right"):
+        return side  # type: ignore[return-value]
     raise InvalidRequestError(parameter, side, "use 'left' or 'right'")
 
 
@@ -76,10 +71,10 @@ def pad_rows(
 
     Args:
         rows: Token ids of each text.
-        masks: A mask for each row, of the same length.
+        masks: Mask of each row, of the same length.
         width: Tokens to pad to; a longer row stays as it is.
-        pad_id: Id to pad with.
-        side: Where the padding goes.
+        pad_id: Id of the padding.
+        side: Side of the padding.
     """
     for row, mask in zip(rows, masks, strict=True):
         missing = max(0, width - len(row))
@@ -89,7 +84,7 @@ def pad_rows(
 
 
 def rounded_up(width: int, multiple: int | None) -> int:
-    """Round a number of tokens up to a multiple; ``None`` leaves it.
+    """Round a number of tokens up to a multiple; ``None`` does not round.
 
     Raises:
         InvalidRequestError: The multiple is no positive number.
@@ -104,17 +99,18 @@ def rounded_up(width: int, multiple: int | None) -> int:
 def collate(
     encoded: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, list[list[int]]], bool]:
-    """Take the results of tokenizer calls apart into rows, which may then be padded.
+    """Split the results of tokenizer calls into rows, which may then be padded.
 
     Args:
         encoded: One result, or several for a text each; of lists or of tensors.
 
     Returns:
-        ``input_ids`` and ``attention_mask``, of ones where there was none; and whether the result
-        was that of one text.
+        ``input_ids`` and ``attention_mask`` (ones if there was none), and True if the result is
+        that of one text.
 
     Raises:
-        InvalidRequestError: There are no ``input_ids``, other entries, or masks of other lengths.
+        InvalidRequestError: ``input_ids`` are missing, there are other entries, or a mask has
+            another length.
     """
     each = [encoded] if isinstance(encoded, Mapping) else list(encoded)
     for one in each:
@@ -135,7 +131,7 @@ def collate(
 
 
 def _listed(values: Any) -> list[Any]:
-    """A list of what may be a tensor, an array or a list of such; rows are copied."""
+    """Turn a tensor, an array or nested lists of these into lists; rows are copied."""
     if hasattr(values, "tolist"):
         return list(values.tolist())
     return [one if isinstance(one, int) else _listed(one) for one in values]
@@ -148,7 +144,7 @@ def pack_rows(
 
     Args:
         data: Rows by entry name.
-        single: Whether one text was given rather than a list; its lists come back flat.
+        single: One text was given rather than a list; its lists come back flat.
         return_tensors: ``"pt"`` for int64 tensors ``[B, S]``.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Contents of chat messages that are lists of parts, in the form that a template reads.
+"""Convert message contents that are lists of parts to the form that a template expects.
 
-Some templates go through the parts of a content themselves; others join it to a text, and would
-write the list as Python shows it. Which of the two a template is, is read off its own program,
-as vLLM does. Knows nothing of tokens, and renders nothing.
+Some templates loop over the parts of a content; others expect a text, and would write the list as
+Python prints it. The syntax tree of the template shows which kind it is, as in vLLM. Knows nothing
+of tokens, and renders nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 _FILTERS = frozenset({"list", "map", "reject", "rejectattr", "select", "selectattr"})
-"""Filters that go through what they are given, or hand it on as a list."""
+"""Filters that loop over their value, or return it as a list."""
 
 
 def only_texts(messages: Sequence[Message]) -> list[Message]:
-    """Refuse parts that a model of text cannot read.
+    """Refuse parts other than text.
 
     Args:
         messages: Checked by :func:`~asyncgen.text.chat_template.check_messages`.
 
     Returns:
-        The messages; a part that is a plain string has become one of type ``text``.
+        The messages; a part that is a plain string becomes one of type ``text``.
 
     Raises:
         InvalidRequestError: Names the part of another type.
@@ -40,7 +40,7 @@ def only_texts(messages: Sequence[Message]) -> list[Message]:
 
 
 def joined_texts(messages: Sequence[Message]) -> list[Message]:
-    """Join the parts of each content that consists of texts alone, a part a line.
+    """Join the parts of each content that has only texts, one part a line.
 
     Args:
         messages: Checked messages; a content with other parts stays as it is.
@@ -54,18 +54,18 @@ def joined_texts(messages: Sequence[Message]) -> list[Message]:
 
 
 def has_parts(message: Message) -> bool:
-    """Whether the content of a checked message is a list of parts."""
+    """Tell whether the content of a checked message is a list of parts."""
     content = message.get("content")
     return content is not None and not isinstance(content, str)
 
 
 def is_text(part: object) -> bool:
-    """Whether a part of a content holds a text."""
+    """Tell whether a part of a content holds a text."""
     return isinstance(part, Mapping) and isinstance(part.get("text"), str)
 
 
 def reads_parts(program: nodes.Template) -> bool:
-    """Tell whether a template goes through the parts of a content.
+    """Tell whether a template loops over the parts of a content.
 
     Args:
         program: The template, parsed.
@@ -81,7 +81,7 @@ def reads_parts(program: nodes.Template) -> bool:
 
 
 def _named(program: nodes.Template, names: set[str]) -> Iterable[str]:
-    """Names under which a content goes as well: variables, and what macros call it."""
+    """Yield further names of a content: variables, and arguments of macros."""
     for assignment in program.find_all(nodes.Assign):
         target = assignment.target
         if isinstance(target, nodes.Name) and _is_content(assignment.node, names):
@@ -95,7 +95,7 @@ def _named(program: nodes.Template, names: set[str]) -> Iterable[str]:
 
 
 def _is_content(expression: nodes.Node | None, names: set[str]) -> bool:
-    """Whether an expression is a content, or a selection of its parts."""
+    """Tell whether an expression is a content, or a selection of its parts."""
     match expression:
         case nodes.Name():
             return expression.name in names

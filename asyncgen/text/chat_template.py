@@ -1,8 +1,7 @@
-"""Turns chat messages into a prompt, by the template that came with the checkpoint.
+"""Render chat messages to a prompt, with the template of the checkpoint.
 
 Templates are programs from strangers, so they run in jinja's immutable sandbox, and within limits
-(:mod:`asyncgen.text.template_sandbox`). This module knows nothing of tokens and files: template
-text and messages in, text out.
+(:mod:`asyncgen.text.template_sandbox`). Knows nothing of tokens and files.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _MARKER = "asyncgenContinuesHere"
 
 
 def check_messages(conversation: object, parameter: str = "messages") -> None:
-    """Refuse a conversation that no template could read.
+    """Check the structure of a conversation.
 
     Args:
-        conversation: What the caller gave as messages.
-        parameter: Name to use in the message of the error.
+        conversation: Messages of the caller.
+        parameter: Name for the message of the error.
 
     Raises:
         InvalidRequestError: It is not a non-empty list of mappings, a role is missing, or a
@@ -65,14 +64,14 @@ def select_template(
 
     Args:
         templates: The tokenizer's template, or its templates by name.
-        choice: What the caller passed: a template's name, jinja text, or nothing.
-        has_tools: Whether tools are offered; then a template named ``tool_use`` is preferred.
+        choice: A template's name or jinja text from the caller, or ``None``.
+        has_tools: Tools are offered; then a template named ``tool_use`` is preferred.
 
     Returns:
         The jinja text.
 
     Raises:
-        ChatTemplateError: There is no template, or none that is called ``default``.
+        ChatTemplateError: There is no template, or none named ``default``.
     """
     if isinstance(templates, Mapping):
         if choice is not None:
@@ -108,8 +107,8 @@ def render_chat(
     Args:
         template: Jinja text. Compiled once, then kept.
         messages: At least one message with a ``role``. A content of text parts is joined, a part
-            a line, unless the template goes through the parts itself.
-        add_generation_prompt: Ask the template to open the assistant's turn at the end.
+            a line, unless the template loops over the parts.
+        add_generation_prompt: Open the assistant's turn at the end.
         continue_final_message: End the text right after the last message's content, so that the
             model continues it; not together with ``add_generation_prompt``.
         tools: JSON schemas of the functions that the model may call.
@@ -145,10 +144,10 @@ def render_chat(
 
 @lru_cache(maxsize=64)
 def template_variables(template: str) -> frozenset[str]:
-    """Names that a template reads and does not set itself.
+    """Return the names that a template reads and does not set itself.
 
     Args:
-        template: Jinja text; one that is none reads nothing.
+        template: Jinja text; an invalid one has no names.
     """
     try:
         return frozenset(meta.find_undeclared_variables(_environment().parse(template)))
@@ -157,19 +156,19 @@ def template_variables(template: str) -> frozenset[str]:
 
 
 class _Refusal(Exception):
-    """Raised by a template through ``raise_exception``."""
+    """Raised by ``raise_exception`` of a template."""
 
 
 class _GenerationBlock(Extension):
-    """Accept ``{% generation %}…{% endgeneration %}``, which marks the assistant's own words.
+    """Accept ``{% generation %}…{% endgeneration %}``, which marks the assistant's words.
 
-    Training masks are made from it. Here the block stands for its body.
+    Training uses it for masks. Here the block renders its body.
     """
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Parse the block into its body, with a scope of its own as every block has."""
+        """Parse the block into its body, with a separate scope as in every block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
@@ -251,13 +250,13 @@ def _render(
 
 
 def _without_nones(message: Message) -> dict[str, Any]:
-    # As the reference does: templates ask whether a key is defined, and get `content: None` beside
-    # tool calls from OpenAI's clients.
+    # As in the reference: templates check whether a key is defined, and OpenAI's clients send
+    # `content: None` beside tool calls.
     return {name: value for name, value in message.items() if value is not None}
 
 
 def _where(error: BaseException) -> str:
-    """Name the template line that an error came from, if it came from one."""
+    """Name the template line of an error, if it has one."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -316,7 +315,7 @@ def _check_continuation(messages: Sequence[Message], add_generation_prompt: bool
 
 
 def _mark_final(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the marker behind the last text of the last one."""
+    """Return the messages with the marker after the last text of the last one."""
     last = messages[-1]
     content = last["content"]
     if isinstance(content, str):
@@ -328,10 +327,10 @@ def _mark_final(messages: Sequence[Message]) -> list[Message]:
 
 
 def _cut_at_marker(marked: str, plain: str) -> str:
-    """Return ``plain`` up to where the last message's content ends.
+    """Return ``plain`` up to the end of the last message's content.
 
     Args:
-        marked: The chat, rendered with the marker behind the last content.
+        marked: The chat, rendered with the marker after the last content.
         plain: The same chat without the marker.
     """
     if _MARKER not in marked:
@@ -340,5 +339,5 @@ def _cut_at_marker(marked: str, plain: str) -> str:
             "this template changes or drops it; leave `continue_final_message` out"
         )
     text = marked[: marked.rindex(_MARKER)]
-    # A template that trims contents keeps the spaces before the marker, but not in the real chat.
+    # A template that trims contents keeps the spaces before the marker, but not in the plain chat.
     return text if plain.startswith(text) else text.rstrip()

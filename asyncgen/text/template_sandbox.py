@@ -1,8 +1,8 @@
-"""A jinja sandbox that counts: a template can neither run without end nor make a text without end.
+"""Limit the steps, the time and the text of a jinja template from a stranger.
 
-Steps are iterations of loops and calls; they are counted by calls that are put into the template
-before it is compiled. What grows at one blow (``'x' * 10**9``, ``'%999999999d'``, ``ljust``) is
-measured before it is made. Each rendering has a budget of its own.
+Steps are iterations of loops and calls; calls that count them are inserted into the template before
+it is compiled. A value that one operation could make huge (``'x' * 10**9``, ``'%999999999d'``,
+``ljust``) is measured before it is made. Each rendering has its own budget.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ T = TypeVar("T")
 B = TypeVar("B", nodes.For, nodes.Macro, nodes.CallBlock)
 
 MOST_STEPS = 1_000_000
-"""Of one rendering. A conversation of a thousand messages takes some ten thousand."""
+"""Steps of one rendering. A conversation of a thousand messages takes some ten thousand."""
 
 MOST_CHARACTERS = 32 * 2**20
-"""Made in one rendering, parts that are put together later included."""
+"""Characters made in one rendering, including parts that are joined later."""
 
 TIMES = 8
-"""So much more for each character that is rendered: honest templates cut and join what they get."""
+"""Further characters for each one that is rendered: templates cut and join their input."""
 
 MOST_SECONDS = 10.0
-"""Of one rendering, as far as it takes steps."""
+"""Seconds of one rendering, checked at its steps."""
 
 _MOST_BITS = 2**16
 _FOLDED = 2**16  # characters of a constant that is computed when a template is compiled
-_CONTAINER = 16  # what one counts as beside its items: it is kept until the rendering ends
+_CONTAINER = 16  # weight of a container beside its items: it is kept until the rendering ends
 _DIGITS = re.compile(r"\d+")
 _CONTAINERS = (list, tuple, dict)
 
 
 class Budget:
-    """What a rendering has left."""
+    """Remaining steps, characters and time of a rendering."""
 
     __slots__ = ("_characters", "_deadline", "_most", "_steps", "_weights")
 
     def __init__(self, characters: int) -> None:
-        """Begin with so many characters, and the steps and the time of a rendering."""
+        """Begin with so many characters, and all steps and seconds of a rendering."""
         self._steps = MOST_STEPS
         self._characters = self._most = characters
         self._deadline = time.monotonic() + MOST_SECONDS
-        # By identity, which the object in the entry keeps from being another's.
+        # By identity; the entry keeps the object alive, so its identity stays unique.
         self._weights: dict[int, tuple[object, int]] = {}
 
     def step(self, characters: int = 0) -> None:
-        """Take a step, which writes so many characters of the template itself.
+        """Count a step, and the characters of the template that it writes.
 
         Raises:
-            SecurityError: There is none left.
+            SecurityError: No step is left.
         """
         self._steps -= 1
         if self._steps < 0:
@@ -71,7 +71,7 @@ class Budget:
             self.make(characters)
 
     def make(self, characters: int) -> None:
-        """Make so many characters, or other items.
+        """Count so many characters, or other items.
 
         Raises:
             SecurityError: They are too many.
@@ -81,7 +81,7 @@ class Budget:
             self.fit(1)
 
     def fit(self, characters: int) -> None:
-        """Refuse to make something so large.
+        """Refuse a value of so many characters.
 
         Raises:
             SecurityError: It is too large.
@@ -90,15 +90,15 @@ class Budget:
             raise SecurityError(f"it made more than {self._most} characters")
 
     def grant(self, given: object) -> None:
-        """Make it as much larger as belongs to a conversation."""
+        """Enlarge the budget in proportion to the input."""
         more = TIMES * self.weigh(given)
         self._characters += more
         self._most += more
 
     def weigh(self, value: object) -> int:
-        """Count the items and characters of a value, those that it holds several times as often.
+        """Count the items and characters of a value, repeated ones each time.
 
-        Nothing in the sandbox changes a container, so that each is counted once.
+        Nothing in the sandbox changes a container, so each is measured once.
         """
         if isinstance(value, str | bytes):
             return len(value)
@@ -121,10 +121,10 @@ _budget: ContextVar[Budget] = ContextVar("budget")
 
 @contextmanager
 def rendering(given: object = None) -> Iterator[None]:
-    """Give the block a budget of its own.
+    """Run the block with a new budget.
 
     Args:
-        given: What is rendered; the larger, the more may be made of it.
+        given: Input of the template; a larger one gets a larger budget.
     """
     budget = Budget(MOST_CHARACTERS)
     budget.grant(given)
@@ -141,17 +141,17 @@ def _left() -> Budget:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Runs templates of strangers, each rendering within its budget; see :func:`rendering`."""
+    """Environment for templates of strangers, with a budget for each rendering; see `rendering`."""
 
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
     def __init__(self, **options: Any) -> None:
-        """Take the options of jinja's own."""
+        """Take the options of jinja's environment."""
         super().__init__(finalize=_written, **options)
         for name, function in self.filters.items():
             self.filters[name] = bounded(name, function)
         self.globals["namespace"] = _Names
-        for name in ("lipsum", "cycler"):  # which make texts and containers in ways of their own
+        for name in ("lipsum", "cycler"):  # which make texts and containers without calls
             del self.globals[name]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -161,7 +161,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return parsed
 
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call something from within a template, if it is safe and its result not too large."""
+        """Call a function from a template, if it is safe and its result not too large."""
         if function is _step or function is _join or function is _made:
             return function(*args)
         _left().step()
@@ -183,7 +183,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Names(Namespace):
-    """A namespace that tells nothing of what it holds, which may hold itself."""
+    """A namespace with a short repr, since it may contain itself."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -206,23 +206,23 @@ def _made(value: T) -> T:
 
 
 def _join(*parts: object) -> str:
-    """What ``~`` puts together."""
+    """Join values, as ``~`` does."""
     _left().make(sum(map(_left().weigh, parts)))
     return "".join(map(str, parts))
 
 
 def _written(value: T) -> T:
-    """Count what an expression writes."""
+    """Count the text that an expression writes."""
     budget = _left()
     budget.make(len(value) if isinstance(value, str) else budget.weigh(value))
     return value
 
 
 class _Counting(NodeTransformer):
-    """Puts a step at the head of each body that may run more than once, and measures what grows."""
+    """Inserts a step into each body that may run more than once, and measures new containers."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
-        """Count iterations, those that a condition leaves out included."""
+        """Count iterations, including those that a condition leaves out."""
         counted = self._counted(node)
         if counted.test is not None:
             counted.test = nodes.And(nodes.Not(_call(_step, [nodes.Const(0)])), counted.test)
@@ -237,12 +237,12 @@ class _Counting(NodeTransformer):
         return self._counted(node)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        """Measure what ``~`` makes."""
+        """Measure the result of ``~``."""
         self.generic_visit(node)
         return _call(_join, node.nodes)
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
-        """Measure a list, which may hold another several times."""
+        """Measure a list, which may contain another one several times."""
         return _call(_made, [self.generic_visit(node)])
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
@@ -263,7 +263,7 @@ class _Counting(NodeTransformer):
 
 
 def _data(node: nodes.Node) -> Iterable[nodes.TemplateData]:
-    """The text of the template within a node."""
+    """List the template text within a node."""
     return [node] if isinstance(node, nodes.TemplateData) else node.find_all(nodes.TemplateData)
 
 
@@ -295,11 +295,11 @@ def _measure_bits(bits: int) -> None:
 
 
 def measure_format(form: str | bytes, given: object) -> None:
-    """Refuse a width, a precision or a repetition that makes too much.
+    """Refuse a width, a precision or a repetition that makes too much text.
 
     Args:
-        form: With directives of any kind.
-        given: The values, or one.
+        form: Format with directives of any kind.
+        given: The values, or one value.
 
     Raises:
         SecurityError: It might make more than the rendering has left.
@@ -320,7 +320,7 @@ def measure_format(form: str | bytes, given: object) -> None:
 def _measure_method(
     name: str, text: str | bytes, args: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
-    """Measure what a method of a text would make."""
+    """Measure the result of a method of a text."""
     numbers = [abs(one) for one in (*args, *named.values()) if isinstance(one, int)]
     if name in ("ljust", "rjust", "center", "zfill"):
         _left().fit(max([len(text), *numbers]))
@@ -346,10 +346,10 @@ def _measure_replace(text: str | bytes, args: Sequence[Any]) -> None:
 
 
 def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a filter measure what it is given, and count what it makes.
+    """Make a filter measure its arguments and count its result.
 
     Args:
-        name: What it is called in templates.
+        name: Its name in templates.
         function: The filter.
     """
     is_measured = name in _MULTIPLIES or name in ("center", "format", "replace", "round")
@@ -368,11 +368,11 @@ def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _MULTIPLIES = frozenset({"batch", "indent", "join", "pprint", "slice", "sum", "tojson", "wordwrap"})
-"""Filters that may write an argument, or so many of something, once for each item or line."""
+"""Filters that may repeat an argument, or a number of characters, for each item or line."""
 
 
 def _measure_filter(name: str, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Measure what a filter would make."""
+    """Measure the result of a filter."""
     budget, values = _left(), [*args, *named.values()]
     most = max([0, *(abs(one) for one in values if isinstance(one, int))])
     if name == "format":

@@ -1,7 +1,7 @@
-"""How few tokens a text can have, without tokenizing it.
+"""Compute the least number of tokens that a text can have, without tokenizing it.
 
-No token stands for more bytes than the longest one of the vocabulary, where the tokenizer keeps
-every byte of a text. Where a step of it may drop or shorten something, nothing is promised.
+If the tokenizer keeps every byte of a text, no token stands for more bytes than the longest one of
+the vocabulary. If one of its steps may drop or shorten text, there is no bound.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 _NORMAL_FORM = 4
-"""No text has more than 3 times the bytes of a normal form (U+212A, Hangul); one to be safe."""
+"""No text has more than 3 times the bytes of a normal form (U+212A, Hangul); 1 more to be safe."""
 
 _ALPHABET = 256
 
 _longest: weakref.WeakKeyDictionary[Backend, tuple[int, int | None]] = weakref.WeakKeyDictionary()
-"""By tokenizer, the size of the vocabulary that was looked at, and what was found."""
+"""By tokenizer: size of the vocabulary when it was measured, and the result."""
 
 
 def least_tokens(backend: Backend, text: str) -> int:
-    """Tell how many tokens a text has at least.
+    """Return the least number of tokens that a text can have.
 
     Args:
-        backend: The tokenizer; looked at once, which takes as long as to write its vocabulary.
+        backend: The tokenizer; measured once, which takes as long as to write its vocabulary.
         text: The text.
 
     Returns:
-        A number of tokens; 0 where the tokenizer may make few tokens of any text.
+        A number of tokens; 0 if there is no bound.
     """
     longest = longest_token(backend)
     if longest is None:
@@ -41,7 +41,7 @@ def least_tokens(backend: Backend, text: str) -> int:
 
 
 def longest_token(backend: Backend) -> int | None:
-    """Tell how many bytes of a text become one token at most; ``None`` for no limit.
+    """Return the most bytes of a text that become one token; ``None`` for no limit.
 
     Args:
         backend: As in `least_tokens`.
@@ -63,7 +63,7 @@ def _measured(state: dict[str, Any], backend: Backend) -> int | None:
         and factor is not None
         and _keeps(state["pre_tokenizer"])
         and _knows_all(state["model"], state["pre_tokenizer"])
-        # These take in any number of spaces.
+        # Such tokens absorb any number of spaces.
         and not any(token["lstrip"] or token["rstrip"] for token in added)
     )
     if factor is None or not keeps_all:
@@ -72,7 +72,7 @@ def _measured(state: dict[str, Any], backend: Backend) -> int | None:
 
 
 def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """A step of the tokenizer, or those that it is a sequence of."""
+    """List a step of the tokenizer, or the steps of a sequence."""
     if step is None:
         return []
     if step["type"] == "Sequence":
@@ -81,7 +81,7 @@ def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
 
 
 def _shrinks(normalizer: dict[str, Any] | None) -> int | None:
-    """How many bytes of a text become one at most; ``None`` for no limit."""
+    """Return the most bytes of a text that normalization makes one of; ``None`` for no limit."""
     factor = 1
     for part in _parts(normalizer, "normalizers"):
         match part:
@@ -98,7 +98,7 @@ def _shrinks(normalizer: dict[str, Any] | None) -> int | None:
 
 
 def _keeps(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Whether cutting a text drops nothing of it."""
+    """Tell whether the pre-tokenizer drops nothing of a text."""
     for part in _parts(pre_tokenizer, "pretokenizers"):
         match part:
             case {"type": "ByteLevel" | "Digits"}:
@@ -113,10 +113,10 @@ def _keeps(pre_tokenizer: dict[str, Any] | None) -> bool:
 
 
 def _knows_all(model: dict[str, Any], pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Whether the vocabulary spells every text: what is unknown may be dropped, or be one token."""
+    """Tell whether the vocabulary spells every text, so that nothing is dropped as unknown."""
     vocabulary = model["vocab"]
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
-        return False  # then what spells a text are not the characters by themselves
+        return False  # then the characters alone do not spell a text
     if any(part["type"] == "ByteLevel" for part in _parts(pre_tokenizer, "pretokenizers")):
         from tokenizers.pre_tokenizers import ByteLevel
 

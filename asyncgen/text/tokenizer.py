@@ -1,8 +1,8 @@
-"""Text to token ids and back, over the `tokenizers` library.
+"""Convert text to token ids and back, with the `tokenizers` library.
 
 A :class:`Tokenizer` is read from the folder of a checkpoint. ``tokenizer.json`` alone decides how
 text is split and which special tokens frame it; the other files give special tokens their roles
-and bring the chat template. This module knows nothing of models, devices and threads.
+and contain the chat template. Knows nothing of models, devices and threads.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ __all__ = ["BatchEncoding", "Tokenizer"]
 TokenIds: TypeAlias = "int | Sequence[int] | torch.Tensor"
 
 _LONG_TEXT = 2000
-"""Characters from which on `encode_batch` is used: `encode` holds the GIL, 0.4 ms per 1,000."""
+"""Least characters for `encode_batch`, since `encode` holds the GIL for 0.4 ms per 1,000."""
 
 _LONG_IDS = 2000
-"""Tokens from which on `decode_batch` is used, which releases the GIL as well."""
+"""Least tokens for `decode_batch`, which releases the GIL as well."""
 
 _SPACED_MARKS = re.compile(r" (?=[.?!,]|n't|'(?:m|s|ve|re)\b)")
 
@@ -66,8 +66,8 @@ class Tokenizer(Vocabulary):
         chat_template: Jinja text, or several by name, or ``None``.
         model_max_length: Positions that the model was trained for, in tokens; a huge number where
             the files name none. Used by ``padding="max_length"`` and ``truncation=True``.
-        name_or_path: Where the tokenizer came from.
-        init_kwargs: What ``tokenizer_config.json`` says, as it is.
+        name_or_path: Source of the tokenizer.
+        init_kwargs: Content of ``tokenizer_config.json``, unchanged.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Tokenizer(Vocabulary):
 
         Args:
             backend: Tokenizer of the `tokenizers` library. Its own padding and truncation are
-                switched off; they are arguments of the call here.
+                switched off; here they are arguments of the call.
             special_tokens: Special tokens by role, such as ``{"eos_token": "</s>"}``.
             extra_special_tokens: Special tokens without a role.
             chat_template: Jinja text, or several by name.
             model_max_length: Positions that the model was trained for, in tokens.
-            padding_side: Side that padding goes to; generation needs ``"left"``.
-            truncation_side: Side that truncation removes from.
+            padding_side: Side of the padding; generation needs ``"left"``.
+            truncation_side: Side that truncation cuts.
             clean_up_tokenization_spaces: Default of :meth:`decode`.
-            name_or_path: Where the tokenizer came from.
-            init_kwargs: What its ``tokenizer_config.json`` says, to be saved with it.
+            name_or_path: Source of the tokenizer.
+            init_kwargs: Content of its ``tokenizer_config.json``, to be saved with it.
 
         Raises:
             InvalidRequestError: A special token has an unknown role or is not in the vocabulary.
@@ -123,8 +123,8 @@ class Tokenizer(Vocabulary):
             folder: A GGUF file, or folder with ``tokenizer.json``; ``tokenizer_config.json``,
                 ``special_tokens_map.json``, ``added_tokens.json``, ``chat_template.jinja`` and
                 ``additional_chat_templates`` are read where they exist.
-            add_prefix_space: Whether a text that begins a word is split as if a space stood
-                before it; ``None`` leaves it to ``tokenizer.json``.
+            add_prefix_space: Split a text as if a space stood before it; ``None`` uses the setting
+                of ``tokenizer.json``.
 
         Raises:
             ModelLoadError: A file is missing or cannot be read.
@@ -138,7 +138,7 @@ class Tokenizer(Vocabulary):
             chat_template=settings.chat_template,
             model_max_length=settings.model_max_length,
             padding_side=settings.padding_side,
-            # It would destroy the text of a BPE model, and many files of such models ask for it.
+            # It would change the text of BPE models, and many files of such models set it.
             clean_up_tokenization_spaces=settings.clean_up_tokenization_spaces
             and not isinstance(backend.model, BPE),
             truncation_side=settings.truncation_side,
@@ -156,9 +156,9 @@ class Tokenizer(Vocabulary):
         """Save to a folder, for :func:`load_tokenizer` and for the reference alike.
 
         Args:
-            save_directory: The folder; made where it does not exist.
+            save_directory: The folder; created if it does not exist.
             legacy_format: Only ``tokenizer.json`` is written, so ``True`` is an error.
-            filename_prefix: What the names of the files begin with, and a ``-``.
+            filename_prefix: Beginning of the names of the files; a ``-`` follows it.
             push_to_hub: Nothing is uploaded, so ``True`` is an error.
 
         Returns:
@@ -166,7 +166,7 @@ class Tokenizer(Vocabulary):
             ``special_tokens_map.json``, and the chat templates.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured.
+            InvalidRequestError: An argument is not supported.
         """
         if legacy_format:
             raise InvalidRequestError("legacy_format", True, "only tokenizer.json is written")
@@ -188,7 +188,7 @@ class Tokenizer(Vocabulary):
 
     @property
     def padding_side(self) -> Side:
-        """Side that padding goes to."""
+        """Side of the padding."""
         return self._padding_side
 
     @padding_side.setter
@@ -197,7 +197,7 @@ class Tokenizer(Vocabulary):
 
     @property
     def truncation_side(self) -> Side:
-        """Side that truncation removes from."""
+        """Side that truncation cuts."""
         return self._truncation_side
 
     @truncation_side.setter
@@ -212,23 +212,23 @@ class Tokenizer(Vocabulary):
         )
 
     def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
-        """Split ``text`` into tokens as they stand in the vocabulary."""
+        """Split ``text`` into tokens of the vocabulary."""
         return self._encode(text, add_special_tokens).tokens
 
     def encode_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode one text.
 
-        Long texts free the GIL, so that a thread may call this beside a running event loop.
+        Long texts release the GIL, so a thread may call this beside a running event loop.
 
         Args:
             text: The text.
-            add_special_tokens: Frame it with special tokens, where the tokenizer does so.
+            add_special_tokens: Add the special tokens of the tokenizer around it.
 
         Returns:
             The token ids.
 
         Raises:
-            InvalidRequestError: ``text`` is not a string, or holds half a character.
+            InvalidRequestError: ``text`` is not a string, or holds a lone surrogate.
         """
         return self._encode(text, add_special_tokens).ids
 
@@ -297,15 +297,15 @@ class Tokenizer(Vocabulary):
 
         Args:
             text: A text, or a list of texts.
-            add_special_tokens: Frame each with special tokens, where the tokenizer does so.
+            add_special_tokens: Add the special tokens of the tokenizer around each.
             padding: ``True`` or ``"longest"`` pads to the longest text, ``"max_length"`` to
                 ``max_length``.
             truncation: Cut to ``max_length`` tokens, special tokens included.
             max_length: A number of tokens; ``model_max_length`` if left out.
             padding_side: Overrides the attribute for this call.
             return_tensors: ``"pt"`` for tensors.
-            return_attention_mask: Whether to return ``attention_mask``.
-            return_token_type_ids: There are none, so ``True`` is an error.
+            return_attention_mask: Return ``attention_mask``.
+            return_token_type_ids: Not supported, so ``True`` is an error.
 
         Returns:
             ``input_ids`` and ``attention_mask``: lists of ints for one text, lists of such lists
@@ -350,10 +350,10 @@ class Tokenizer(Vocabulary):
         padding_side: Side | None = None,
         return_tensors: Literal["pt"] | None = None,
     ) -> BatchEncoding:
-        """Pad what was encoded before.
+        """Pad encoded texts.
 
         Args:
-            encoded_inputs: A list of what calls returned for a text each, or one such result.
+            encoded_inputs: Results of calls for a text each, or one result.
             padding: As in a call.
             max_length: As in a call.
             pad_to_multiple_of: Pad further, to a multiple of this number of tokens.
@@ -361,7 +361,7 @@ class Tokenizer(Vocabulary):
             return_tensors: ``"pt"`` for tensors ``[B, S]``.
 
         Raises:
-            InvalidRequestError: As a call does, or it is not what calls return.
+            InvalidRequestError: As for a call, or it is no result of a call.
         """
         data, single = collate(encoded_inputs)
         if padding in (True, "longest", "max_length"):
@@ -387,10 +387,10 @@ class Tokenizer(Vocabulary):
 
         Args:
             token_ids: One id, a list of ids, or a tensor ``[S]``. Ids beyond the vocabulary are
-                left out, as the reference does.
+                left out, as in the reference.
             skip_special_tokens: Leave special tokens out.
             clean_up_tokenization_spaces: Remove the space before English punctuation and
-                contractions; ``None`` takes the attribute.
+                contractions; ``None``: as the attribute.
 
         Raises:
             InvalidRequestError: An id is negative, or there are several rows.
@@ -445,8 +445,9 @@ class Tokenizer(Vocabulary):
             tools: JSON schemas of the functions that the model may call.
             documents: Documents that the model may quote.
             chat_template: Jinja text, or the name of one of the tokenizer's templates.
-            add_generation_prompt: Ask the template to open the assistant's turn at the end.
-            continue_final_message: End right after the last message, for the model to go on.
+            add_generation_prompt: Open the assistant's turn at the end.
+            continue_final_message: End right after the last message, so that the model continues
+                it.
             tokenize: Return token ids; ``False`` for text.
             padding: As in a call; needs ``tokenize``.
             truncation: As in a call; needs ``tokenize``.
@@ -461,7 +462,7 @@ class Tokenizer(Vocabulary):
 
         Raises:
             InvalidRequestError: The messages or a parameter are malformed.
-            ChatTemplateError: There is no template, it is broken, or it refused the messages.
+            ChatTemplateError: The template is missing or broken, or it refused the messages.
         """
         several = _is_batch(conversation)
         conversations: Any = conversation if several else [conversation]
@@ -572,7 +573,7 @@ def _check_texts(texts: object) -> list[str]:
 
 
 def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
-    """What the backend calls a wrong type: a text with half a character, which no text has."""
+    """Return the error of a text with a lone surrogate, which the backend calls a wrong type."""
     for text in texts:
         try:
             text.encode()
@@ -583,7 +584,7 @@ def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
 
 
 def _without_panic(texts: Sequence[str], error: BaseException) -> BaseException:
-    """What the backend raises when its pattern gives up: no ``Exception``, though it is one."""
+    """Turn a panic of the backend, which is no ``Exception``, into an error of the request."""
     if type(error).__module__ != "pyo3_runtime":
         return error
     value = texts[0] if len(texts) == 1 else texts

@@ -1,7 +1,7 @@
-"""Reads and writes the files that make up a tokenizer in a checkpoint folder.
+"""Read and write the files of a tokenizer in a checkpoint folder.
 
 ``tokenizer.json`` is the tokenizer; the other files give special tokens their roles, add tokens
-and bring chat templates. Nothing here encodes or decodes.
+and contain chat templates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NO_MAX_LENGTH = int(1e30)
-"""``model_max_length`` of a tokenizer whose files name none, as the reference has it."""
+"""``model_max_length`` of a tokenizer whose files give none, as in the reference."""
 
 ROLES = (
     "bos_token",
@@ -50,18 +50,18 @@ _CONVERT = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What the files beside ``tokenizer.json`` say.
+    """Content of the files beside ``tokenizer.json``.
 
     Attributes:
         special_tokens: Special tokens by role.
         extra_special_tokens: Special tokens without a role.
-        added_tokens: Tokens by id that belong to the vocabulary on top of ``tokenizer.json``.
+        added_tokens: Tokens by id that are added to those of ``tokenizer.json``.
         chat_template: Jinja text, or several by name, or ``None``.
         model_max_length: Positions that the model was trained for, in tokens.
-        padding_side: Side that padding goes to.
-        truncation_side: Side that truncation removes from.
-        clean_up_tokenization_spaces: Whether decoding removes spaces before punctuation.
-        stated: What ``tokenizer_config.json`` says, as it is.
+        padding_side: Side of the padding.
+        truncation_side: Side that truncation cuts.
+        clean_up_tokenization_spaces: Decoding removes spaces before punctuation.
+        stated: Content of ``tokenizer_config.json``, unchanged.
     """
 
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -78,15 +78,15 @@ class TokenizerSettings:
 def read_tokenizer(
     place: str | os.PathLike[str], *, add_prefix_space: bool | None = None
 ) -> tuple[TokenizerSettings, Backend]:
-    """Read a tokenizer, and what is said of it.
+    """Read a tokenizer and its settings.
 
     Args:
         place: Folder of a checkpoint, or a GGUF file.
         add_prefix_space: Overrides the pre-tokenizer's setting of that name.
 
     Raises:
-        ModelLoadError: There is none, or it cannot be read.
-        UnsupportedModelError: That of a GGUF file is of a kind that is not read.
+        ModelLoadError: It is missing, or cannot be read.
+        UnsupportedModelError: The tokenizer of a GGUF file is of an unsupported kind.
         InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
     """
     path = Path(place)
@@ -103,7 +103,7 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
     """Read every file beside ``tokenizer.json``; all of them may be absent.
 
     Raises:
-        ModelLoadError: A file is not what its name says.
+        ModelLoadError: A file has a wrong format.
     """
     path = Path(folder)
     config_file = path / "tokenizer_config.json"
@@ -138,7 +138,7 @@ def read_backend(
 
     Args:
         folder: Folder of the checkpoint.
-        settings: What the other files say.
+        settings: Content of the other files.
         add_prefix_space: Overrides the pre-tokenizer's setting of that name.
 
     Raises:
@@ -168,13 +168,13 @@ def read_backend(
 def write_tokenizer(
     folder: Path, backend: Backend, settings: TokenizerSettings, *, prefix: str = ""
 ) -> tuple[str, ...]:
-    """Write every file of a tokenizer; those of one that was saved there before are replaced.
+    """Write every file of a tokenizer; files that were saved there before are replaced.
 
     Args:
-        folder: Where to; it exists.
+        folder: Target folder; it exists.
         backend: The tokenizer.
-        settings: What belongs into the files beside it.
-        prefix: What the names of the files begin with.
+        settings: Content of the files beside it.
+        prefix: Beginning of the names of the files.
 
     Returns:
         The paths of the files.
@@ -211,8 +211,8 @@ def write_tokenizer(
 
 
 def _stated_now(settings: TokenizerSettings, *, is_bpe: bool) -> dict[str, Any]:
-    """What ``tokenizer_config.json`` is to say: as it was, but for what was changed."""
-    # What these said of tokens and templates is in files of their own.
+    """Return the new content of ``tokenizer_config.json``: the old one with all changes."""
+    # Tokens and templates are in other files.
     elsewhere = ("added_tokens_decoder", "chat_template", "name_or_path", "auto_map")
     stated = {key: value for key, value in settings.stated.items() if key not in elsewhere}
     stated.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
@@ -224,7 +224,7 @@ def _stated_now(settings: TokenizerSettings, *, is_bpe: bool) -> dict[str, Any]:
         stated.pop("extra_special_tokens", None)
         stated["additional_special_tokens"] = list(settings.extra_special_tokens)
     clean = settings.clean_up_tokenization_spaces
-    # Files of BPE models ask for it in vain: see `Tokenizer.from_folder`.
+    # It has no effect in files of BPE models: see `Tokenizer.from_folder`.
     if clean != bool(stated.get("clean_up_tokenization_spaces")) and (clean or not is_bpe):
         stated["clean_up_tokenization_spaces"] = clean
     stated["padding_side"] = settings.padding_side
@@ -278,7 +278,7 @@ def _added_tokens(by_text: Mapping[str, Any], config: Mapping[str, Any]) -> dict
 
 
 def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
-    """Make every named token a token: first those with ids, in order, then the special ones."""
+    """Add every named token: first those with ids, in order, then the special ones."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for token_id, token in settings.added_tokens.items():
         if token.content in known:

@@ -1,7 +1,4 @@
-"""The vocabulary of a tokenizer: ids, tokens, and the special ones among them.
-
-Nothing here splits text.
-"""
+"""Vocabulary of a tokenizer: ids, tokens and special tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Role:
-    """A special token by its text; reads ``None`` where the tokenizer has none."""
+    """Attribute for a special token by its text; ``None`` if the tokenizer has none."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,7 +32,7 @@ class _Role:
 
 
 class _RoleId:
-    """A special token by its id; reads ``None`` where the tokenizer has none."""
+    """Attribute for a special token by its id; ``None`` if the tokenizer has none."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,7 +51,7 @@ class _RoleId:
 
 
 class Vocabulary:
-    """Tokens and ids, and which token plays which role.
+    """Tokens, ids, and the roles of special tokens.
 
     Attributes:
         backend_tokenizer: The tokenizer of the `tokenizers` library.
@@ -133,10 +130,9 @@ class Vocabulary:
 
     @property
     def longest_token(self) -> int | None:
-        """Most bytes of a text (UTF-8) that become one token.
+        """Most bytes of a text (UTF-8) that become one token; ``None`` for no limit.
 
-        ``None`` where the tokenizer may make few tokens of any text. To ask for the first time
-        takes as long as to write the vocabulary.
+        The first access takes as long as to write the vocabulary.
         """
         return longest_token(self.backend_tokenizer)
 
@@ -155,15 +151,16 @@ class Vocabulary:
         new_tokens: str | AddedToken | Sequence[str | AddedToken],
         special_tokens: bool = False,
     ) -> int:
-        """Add tokens that are not there yet; give the model rows for them with
-        ``model.resize_token_embeddings(len(tokenizer))``.
+        """Add tokens that are not in the vocabulary.
+
+        ``model.resize_token_embeddings(len(tokenizer))`` gives the model rows for them.
 
         Args:
             new_tokens: One token or several.
-            special_tokens: Whether they are left out of text with ``skip_special_tokens``.
+            special_tokens: ``skip_special_tokens`` leaves them out of decoded text.
 
         Returns:
-            How many were added.
+            The number of tokens that were added.
 
         Raises:
             InvalidRequestError: A token is neither a text nor an ``AddedToken``, or empty.
@@ -180,15 +177,15 @@ class Vocabulary:
     def add_special_tokens(
         self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True
     ) -> int:
-        """Give roles to tokens, which are added where they are not there yet.
+        """Give roles to tokens; those that are not in the vocabulary are added.
 
         Args:
             special_tokens_dict: Tokens by role, such as ``{"pad_token": "[PAD]"}``, and a list of
                 those without under ``additional_special_tokens`` or ``extra_special_tokens``.
-            replace_extra_special_tokens: Whether that list replaces the one there is.
+            replace_extra_special_tokens: The list replaces the present one.
 
         Returns:
-            How many were added to the vocabulary.
+            The number of tokens that were added to the vocabulary.
 
         Raises:
             InvalidRequestError: A role is unknown, or a token is no text.
@@ -277,7 +274,7 @@ def as_ids(token_ids: object) -> list[int]:
         token_ids: An id, a sequence of ids, a tensor ``[S]``, or an array.
 
     Raises:
-        InvalidRequestError: It is something else, has several rows, or holds a negative id.
+        InvalidRequestError: It is of another type, has several rows, or holds a negative id.
     """
     plain: Any = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
     if isinstance(plain, int):
