@@ -71,15 +71,11 @@ class SequenceText:
         self._shown = self._pending = ""
         # A copy reuses the search tables, which were built before the request was posted.
         self._stops = copy.copy(stops)
-        self._begin(prompt_ids)
-
-    def _begin(self, prompt_ids: Sequence[int] | None) -> None:
         self._detokenizer: Detokenizer | None = None
-        if self._tokenizer is not None:
+        if tokenizer is not None:
+            skip = self._skip_special_tokens
             self._detokenizer = Detokenizer(
-                self._tokenizer,
-                prompt_ids=prompt_ids,
-                skip_special_tokens=self._skip_special_tokens,
+                tokenizer, prompt_ids=prompt_ids, skip_special_tokens=skip
             )
 
     def heal(self, prompt_ids: Sequence[int], shown: str) -> None:
@@ -89,8 +85,11 @@ class SequenceText:
             prompt_ids: The new prompt.
             shown: Text of the old last token; the user has it and does not get it again.
         """
-        self._begin(prompt_ids[:-1])
-        if self._detokenizer is not None:
+        if self._tokenizer is not None:
+            skip = self._skip_special_tokens
+            self._detokenizer = Detokenizer(
+                self._tokenizer, prompt_ids=prompt_ids[:-1], skip_special_tokens=skip
+            )
             self._shown = shown
             self._pending = self._without_shown(self._detokenizer.put(prompt_ids[-1:]))
 

@@ -124,7 +124,8 @@ class Batch:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        reader, count, salt = request.reader, request.params.num_samples, request.params.cache_salt
+        count, salt = request.params.num_samples, request.params.cache_salt
+        reader: HiddenReader | None = request.scores if request.pool is None else request.pool
         is_shared = self._prefix_caching and (reader is None or reader.shares_pages)
         if not is_shared:
             key = request.id.encode()
@@ -135,7 +136,7 @@ class Batch:
             for index in range(count):
                 if request.given and not request.goes_on(index):
                     continue
-                sequence = Sequence(request, index, salt=key)
+                sequence = Sequence(request, index, reader, salt=key)
                 sequence.keeps_states = is_shared or count > 1
                 self.scheduler.add_waiting_request(sequence)
                 sequences[sequence] = None
@@ -469,7 +470,7 @@ class Batch:
         """
         self._num_decoding -= sequence.decodes
         self._readers.pop(sequence, None)
-        reader, sequences = sequence.request.reader, self.requests[sequence.request]
+        reader, sequences = sequence.reader, self.requests[sequence.request]
         del sequences[sequence]
         if reader is not None and not reader.shares_pages:
             # No other request could find them; other sequences of this one use the prompt's.

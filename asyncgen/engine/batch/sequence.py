@@ -12,7 +12,6 @@ import torch
 
 from asyncgen.engine.requests.request import sample_name
 from asyncgen.engine.sampling.random_draws import HashDraw
-from asyncgen.engine.sampling.shortlist import plan_row
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked import CheckedProcessors
@@ -21,6 +20,7 @@ from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from asyncgen.engine.requests.pooling import HiddenReader
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.shortlist import RowPlan
     from asyncgen.structured.grammar import Matcher
@@ -38,7 +38,11 @@ class Sequence(RequestState):
         decodes: Whether it has its first token, or will have it before the next step.
         processors: Logits processors, from the first step on; one that keeps state is a copy of
             the request's for this sequence.
-        draw: Source of its random draws; ``None`` where the likeliest token is taken.
+        passed: For each processor, whether the user passed it as an object.
+        plan: Way from its logits to a token; the sampler makes it.
+        draw: Source of its random draws.
+        is_greedy: Whether the likeliest token is taken, and nothing drawn.
+        reader: Takes hidden states of its prompt; ``None`` where none are wanted.
         matcher: Its place in the grammar; ``None`` without a grammar, or before the first step.
         takes_forced: Whether tokens that the grammar forces need no step of their own, because
             nothing reads their scores.
@@ -50,20 +54,30 @@ class Sequence(RequestState):
     __slots__ = (
         "_filled",
         "_ids",
-        "_plan",
         "decodes",
         "draw",
         "has_begun",
         "index",
+        "is_greedy",
         "matcher",
         "needs_scores",
+        "passed",
+        "plan",
         "processors",
+        "reader",
         "request",
         "takes_forced",
         "top_logprobs",
     )
 
-    def __init__(self, request: Request, index: int, *, salt: bytes = b"") -> None:
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        reader: HiddenReader | None = None,
+        *,
+        salt: bytes = b"",
+    ) -> None:
         """Begin behind the prompt and the tokens that were generated before.
 
         While it waits it costs little more than its ids.
@@ -71,19 +85,19 @@ class Sequence(RequestState):
         Args:
             request: The request.
             index: Number of the sequence.
+            reader: Takes hidden states of its prompt.
             salt: As in `RequestState`.
         """
         params, most = request.params, request.ends.max_length
-        reader, chunk = request.reader, params.config.prefill_chunk_size
+        prompt, chunk = request.prompt_ids, params.config.prefill_chunk_size
         if reader is not None and reader.most_tokens is not None:
             chunk = min(chunk or reader.most_tokens, reader.most_tokens)
-        start = request.starting_ids
         given = request.given[index].token_ids if request.given else ()
         super().__init__(
             request_id=sample_name(request.id, index) if index else request.id,
-            initial_tokens=start,
-            tokens=[*start, *given],
-            max_new_tokens=None if most is None else max(most - len(start), 1),
+            initial_tokens=prompt,
+            tokens=[*prompt, *given],
+            max_new_tokens=None if most is None else max(most - len(prompt), 1),
             priority=params.priority,
             client=params.client,
             prefill_chunk_size=chunk,
@@ -92,27 +106,32 @@ class Sequence(RequestState):
         )
         self.request = request
         self.index = index
+        self.reader = reader
         self.has_begun = self.decodes = False
         self.processors = CheckedProcessors()
-        self.draw = HashDraw(params.seed) if params.config.do_sample else None
+        self.passed: list[bool] = []
+        self.plan: RowPlan | None = None
+        self.draw = HashDraw(params.seed)
+        self.is_greedy = not params.config.do_sample
         self.needs_scores = bool(request.ends.tensor_criteria)
         self.top_logprobs = params.top_logprobs
         self.matcher: Matcher | None = None
         self.takes_forced = False
-        self._plan: RowPlan | None = None
         self._ids: Tensor | None = None
         self._filled = 0
 
     def begin_sampling(self) -> None:
         """Make the objects that the sampler needs, at the first step."""
         self.has_begun = True
+        params = self.request.params
+        passed = {id(each) for each in params.processors}
         for processor in self.request.processors:
             definition = definition_of(processor)
             own = processor if definition is None else definition.for_sample(processor)
             self.processors.append(own)
+            self.passed.append(id(processor) in passed)
             if self.request.grammar is not None and type(own) is GrammarLogitsProcessor:
                 self.matcher = own.matcher(0)
-        params = self.request.params
         self.takes_forced = (
             self.matcher is not None
             and self.top_logprobs is None
@@ -126,19 +145,6 @@ class Sequence(RequestState):
         """Tell whether the length allows another token behind the one that comes next."""
         most = self.request.ends.max_length
         return most is None or len(self.tokens) + 1 < most
-
-    def plan(self, vocab_size: int, *, can_list: bool) -> RowPlan:
-        """Return the way from its logits to a token; the arguments are those of `plan_row`."""
-        if self._plan is None:
-            passed = {id(each) for each in self.request.params.processors}
-            self._plan = plan_row(
-                self.processors,
-                [id(each) in passed for each in self.request.processors],
-                vocab_size,
-                draws=self.draw is not None,
-                can_list=can_list and not self.needs_scores,
-            )
-        return self._plan
 
     def input_ids(self, device: torch.device) -> Tensor:
         """Return the tokens so far, int64 [1, T]; only new tokens are copied to the device."""
@@ -178,7 +184,7 @@ class Sequence(RequestState):
 
     def _match(self, matcher: Matcher, reason: str | None) -> str | None:
         """Tell why the sequence ends, where its answer may only stop if it fits the grammar."""
-        matcher.extend(self.tokens, len(self.request.starting_ids))
+        matcher.extend(self.tokens, len(self.request.prompt_ids))
         if matcher.is_over:
             return "stop"
         return "incomplete" if reason == "stop" and not matcher.is_complete else reason

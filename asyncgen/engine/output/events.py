@@ -52,12 +52,14 @@ class EventWriter:
         ]
         self._prompt_logprobs = request.scores  # until the first event has them
         self.live = set(rows)
+        self._num_given = 0  # tokens that were generated before the request came here
         request.started_at = now = clock()
         if request.place is not None:
             request.place.started()
         if metrics is not None:
             metrics.request_started(request, now)
         for index, given in enumerate(request.given):
+            self._num_given += len(given.token_ids)
             if given.text.parser is not None:
                 given.text.parser.take()  # the reader of the first part has it
             if given.reason is not None:
@@ -177,7 +179,7 @@ class EventWriter:
             self._metrics.request_finished(request, ending, now)
         usage = Usage(
             len(request.prompt_ids),
-            request.num_given + request.num_tokens,
+            self._num_given + request.num_tokens,
             request.cached_tokens,
             request.fingerprint,
             request.is_exact,

@@ -48,12 +48,27 @@ class Seat:
         self._stage = "waiting"
 
     def started(self) -> None:
-        """It waits no more; a second call does nothing."""
-        self._admission._move(self, "running")
+        """Note that the request runs; a second call does nothing."""
+        admission = self._admission
+        with admission._lock:
+            if self._stage == "waiting":
+                self._stage = "running"
+                admission._waiting -= Counter((self.client,))
+                admission.num_waiting -= 1
+                admission.num_running += 1
+                self.started_at = admission._clock()
 
     def left(self) -> None:
-        """It has ended, or never came; a second call does nothing."""
-        self._admission._move(self, "left")
+        """Note that the request has ended, or never came; a second call does nothing."""
+        admission = self._admission
+        with admission._lock:
+            stage, self._stage = self._stage, "left"
+            if stage == "waiting":
+                admission._waiting -= Counter((self.client,))
+                admission.num_waiting -= 1
+            elif stage == "running":
+                admission.num_running -= 1
+                admission._ends.append(admission._clock())
 
 
 class Admission:
@@ -123,22 +138,3 @@ class Admission:
             # Until now and not until the last end: a rate that has dried up is no rate.
             seconds = (self._clock() - self._ends[0]) / len(self._ends)
         return min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)
-
-    def _move(self, place: Seat, stage: str) -> None:
-        with self._lock:
-            before = place._stage
-            if before in (stage, "left"):
-                return
-            place._stage = stage
-            if before == "waiting":
-                self.num_waiting -= 1
-                self._waiting[place.client] -= 1
-                if not self._waiting[place.client]:
-                    del self._waiting[place.client]
-            else:
-                self.num_running -= 1
-            if stage == "running":
-                self.num_running += 1
-                place.started_at = self._clock()
-            elif before == "running":
-                self._ends.append(self._clock())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
-    from asyncgen.engine.requests.pooling import HiddenPool, HiddenReader
+    from asyncgen.engine.requests.pooling import HiddenPool
     from asyncgen.engine.requests.resume import GivenTokens
     from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
     from asyncgen.generation.generate.custom import CustomMethod
@@ -113,11 +113,6 @@ class Request:
         return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
 
     @property
-    def reader(self) -> HiddenReader | None:
-        """What its hidden states go to; ``None`` where nobody wants them."""
-        return self.scores if self.pool is None else self.pool
-
-    @property
     def is_exact(self) -> bool:
         """Whether its tokens are those that every engine of this fingerprint gives it."""
         if self.fingerprint is None or self.alone is not None:
@@ -129,11 +124,6 @@ class Request:
         """The text that each sample had generated before."""
         rows = range(self.params.num_samples)
         return [each.shown for each in self.given] if self.given else ["" for _ in rows]
-
-    @property
-    def num_given(self) -> int:
-        """Tokens that were generated before, those of all samples together."""
-        return sum(len(each.token_ids) for each in self.given)
 
     def tokens_of(self, index: int) -> list[int]:
         """What a sample continues: the decoder's beginning, and what was generated before."""

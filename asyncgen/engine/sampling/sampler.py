@@ -16,7 +16,7 @@ import torch
 
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
 from asyncgen.engine.sampling.random_draws import HashDraws, argmax
-from asyncgen.engine.sampling.shortlist import Shortlist, has_shortlist
+from asyncgen.engine.sampling.shortlist import Shortlist, has_shortlist, plan_row
 from asyncgen.generation.logits.batched import RowProcessor
 from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
@@ -40,7 +40,10 @@ class SampledRow(Protocol):
         index: Number of the sequence in its request.
         tokens: Prompt and generated tokens.
         processors: Logits processors, in order.
-        draw: Source of its random draws; None where the likeliest token is taken.
+        passed: For each of them, whether the user passed it as an object.
+        plan: Way from its logits to a token; made at its first step.
+        draw: Source of its random draws.
+        is_greedy: Whether the likeliest token is taken, and nothing drawn.
         top_logprobs: Alternatives to report with a token; None where no log-probabilities are
             wanted.
         needs_scores: Whether its stopping criteria read processed scores.
@@ -49,12 +52,12 @@ class SampledRow(Protocol):
     index: int
     tokens: list[int]
     processors: CheckedProcessors
-    draw: HashDraw | None
+    passed: list[bool]
+    plan: RowPlan | None
+    draw: HashDraw
+    is_greedy: bool
     top_logprobs: int | None
     needs_scores: bool
-
-    def plan(self, vocab_size: int, *, can_list: bool) -> RowPlan:
-        """Return the way from its logits to a token; the arguments are those of `plan_row`."""
 
     def input_ids(self, device: torch.device) -> Tensor:
         """Return the tokens so far, int64 [1, T]."""
@@ -161,7 +164,8 @@ class BatchSampler:
             if way == "greedy":
                 best, tokens = argmax(some)
             else:
-                keys = scores.tensor([_draw_key(scores.rows[number]) for number in numbers])
+                rows = [scores.rows[number] for number in numbers]
+                keys = scores.tensor([row.draw.key(row.index, len(row.tokens)) for row in rows])
                 if way == "drawn":
                     tokens, best = self._draws(some, keys)
                 else:
@@ -202,16 +206,10 @@ class BatchSampler:
         return sampled
 
 
-def _draw_key(row: SampledRow) -> int:
-    """Return the hash behind the noise of the next token."""
-    assert row.draw is not None
-    return row.draw.key(row.index, len(row.tokens))
-
-
 def _pick_apart(row: SampledRow, scores: Tensor) -> int:
     """Pick for a row that left the batch, from scores [1, V] in a dtype of its own."""
     try:
-        if row.draw is None:
+        if row.is_greedy:
             return int(most_probable(scores, len(row.tokens)))
         return int(row.draw.draw_row(row.index, scores[0], len(row.tokens)))
     except FloatingPointError as error:
@@ -377,7 +375,15 @@ class BatchPlan:
         listed: list[RowPlan] = []
         by_stage: dict[tuple[Any, ...], list[tuple[int, RankedProcessor]]] = {}
         for number, row in enumerate(self.rows):
-            plan = row.plan(scores.size, can_list=can_list)
+            plan = row.plan
+            if plan is None:
+                plan = row.plan = plan_row(
+                    row.processors,
+                    row.passed,
+                    scores.size,
+                    draws=not row.is_greedy,
+                    can_list=can_list and not row.needs_scores,
+                )
             picked[plan.picks].append(number)
             if plan.picks == "listed":
                 listed.append(plan)

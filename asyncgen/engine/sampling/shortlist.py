@@ -213,7 +213,17 @@ class Shortlist:
         decided = (edge > next_one) | ~self._has_top_k
         kept = torch.where(places < self._top_k, values, -torch.inf)
         if self._some_have_top_p:
-            counts, clear = self._nucleus(scores, kept, index)
+
+            def likelihood(rows: Tensor) -> Tensor:
+                # Rows without top-p stay zero; nothing reads theirs.
+                own = rows[self._has_top_p[rows, 0]]
+                found = torch.zeros(len(rows), _SIZE)
+                if len(own):
+                    scaled = scale_by_temperature(scores[own], self._temperature[own])
+                    found[self._has_top_p[rows, 0]] = scaled.softmax(-1).gather(1, index[own])
+                return found
+
+            counts, clear = nucleus(kept, self._cut, 1, likelihood)
             kept = torch.where((places < counts) | ~self._has_top_p, kept, -torch.inf)
             decided &= clear | ~self._has_top_p
         limit = kept[:, :1] + self._log_min_p
@@ -222,15 +232,3 @@ class Shortlist:
         is_whole = self._has_top_k | self._has_top_p | self._has_min_p
         decided &= is_whole & kept[:, :1].isfinite()
         return torch.where(kept < limit, -torch.inf, kept), decided[:, 0]
-
-    def _nucleus(self, scores: Tensor, kept: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        def likelihood(rows: Tensor) -> Tensor:
-            # Rows without top-p stay zero; nothing reads theirs.
-            own = rows[self._has_top_p[rows, 0]]
-            found = torch.zeros(len(rows), _SIZE)
-            if len(own):
-                scaled = scale_by_temperature(scores[own], self._temperature[own])
-                found[self._has_top_p[rows, 0]] = scaled.softmax(-1).gather(1, index[own])
-            return found
-
-        return nucleus(kept, self._cut, 1, likelihood)

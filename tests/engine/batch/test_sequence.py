@@ -34,7 +34,7 @@ def test_samples_of_a_request_have_state_of_their_own() -> None:
     ):
         keeps_state = not isinstance(original, TemperatureLogitsWarper)
         assert (first is not second) == (first is not original) == keeps_state
-    draws = [row.draw.key(row.index, 2) for row in rows if row.draw is not None]
+    draws = [row.draw.key(row.index, 2) for row in rows]
     assert len(draws) == 2 and draws[0] != draws[1]
 
 

@@ -103,7 +103,8 @@ def test_any_set_runs_in_one_order_alone_in_the_batch_and_by_the_documentation(
         for number, processor in (pair for stage in recorded for pair in stage):
             run[number].append(processor)
         for row, own in zip(rows, run, strict=True):
-            assert [*own, *row.plan(VOCABULARY, can_list=True).filters] == list(row.processors)
+            assert row.plan is not None
+            assert [*own, *row.plan.filters] == list(row.processors)
             places = [
                 (Stage.USER, 0) if definition is None else definition.place
                 for definition in map(definition_of, row.processors)
@@ -118,7 +119,8 @@ def test_all_that_is_built_in_but_what_runs_the_model_or_a_generator_is_vectoris
     found = [kind.definition for kind in kinds()]
     assert {each.parameter for each in found if each.batched is None} == alone
     row = row_of(**{name: ON[name] for name in ON if name != "watermarking_config"})
-    assert all(each.batched for each in row.plan(VOCABULARY, can_list=True).ranked)
+    plan = plan_row(row.processors, row.passed, VOCABULARY, draws=True, can_list=True)
+    assert all(each.batched for each in plan.ranked)
 
 
 class Unwatched(LogitsProcessor):
