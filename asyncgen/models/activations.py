@@ -1,4 +1,4 @@
-"""What feed-forwards bend their rows by, under the names that configurations give it."""
+"""Activation functions of feed-forwards, under the names that configurations use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "relu2": lambda x: torch.relu_(x).square_(),
 }
-"""What computes each; it may write to what it is given."""
+"""Function of each activation; it may overwrite its argument."""
 
 FUSED: Mapping[str, str] = {
     "silu": "silu",
@@ -38,19 +38,19 @@ FUSED: Mapping[str, str] = {
     "relu": "relu",
     "relu2": "relu2",
 }
-"""What products of our own kernels call those that they may come with."""
+"""Names under which our own product kernels apply an activation, for those that they have."""
 
 
 class Xielu(nn.Module):
-    """A square and a line above zero, an exponential below, of a learned shape each.
+    """xIELU: a square and a line above zero, an exponential below, with learned shapes.
 
     Huang and Schlag, "Deriving Activation Functions Using Integration" (2024), section 3.
 
     Attributes:
-        alpha_p: Before ``softplus``, what the square is multiplied by, ``[1]``.
-        alpha_n: Before ``softplus``, what the exponential is multiplied by beyond beta, ``[1]``.
+        alpha_p: Factor on the square, before ``softplus``, ``[1]``.
+        alpha_n: Factor on the exponential beyond beta, before ``softplus``, ``[1]``.
         beta: Slope at zero, a scalar.
-        eps: Greatest argument of the exponential, a scalar.
+        eps: Largest argument of the exponential, a scalar.
     """
 
     alpha_p: Tensor
@@ -66,7 +66,7 @@ class Xielu(nn.Module):
             self.register_parameter(name, parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activation of each element."""
+        """Apply the activation to each element."""
         above = F.softplus(self.alpha_p)
         below = self.beta + F.softplus(self.alpha_n)
         bent = (torch.expm1(torch.minimum(x, self.eps)) - x) * below

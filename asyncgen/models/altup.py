@@ -1,9 +1,10 @@
-"""Several streams side by side: each block computes one and corrects the others (Gemma 3n).
+"""AltUp: several streams side by side; each layer computes one and corrects the others (Gemma 3n).
 
-Baykal and others, "Alternating Updates for Efficient Transformers" (2023), section 3: before a
-block each stream is predicted as a mixture of all, the block computes the first, and what it found
-more than was predicted is added to each by a coefficient. Beside the attention a block has a branch
-of low rank (Menghani, Kumar and Kumar, "LAuReL", 2024, section 2).
+Baykal and others, "Alternating Updates for Efficient Transformers" (2023), section 3. Before a
+layer each stream is predicted as a mixture of all streams. The layer computes the first one. The
+difference between its result and the prediction is added to each stream with a coefficient. Beside
+the attention a layer has a branch of low rank (Menghani, Kumar and Kumar, "LAuReL", 2024, section
+2).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from asyncgen.models.varied_layer import VariedSpace
 
 _LEAST_SQUARE = 1e-5
-"""A mean square that is less is taken as so much."""
+"""Lower bound of a mean square."""
 
 
 class Streams(Prepared):
-    """What makes the other streams of the first, and one of all in the end.
+    """Products that make the other streams of the first one, and merge all of them at the end.
 
     Attributes:
         spread: A product for each other stream, ``[E, E]``.
@@ -48,19 +49,19 @@ class Streams(Prepared):
         self.gather = nn.ModuleList(Linear(hidden, hidden, dtype=dtype) for _ in range(count))
 
     def prepare(self) -> None:
-        """Gather what is used; again after weights were replaced or moved."""
+        """Gather the products; call it again after weights were replaced or moved."""
         self._plan = tuple(
             [each.ready().product for each in part]  # type: ignore[operator]
             for part in (self.spread, self.gather)
         )
 
     def begin(self, stream: Tensor) -> Tensor:
-        """The other streams ``[S - 1, N, E]`` of embeddings ``[N, E]``."""
+        """Make the other streams ``[S - 1, N, E]`` of embeddings ``[N, E]``."""
         products, _ = self._ready()
         return torch.stack([_as_large_as(stream, each(stream)) for each in products])
 
     def end(self, stream: Tensor, others: Tensor) -> None:
-        """Make the stream ``[N, E]`` the mean of all, in place."""
+        """Replace the stream ``[N, E]`` by the mean of all streams, in place."""
         _, products = self._ready()
         found = [
             _as_large_as(stream, each(other)) for each, other in zip(products, others, strict=True)
@@ -69,14 +70,14 @@ class Streams(Prepared):
 
 
 def _as_large_as(like: Tensor, rows: Tensor) -> Tensor:
-    """Rows scaled to the root mean square of others."""
+    """Scale rows to the root mean square of other rows."""
     wanted = like.float().square().mean(-1, keepdim=True)
     square = rows.float().square().mean(-1, keepdim=True).clamp(min=_LEAST_SQUARE)
     return rows * (wanted.sqrt() / square.sqrt()).to(rows.dtype)
 
 
 class AltUpLayer(VariedLayer):
-    """A block of such a model."""
+    """Decoder layer of a model with several streams."""
 
     def __init__(
         self, config: ModelConfig, index: int, *, rope: int | None, dtype: torch.dtype
@@ -101,7 +102,7 @@ class AltUpLayer(VariedLayer):
         attention: AttentionContext,
         space: VariedSpace,
     ) -> None:
-        """Compute the stream ``x`` ``[N, E]`` and the others in place, as `VariedLayer`."""
+        """Compute the stream ``x`` ``[N, E]`` and the others in place, as `VariedLayer` does."""
         norms, _, _, product, _ = self._ready()
         assert space.others is not None
         streams = torch.cat((x[None], space.others))  # [S, N, E]
@@ -121,7 +122,7 @@ class AltUpLayer(VariedLayer):
         space.others = streams[1:].add_(self._taken(scaled, space))
 
     def _modalities(self, rows: Tensor) -> Tensor:
-        """What coefficients depend on, ``[N, S]``."""
+        """Compute the inputs of the coefficients, ``[N, S]``."""
         norms, _, _, product, _ = self._ready()
         normed = norms["modality_norm"](rows, torch.empty_like(rows)).mul_(1 / rows.shape[1])
         found: Tensor = product["modality"](normed)
@@ -129,7 +130,7 @@ class AltUpLayer(VariedLayer):
 
 
 def stream_rules(config: ModelConfig) -> list[WeightRule]:
-    """The rules of `Streams`."""
+    """Give the rules of `Streams`."""
     hidden = [config.hidden_size]
     return [
         rule
@@ -142,10 +143,10 @@ def stream_rules(config: ModelConfig) -> list[WeightRule]:
 
 
 def altup_rules(config: ModelConfig, index: int) -> list[WeightRule]:
-    """The rules of a block.
+    """Give the rules of a layer.
 
     Args:
-        config: The network.
+        config: Description of the network.
         index: Number of the layer.
     """
     varied, hidden, count = (

@@ -1,4 +1,4 @@
-"""What a model asks for earlier tokens, for a batch of rows with a cache: attention, or states."""
+"""Contexts of a forward pass for a batch of rows with a cache: attention, states, or both."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def dense_context(
     *,
     collect_attentions: list[Tensor] | None = None,
 ) -> Any:
-    """Continue where a cache ends; see `DenseAttention` and `DenseStates`.
+    """Make the context of a model, at the end of a cache; see `DenseAttention` and `DenseStates`.
 
     Args:
         core: The module that computes.
-        cache: What there is of earlier tokens; goes on with every forward pass.
+        cache: Keys, values and states of earlier tokens; goes on with every forward pass.
         attention_mask: ``[B, T]``, zero for padding.
         collect_attentions: Gets the attention weights of every layer that attends.
 
     Raises:
-        InvalidRequestError: Weights are wanted and no layer attends; or the cache is none for
-            such a model.
+        InvalidRequestError: Weights are wanted and no layer attends; or the cache does not fit such
+            a model.
     """
     config: ModelConfig = core.config
     if not keeps_states(config):

@@ -1,4 +1,4 @@
-"""Makes the module of a network: one decoder for all families, and T5's two stacks."""
+"""Make the module of a network: one decoder for all families, and T5 with its encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def make_core(config: ModelConfig, *, dtype: torch.dtype | None = None) -> Decod
     """Make the module that computes a network, on the current default device (``meta`` too).
 
     Args:
-        config: The network.
+        config: Description of the network.
         dtype: Of the parameters; ``None``: torch's default.
     """
     return (T5 if config.is_encoder_decoder else DecoderLM)(config, dtype=dtype)

@@ -1,11 +1,11 @@
-"""Decode steps that are recorded once and then repeated: CUDA graphs, for a few sizes of a step.
+"""Record decode steps as CUDA graphs and repeat them, for a few sizes of a step.
 
-A decode step of a small batch is a few hundred kernels of microseconds each, and asking for them
-takes longer than running them. Recorded, they are asked for all at once. A recording knows one
-number of rows and of pages, so a step is padded to the next size that there is. Steps that
-prefill, and those beyond the largest size, run as they are.
+A decode step of a small batch is a few hundred kernels of microseconds each, and launching them
+takes longer than running them. A recording launches all of them at once. It has one number of rows
+and of pages, so a step is padded to the next recorded size. Steps that prefill, and those beyond
+the largest size, run without a recording.
 
-What records is a parameter: all but the few lines of `CudaRecorder` is the same on any device.
+The recorder is a parameter: only the few lines of `CudaRecorder` depend on the device.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ FEWEST_KEYS: Final = 1024
 """Texts of so many tokens and less share their recordings."""
 
 PATIENCE: Final = 16
-"""About so many steps take as long as recording one does: a size that passes by is not worth it."""
+"""Steps of a size before it is recorded. Recording takes as long as about so many steps, so it does
+not pay for a size that is used briefly."""
 
 _log = logging.getLogger("asyncgen.models")
 _one_at_a_time = threading.Lock()
 
 
 def row_sizes(most: int, intervals: int = 0) -> list[int]:
-    """Numbers of rows to record.
+    """List the numbers of rows to record.
 
     Args:
         most: Rows of the largest step.
@@ -61,17 +62,17 @@ def row_sizes(most: int, intervals: int = 0) -> list[int]:
 
 
 def page_sizes(most: int, page_size: int, intervals: int = 0, *, copied: bool = False) -> list[int]:
-    """Numbers of pages a row to record; arguments and result as of `row_sizes`.
+    """List the numbers of pages a row to record; arguments and result as of `row_sizes`.
 
-    Kernels decide by the longest text that there may be how they share the work out, so one
-    recording for all lengths would be slow for the short ones.
+    Kernels split their work by the longest possible text, so one recording for all lengths would be
+    slow for short ones.
 
     Args:
         most: Pages of the longest text.
         page_size: Tokens of a page.
         intervals: As of `row_sizes`.
-        copied: Whether a step copies all pages that its rows may have: then the short texts have
-            sizes of their own as well.
+        copied: True if a step copies all pages that its rows may have: then short texts have sizes
+            of their own as well.
     """
     if intervals:
         return _spread(most, intervals)
@@ -91,17 +92,17 @@ def _spread(most: int, intervals: int) -> list[int]:
 
 
 class Recorder(Protocol):
-    """Records what a function asks of a device."""
+    """Records the device work of a function."""
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Record.
+        """Record a function.
 
         Args:
             function: Asks the same of the device at every call, and waits for nothing.
 
         Returns:
-            Repeats it on the same memory, and returns what ``function`` returned: the same tensor
-            each time.
+            Function that repeats it on the same memory, and returns what ``function`` returned: the
+                same tensor each time.
 
         Raises:
             Exception: It cannot be recorded.
@@ -160,7 +161,7 @@ class CudaRecorder:
         return repeat
 
     def _leave_pool(self) -> None:
-        """Let go of the pool of a recording that failed.
+        """Release the memory pool of a recording that failed.
 
         torch 2.11 still counts it as recording, and would give no memory back any more (pytorch
         pull request 180395).
@@ -173,7 +174,7 @@ class CudaRecorder:
 
 
 class DecodeGraphs:
-    """The recordings of a model over pages, made when they have been wanted a few times."""
+    """The recordings of a model over pages, made after a size was asked for a few times."""
 
     def __init__(
         self,
@@ -193,14 +194,14 @@ class DecodeGraphs:
         Args:
             core: The model; computes packed rows.
             storage: Its pages.
-            kernel: What computes attention.
-            recorder: Records.
+            kernel: Kernel of the attention.
+            recorder: Makes the recordings.
             rows: Numbers of rows, ascending.
             pages: Numbers of pages a row, ascending.
             scratch: A page of the storage that no request gets.
-            most_gathered: Bytes of a layer's keys and values that a step may copy together, where
-                the kernel takes no table of pages; larger steps are not recorded.
-            after: Steps of a size that run as they are before it is recorded.
+            most_gathered: Bytes of a layer's keys and values that a step may copy together, if the
+                kernel takes no table of pages; larger steps are not recorded.
+            after: Steps of a size that run without a recording before it is made.
         """
         self._core = core
         self._storage = storage
@@ -221,7 +222,7 @@ class DecodeGraphs:
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """Rows and pages a row of what is recorded, in the order in which it was."""
+        """Rows and pages a row of each recording, in the order in which they were made."""
         return list(self._recorded)
 
     @torch.no_grad()
@@ -241,13 +242,12 @@ class DecodeGraphs:
 
         Args:
             rows: At least one.
-            ids: Of their tokens.
-            insert: Writes ids that are known only on the device to a tensor of all ids,
-                ``[>= R]``.
+            ids: Ids of their tokens.
+            insert: Writes ids that only the device knows to a tensor of all ids, ``[>= R]``.
 
         Returns:
-            Logits ``[R, V]``, a new tensor; ``None`` where there is no recording for such rows, or
-            not yet.
+            Logits ``[R, V]``, a new tensor; ``None`` if there is no recording for such rows, or not
+            yet.
         """
         size = self._storage.page_size
         count = _fitting(self._rows, len(rows))
@@ -267,11 +267,11 @@ class DecodeGraphs:
         recorded.fixed.place(rows, ids)
         if insert is not None:
             insert(recorded.fixed.ids)
-        # The next step overwrites these, perhaps before anybody has looked at them.
+        # The next step overwrites these, perhaps before anybody has read them.
         return recorded.repeat()[: len(rows)].clone()
 
     def _find(self, rows: int, pages: int, *, at_once: bool = False) -> _Recorded | None:
-        """The recording of a size, if it pays to have one; a failure is the last attempt."""
+        """Return the recording of a size, if it pays to have one; a failure is the last attempt."""
         found = self._recorded.get((rows, pages))
         if found is not None or self.failure is not None:
             return found
@@ -303,7 +303,7 @@ class DecodeGraphs:
             return made
 
         if self._out is None:
-            # One place for the logits of all sizes: each would keep its own otherwise.
+            # All sizes write their logits to one place; each would keep its own otherwise.
             first = compute()
             with torch.inference_mode(False):
                 self._out = first.new_empty(self._rows[-1], first.shape[1])
@@ -312,7 +312,7 @@ class DecodeGraphs:
         return _Recorded(fixed, repeat, core.take_workspace(rows))
 
     def _give_up(self, error: BaseException, rows: int, pages: int) -> None:
-        """Go on without this recording, or without any, and say why, once."""
+        """Go on without this recording, or without any, and log the reason once."""
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, torch.OutOfMemoryError):
             self._too_large.add((rows, pages))
@@ -334,18 +334,18 @@ class DecodeGraphs:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What went wrong first: the end of a recording that has failed fails as well."""
+    """Return the first error of a chain: the end of a recording that has failed fails as well."""
     while error.__context__ is not None:
         error = error.__context__
     return error
 
 
 def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
-    """Why the decode steps of a model cannot be recorded; ``None`` if they can.
+    """Give the reason why the decode steps of a model cannot be recorded; ``None`` if they can.
 
     Args:
         core: The model.
-        kernel: The attention that the device has for it.
+        kernel: Fused attention of the device for it.
     """
     if core.packed_length is not None:
         return "the angles of its rope change with the positions of every step"
@@ -368,5 +368,5 @@ class _Recorded:
 
 
 def _fitting(sizes: Sequence[int], least: int) -> int | None:
-    """The smallest size that is enough; ``None`` if there is none."""
+    """Return the smallest size that is enough; ``None`` if there is none."""
     return next((size for size in sizes if size >= least), None)

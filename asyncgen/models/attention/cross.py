@@ -1,7 +1,8 @@
-"""Attention of a model with two stacks: the encoder's own, and the decoder's to both stacks.
+"""Attention of an encoder-decoder model: in the encoder, in the decoder, and from decoder to
+encoder.
 
-The decoder's context keeps what the encoder said as keys and values of each layer, so that a step
-reads no more of the encoder than that. This module knows no weights.
+The decoder's context keeps the encoder's output as keys and values of each layer, so a step reads
+nothing else of the encoder. This module knows no weights.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Encoded:
-    """What the encoder said of B texts.
+    """Output of the encoder for B texts.
 
     Attributes:
-        states: ``[B, T, E]``; ``None`` where a cache holds its keys and values already.
-        mask: Bool ``[B, T]``, ``False`` at padding; ``None`` where nothing is padded.
+        states: ``[B, T, E]``; ``None`` if a cache holds their keys and values already.
+        mask: Bool ``[B, T]``, ``False`` at padding; ``None`` if nothing is padded.
     """
 
     states: Tensor | None
@@ -39,7 +40,7 @@ class Encoded:
 
 
 class CrossAttentionContext(AttentionContext, Protocol):
-    """An attention context that reaches the encoder as well."""
+    """Attention context that also attends to the encoder."""
 
     def attend_across(
         self, layer: int, queries: Tensor, project: Callable[[Tensor], Tensor]
@@ -47,7 +48,7 @@ class CrossAttentionContext(AttentionContext, Protocol):
         """Let the queries attend to the encoder's output.
 
         Args:
-            layer: The layer.
+            layer: Number of the layer.
             queries: ``[N, H * D]`` with N = B · S tokens, row after row.
             project: Makes keys and values ``[M, 2 * K * D]`` of encoder states ``[M, E]``; called
                 once a layer and cache.
@@ -69,7 +70,7 @@ class EncoderAttention:
         mask: Tensor | None,
         collect_attentions: list[Tensor] | None = None,
     ) -> None:
-        """Get ready for rows of equal length.
+        """Prepare for rows of equal length.
 
         Args:
             config: The model's.
@@ -100,10 +101,10 @@ class EncoderAttention:
 
 
 class EncoderDecoderAttention(DenseAttention):
-    """Decoder rows of equal length over an `EncoderDecoderCache`.
+    """Attention of decoder rows of equal length over an `EncoderDecoderCache`.
 
-    There may be several rows for each text that was encoded, copies next to each other: beams,
-    or several samples of one prompt.
+    Each encoded text may have several rows next to each other: beams, or several samples of one
+    prompt.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class EncoderDecoderAttention(DenseAttention):
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
     def _encoder_pair(self, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """Keys and values of the encoder's output, ``[2, B, K, T, D]``."""
+        """Make keys and values of the encoder's output, ``[2, B, K, T, D]``."""
         states = self._encoded.states
         assert states is not None
         batch, length, width = states.shape
@@ -175,7 +176,7 @@ class EncoderDecoderAttention(DenseAttention):
         return pair.repeat_interleave(copies, dim=1)
 
     def _copies(self, batch: int) -> int:
-        """Decoder rows for each encoded text."""
+        """Count the decoder rows of each encoded text."""
         if self._rows % batch:
             raise InvalidRequestError(
                 "decoder_input_ids",
@@ -185,7 +186,7 @@ class EncoderDecoderAttention(DenseAttention):
         return self._rows // batch
 
     def _cross_mask(self, rows: int, like: Tensor) -> Tensor | None:
-        """What is added to scores, ``[B, 1, 1, T]``."""
+        """Make the mask that is added to scores, ``[B, 1, 1, T]``."""
         mask = self._encoded.mask
         if mask is None:
             return None

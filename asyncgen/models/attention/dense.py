@@ -1,8 +1,8 @@
-"""Attention as a model sees it, and the plain kind: padded rows over a `Cache`.
+"""Attention of padded rows over a `Cache`, and the interface that models use for any attention.
 
-A model computes queries, keys and values of a step's tokens and hands them to a context; where
-earlier keys live, which of them a query may see and how many rows there are is the context's
-business. This module knows no weights.
+A model computes queries, keys and values of a step's tokens and hands them to a context. The
+context knows where earlier keys lie, which of them a query sees, and how many rows there are. This
+module knows no weights.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 
 class AttentionContext(Protocol):
-    """Does the attention of one forward pass after another, and owns what they leave behind.
+    """Computes the attention of one forward pass after another, and owns the keys and values.
 
     Attributes:
-        compiled: Our kernel over the pages that were laid out, for a model that computes all its
-            blocks in one call; ``None`` where attention is something else.
+        compiled: Our kernel over the laid-out pages, for a model that computes all its layers in
+            one call; ``None`` if attention is computed in another way.
     """
 
     compiled: Any | None
 
     def begin(self, rows: int, length: int) -> None:
-        """Get ready for a forward pass of ``rows`` times ``length`` tokens, B and S."""
+        """Prepare a forward pass of ``rows`` times ``length`` tokens, B and S."""
 
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Store this layer's new keys and values, and let the queries attend.
 
         Args:
-            layer: The layer, called in order from 0.
-            heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each the H query
-                heads, then K keys, then K values; queries and keys are already turned. The
+            layer: Number of the layer; layers call in order from 0.
+            heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each token the H
+                query heads, then K keys, then K values. Queries and keys are rotated already. The
                 model may reuse this memory for the next layer.
-            sinks: ``[H]`` float32, where the layer's options say that there are sinks.
+            sinks: ``[H]`` float32, if the layer's options have sinks.
 
         Returns:
             ``[N, H * D]``, contiguous; query heads are grouped by key head, as in checkpoints.
@@ -53,10 +53,10 @@ class AttentionContext(Protocol):
 
 
 class DenseAttention:
-    """Rows of equal length with a cache, left-padded if they differ.
+    """Attention of rows of equal length with a cache, left-padded if they differ.
 
-    One object serves a whole sequence: each forward pass appends to the cache. Positions that
-    the mask does not reach are visible, so a mask of the prompt is enough.
+    One object serves a whole sequence: each forward pass appends to the cache. Positions beyond the
+    end of the mask are visible, so a mask of the prompt is enough.
 
     Attributes:
         cache: The cache that grows.
@@ -72,15 +72,15 @@ class DenseAttention:
         *,
         collect_attentions: list[Tensor] | None = None,
     ) -> None:
-        """Continue where a cache ends.
+        """Continue at the end of a cache.
 
         Args:
             config: The model's.
             cache: Keys and values so far; grows with every forward pass.
             attention_mask: ``[B, T]``, non-zero (or true) for tokens, zero for padding, from
                 position 0 of the cache. ``None``: no padding.
-            collect_attentions: Gets the attention weights ``[B, H, S, T]`` of every layer. Asking
-                for them replaces the fused kernel by plain products.
+            collect_attentions: Gets the attention weights ``[B, H, S, T]`` of every layer. Then
+                plain products replace the fused kernel.
         """
         self.cache = cache
         self._config = config
@@ -95,7 +95,7 @@ class DenseAttention:
         self._windows = windows if any(windows) else None
         self._options = config.attention
         self._kinds, self._kind_of = numbered([each.kind for each in config.attention])
-        # What one product of the new token and the keys that a cache gives does not compute.
+        # Layers that one product of the new token and the cached keys cannot compute.
         self._masked = [not options.is_fusable for options in config.attention]
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden  # [B, T]
@@ -132,7 +132,7 @@ class DenseAttention:
         return attended.view(self._rows, -1)  # from [B * K, 1, G, D]
 
     def _bind(self, heads: Tensor) -> None:
-        """Make the views of a step's memory once; most models hand in the same for every layer."""
+        """Make the views of a step's memory once; most models pass the same memory in every layer."""
         rows, length, kv_heads, size = self._rows, self._length, self._kv_heads, self._head_dim
         self._bound = heads
         pair = heads.view(rows, length, -1, size)[:, :, self._heads :]
@@ -151,7 +151,8 @@ class DenseAttention:
         layer: int,
         sinks: Tensor | None,
     ) -> Tensor:
-        """Several tokens per row, hidden keys, or options that torch's kernels do not have."""
+        """Attend with several tokens a row, hidden keys, or options that torch's fused kernels
+        lack."""
         rows, length, size = self._rows, self._length, self._head_dim
         queries = heads.view(rows, length, -1, size)[:, :, : self._heads].transpose(1, 2)
         keys = keys.view(rows, self._kv_heads, -1, size)  # [B, K, T, D]
@@ -178,8 +179,11 @@ class DenseAttention:
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
     def _make_mask(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor | None:
-        """What is added to scores, ``[1 or B, 1, S, T]``; ``None``: nothing, or for plain
-        options of one direction the kernel's causal mask."""
+        """Make the mask that is added to scores, ``[1 or B, 1, S, T]``.
+
+        ``None`` means that nothing is added, or, for plain options of one direction, that the
+        kernel masks later keys itself.
+        """
         window = kind.window
         if not kind.is_plain and self._length == 1 and self._padding is None:
             if not kind.is_chunked:
@@ -192,7 +196,7 @@ class DenseAttention:
         return hiding(self._hidden(first, kind, like), like.dtype)
 
     def _hidden(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:
-        """Which keys are hidden from which queries, bool ``[1 or B, 1, S, T]``."""
+        """Mark the keys that each query does not see, bool ``[1 or B, 1, S, T]``."""
         queries = torch.arange(self._start, self._end, device=like.device)[:, None]
         keys = torch.arange(first, self._end, device=like.device)
         if self._padding is None:
@@ -206,7 +210,7 @@ class DenseAttention:
         return hidden.view(-1, 1, *hidden.shape[-2:]) | padding[:, None, None, first:]
 
     def _away(self, first: int, like: Tensor) -> Tensor:
-        """Positions of keys less those of queries, ``[1, 1, S, T]`` float32."""
+        """Subtract positions of queries from those of keys, ``[1, 1, S, T]`` float32."""
         if first not in self._distances:
             queries = torch.arange(self._start, self._end, device=like.device)[:, None]
             keys = torch.arange(first, self._end, device=like.device)
@@ -215,7 +219,7 @@ class DenseAttention:
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores, where keys are hidden from queries."""
+    """Make a mask that is added to scores, from the hidden pairs of queries and keys."""
     # The least finite number and not minus infinity: a padding query, from which everything is
     # hidden, then gets a meaningless average instead of NaN.
     mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
@@ -232,17 +236,17 @@ def attend(
     *,
     is_causal: bool = False,
 ) -> Tensor:
-    """Attention ``[B, H, S, D]``; where its weights ``[B, H, S, T]`` are wanted, openly.
+    """Compute attention ``[B, H, S, D]``; by plain products if its weights are wanted.
 
     Args:
         queries: ``[B, H, S, D]``.
         keys: ``[B, K, T, D]``.
         values: ``[B, K, T, D]``.
-        mask: What is added to the scores.
-        scale: Of the scores; ``None``: one over the root of D.
-        collect: Gets the weights.
-        is_causal: Whether the kernel hides later keys by itself; only where there is no mask and
-            no weights are wanted.
+        mask: Added to the scores.
+        scale: Factor on the scores; ``None``: one over the root of D.
+        collect: Gets the weights ``[B, H, S, T]``.
+        is_causal: True if the kernel hides later keys itself; only without a mask and without
+            weights.
     """
     group = queries.shape[1] // keys.shape[1]
     if collect is None:

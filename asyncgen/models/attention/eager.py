@@ -1,7 +1,7 @@
-"""Attention written out: scores, what bends them, their softmax, and the weighted values.
+"""Attention as plain operators: scores, options, softmax, weighted values.
 
-For layers whose options torch's fused kernels do not have, and where the weights are wanted. What
-comes between the product and the weights is computed in float32.
+It serves layers whose options torch's fused kernels lack, and calls that want the weights. Between
+the two products it computes in float32.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.attention_options import AttentionOptions
 
 MOST_SCORES: Final = 1 << 24
-"""Scores that are there at the same time, unless one query of each row has more."""
+"""Scores in memory at the same time, unless one query of each row has more."""
 
 
 def hide_unseen(queries: Tensor, keys: Tensor, options: AttentionOptions) -> Tensor:
-    """Which keys are hidden from which queries: later ones, and those outside of the window.
+    """Mark the keys that each query does not see: later ones, and those outside of the window.
 
     Args:
-        queries: Their positions, ``[..., S, 1]``, from 0; negative ones stand for padding.
-        keys: Their positions, ``[..., T]`` or ``[..., 1, T]``.
+        queries: Positions of the queries, ``[..., S, 1]``, from 0; negative ones stand for padding.
+        keys: Positions of the keys, ``[..., T]`` or ``[..., 1, T]``.
         options: The layer's.
 
     Returns:
@@ -51,15 +51,15 @@ def attention_weights(
     distances: Tensor | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """The weights ``[B, H, S, T]`` that scaled scores become, in float32.
+    """Compute the weights ``[B, H, S, T]`` of scaled scores, in float32.
 
     Args:
         scores: ``[B, H, S, T]``, float32, scaled; overwritten.
         options: The layer's.
-        mask: What is added at last, broadcast to the scores; ``None``: nothing.
-        distances: Position of the key less that of the query, broadcast to the scores; read where
+        mask: Added last, broadcast to the scores; ``None``: nothing.
+        distances: Position of the key less that of the query, broadcast to the scores; read if
             there are slopes.
-        sinks: ``[H]``, where the options say so.
+        sinks: ``[H]``, if the options have sinks.
     """
     if options.cap is not None:
         scores = scores.div_(options.cap).tanh_().mul_(options.cap)
@@ -87,15 +87,14 @@ def attend_eager(
     sinks: Tensor | None = None,
     collect: list[Tensor] | None = None,
 ) -> Tensor:
-    """Attention ``[B, H, S, D]``, a stretch of queries after another where they are many.
+    """Compute attention ``[B, H, S, D]``, part by part if there are many queries.
 
     Args:
         queries: ``[B, H, S, D]``.
         keys: ``[B, K, T, D]``.
         values: ``[B, K, T, D]``.
         options: The layer's.
-        mask: ``[1 or B, 1, S, T]``, added to the scores: what is hidden gets a number that no
-            score reaches.
+        mask: ``[1 or B, 1, S, T]``, added to the scores; hidden keys get a number below all scores.
         distances: ``[1 or B, 1, S, T]``, float; see `attention_weights`.
         sinks: ``[H]``.
         collect: Gets the weights ``[B, H, S, T]``.
@@ -109,7 +108,7 @@ def attend_eager(
     for first in range(0, length, each):
         part = queries[:, :, first : first + each]
         count = part.shape[2]
-        # A group of heads as so many queries of one.
+        # The heads of a group become queries of one key head.
         rows = part.reshape(batch, kv_heads, group * count, size)
         scores = (rows @ keys.transpose(-1, -2)).float().mul_(scale)
         found = attention_weights(

@@ -1,7 +1,7 @@
 """Relative positions: a bias on the attention scores that depends on the distance alone.
 
-Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1: near distances
-have a row of the table each, farther ones share rows, in steps that grow with the logarithm.
+Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1: near distances have
+a row of the table each, farther ones share rows, in steps that grow with the logarithm.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _ROOM = 128
 
 
 def bucket(distances: Tensor, *, both_ways: bool, num_buckets: int, max_distance: int) -> Tensor:
-    """Rows of the table for distances.
+    """Give the rows of the table for distances.
 
     Args:
         distances: Position of the key less that of the query, int64, any shape.
-        both_ways: Whether later keys have half of the rows, or count as distance 0.
+        both_ways: True if later keys have half of the rows; else they count as distance 0.
         num_buckets: Rows of the table, at least 4.
         max_distance: Distance from which all share the last row.
 
@@ -43,16 +43,16 @@ def bucket(distances: Tensor, *, both_ways: bool, num_buckets: int, max_distance
 class RelativeBias:
     """Biases of one stack, computed for each distance once.
 
-    A stretch of queries and keys needs the biases of neighbouring distances, so a step's row is a
-    view of what is there already.
+    Queries and keys in a row need the biases of neighbouring distances, so a step's biases are a
+    view of those that are there.
     """
 
     def __init__(self, table: Tensor, *, both_ways: bool, max_distance: int) -> None:
-        """Compute nothing yet.
+        """Begin with nothing computed.
 
         Args:
             table: Biases ``[buckets, H]``, in the dtype of the scores.
-            both_ways: Whether queries see later keys.
+            both_ways: True if queries see later keys.
             max_distance: Distance from which all share the last bucket.
         """
         self._table = table
@@ -62,7 +62,7 @@ class RelativeBias:
         self._values: Tensor | None = None  # [1, H, 1, 2 * past + 1]
 
     def rows(self, start: int, end: int) -> Tensor:
-        """Biases of the queries ``start`` to ``end`` for the keys 0 to ``end``.
+        """Give the biases of the queries ``start`` to ``end`` for the keys 0 to ``end``.
 
         Returns:
             ``[1, H, S, T]`` with S = ``end - start`` and T = ``end``; read-only.

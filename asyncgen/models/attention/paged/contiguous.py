@@ -1,11 +1,11 @@
-"""Attention of the same few single tokens again and again: their texts' keys, side by side.
+"""Decode attention over one contiguous copy of the keys and values of all rows.
 
 Short steps on a CPU are bound by the number of operator calls. So the pages of all rows are copied
-together once for all layers; from then on each step appends to that copy and reads it with one
-kernel. The pages are written when another row may read them: at the next layout.
+together once for all layers. From then on each step appends to that copy and reads it with one
+kernel. New keys are written back to the pages at the next layout, when another row may read them.
 
-The texts end in the same column of the copy, so that one copy appends to all of them and a sliding
-window is the same columns for all; shorter ones begin later, behind zeros that are hidden.
+All texts end in the same column of the copy, so one operator appends to all of them, and a sliding
+window is the same columns for all. Shorter texts begin later, after zeros that are masked.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ if TYPE_CHECKING:
 
 
 MOST_COPIED: Final = 1024
-"""Keys of the longest text that is copied: more would be memory that was not planned."""
+"""Keys of the longest text that is copied; more would take memory that was not planned."""
 
 MOST_COPIED_TOGETHER: Final = 8192
-"""Keys of all texts that are copied together, zeros before short ones and room behind included."""
+"""Keys of all texts that are copied together, with the zeros before and the room behind them."""
 
 MOST_MATRICES: Final = 32
-"""Matrices of keys, one for each text and head, of the rows that are copied where torch's kernel
-does not multiply small ones by Intel's own products: it takes microseconds for each, and more of
-them are as fast page by page (32 texts with three heads: 52 ms a step for 59, two threads of Zen 4
-at bfloat16, and 81 for 88 at float32), without a copy."""
+"""Matrices of keys (texts times heads) to copy if torch's kernel does not use Intel's own products.
+
+That kernel takes microseconds for each small matrix, so more of them are as fast page by page,
+without a copy: 32 texts with three heads take 52 ms a step page by page and 59 copied (two threads
+of Zen 4 at bfloat16; 81 and 88 at float32).
+"""
 
 MOST_OF_POOL: Final = 0.125
-"""The largest part of the pages' own memory that a copy may take beside it."""
+"""Largest size of a copy, as a part of the pages' memory."""
 
 LEAST_USED: Final = 0.5
-"""The least part of the copied columns that must be keys, not zeros before short texts."""
+"""Smallest part of the copied columns that must be keys, not zeros before short texts."""
 
 SPARE_TOKENS: Final = 64
 """Tokens that the texts may grow by before they are copied again."""
 
 HIDDEN: Final = -1e30
-"""What hides a key. Not infinite: a block of keys that are all hidden has no infinite maximum."""
+"""Number that hides a key. Finite, so that a block of hidden keys has a finite maximum."""
 
 
 def are_worth_copying(rows: Sequence[PlacedRow], storage: PagedStorage) -> bool:
-    """Whether a copy of these rows' pages is small enough, and mostly keys."""
+    """Return whether a copy of these rows' pages is small enough, and mostly keys."""
     longest = max(row.start for row in rows) + 1
     total = len(rows) * (longest + SPARE_TOKENS)
     if len(rows) > 1 and total > MOST_COPIED_TOGETHER:
@@ -70,14 +72,15 @@ def are_worth_copying(rows: Sequence[PlacedRow], storage: PagedStorage) -> bool:
 
 
 class CopyMemory:
-    """Memory for one copy at a time: kept, since new memory costs more than copying into it."""
+    """Memory for one copy at a time; kept, since new memory costs more than copying into it."""
 
     def __init__(self, storage: PagedStorage) -> None:
-        """Nothing yet; in the dtype and on the device of the pages."""
+        """Begin empty, in the dtype and on the device of the pages."""
         self._memory = torch.empty(0, dtype=storage.dtype, device=storage.device)
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        """Memory of this shape, with anything in it; what was taken before is overwritten."""
+        """Give memory of this shape, with arbitrary content; the memory given before is
+        overwritten."""
         count = prod(shape)
         if self._memory.numel() < count:
             self._memory = self._memory.new_empty(0)  # first give the smaller one back
@@ -86,7 +89,7 @@ class CopyMemory:
 
 
 class ContiguousRows:
-    """All rows of a step, each with one token."""
+    """All rows of a step, with one token each, over a contiguous copy of their pages."""
 
     def __init__(
         self,
@@ -100,10 +103,10 @@ class ContiguousRows:
 
         Args:
             rows: The rows, in the order of their tokens.
-            storage: Where the pages are, with each head's keys together.
+            storage: Storage of the pages, with each head's keys together.
             window: Keys that a token sees, itself included; ``None``: all.
             group: Query heads for each key head, G.
-            memory: For the copy; used by this copy alone from now on.
+            memory: Memory of the copy; used by this copy alone from now on.
         """
         self._storage = storage
         self._size = size = storage.page_size
@@ -113,10 +116,10 @@ class ContiguousRows:
         self._places = [place for _, place in storage.plan.places()]
         self._known: Tensor | None = None
         self._column = longest = max(row.start for row in rows)  # of the newest tokens
-        # No page is given back behind a window before what was appended is written to it.
+        # What was appended must be written back before its page leaves the window.
         spare = SPARE_TOKENS if window is None else min(SPARE_TOKENS, window - 1)
         self._most = min(longest + 1 + spare, MOST_COPIED)
-        # Rows of a text's length begin in the first column, shorter ones so many columns later.
+        # The longest rows begin in the first column, shorter ones so many columns later.
         self._shifts = [longest - row.start for row in rows]
         self._unwritten = [row.start for row in rows]
         self._pages = [list(row.pages[: row.start // size + 1]) for row in rows]
@@ -135,7 +138,7 @@ class ContiguousRows:
         self._see()
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
-        """Serve the next step with what was laid out for this one; see `DecodeRows.advance`."""
+        """Serve the next step with this layout; see `DecodeRows.advance`."""
         column, size = self._column + 1, self._size
         if len(rows) != len(self._pages) or column >= self._most:
             return False
@@ -147,14 +150,14 @@ class ContiguousRows:
             known = len(pages)
             if row.start == known * size:
                 pages.append(row.pages[known])
-                # The rest of it must hold no NaN.
+                # The rest of the page must hold no NaN.
                 self._paged(number, known, known + 1).zero_()
         self._column = column
         self._see()
         return True
 
     def settle(self) -> None:
-        """Write to the pages what was only appended to the copy."""
+        """Write the keys that were only appended to the copy to their pages."""
         for number, (pages, shift) in enumerate(zip(self._pages, self._shifts, strict=True)):
             first = self._unwritten[number] // self._size
             new = self._paged(number, first, len(pages))
@@ -164,7 +167,7 @@ class ContiguousRows:
     def compute(
         self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """The rows' results ``[R, H * D]``; the layers have no sinks."""
+        """Compute the rows' results ``[R, H * D]``; the layers have no sinks."""
         if heads is not self._known:  # most models use the same memory in every layer and step
             count, size = len(self._pages), heads.shape[2]
             own = heads.view(count, -1, size)
@@ -184,13 +187,13 @@ class ContiguousRows:
         return attended.view(len(self._pages), -1)  # from [R, K, G, D]
 
     def _paged(self, row: int, first: int, end: int) -> Tensor:
-        """Some pages of a row in the copy, ``[L, 2, K, pages, page_size, D]``."""
+        """View some pages of a row in the copy, ``[L, 2, K, pages, page_size, D]``."""
         begin, length = self._shifts[row] + first * self._size, (end - first) * self._size
         part = self._copy[:, :, row].narrow(3, begin, length)
         return part.view(*part.shape[:3], end - first, self._size, -1)
 
     def _see(self) -> None:
-        """Point at the places of the newest tokens, and at what they see, in every layer."""
+        """Point at the places of the newest tokens, and at the keys that they see, in every layer."""
         end = self._column + 1
         first = 0 if self._window is None else max(end - self._window, 0)
         self._newest = self._copy.select(4, self._column).unbind(0)  # [2, R, K, D] each
@@ -202,7 +205,7 @@ class ContiguousRows:
 
 
 def _hide_beginnings(shifts: Sequence[int], width: int, like: Tensor) -> Tensor:
-    """What is added to the scores, ``[R, 1, 1, width]``: hides the columns before each text."""
+    """Make the mask that hides the columns before each text, ``[R, 1, 1, width]``."""
     mask = like.new_zeros(len(shifts), 1, 1, width)
     for row, shift in enumerate(shifts):
         mask[row, ..., :shift] = HIDDEN

@@ -1,10 +1,10 @@
-"""Attention of single tokens over pages, page by page, without copying the cache.
+"""Decode attention page by page, without copying the cache.
 
-Every page that lies in the pool is a matrix of keys and one of values for each head; the pages of
-all rows are one batch. Queries meet the keys of their pages, the scores of a row's pages are put
-side by side (a score is 1 / D of a key, so this is cheap) for one softmax, and the weights go back
-to where the values lie; each row then adds up what its pages gave. Measured against batched
-attention on dense padded slots this needs 0.5 to 0.9 of the time, since it reads no padding.
+Each head of a page is a matrix of keys and one of values; the pages of all rows are computed in
+batches. Queries meet the keys of their pages. The scores of a row's pages are put side by side for
+one softmax (a score is 1 / D of a key, so this is cheap), and the weights go back to the places of
+the values. Each row then adds up the results of its pages. Measured against batched attention on
+dense padded slots this takes 0.5 to 0.9 of the time, since it reads no padding.
 
 No number of one row ever enters a sum of another, not even times zero: a row of NaN stays alone.
 """
@@ -57,8 +57,8 @@ class DecodeRows:
 
         Args:
             rows: Rows of one token, at least one.
-            storage: Where the pages are.
-            options: Of the layers that these rows are computed in; their scale is not read.
+            storage: Storage of the pages.
+            options: Options of the layers that these rows are computed in; their scale is not read.
             group: Query heads for each key head, G.
         """
         self._storage = storage
@@ -79,14 +79,14 @@ class DecodeRows:
         self._targets = torch.tensor(tokens)
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
-        """Serve the next step with what was laid out for this one.
+        """Serve the next step with this layout, if possible.
 
         Args:
-            rows: Those of the next step, of one token each.
+            rows: Rows of the next step, of one token each.
 
         Returns:
-            Whether that is possible: the same rows, each one token further, in the same page or
-            in one that there is room for. Otherwise nothing has changed.
+            True if the rows are the same, each one token further, in the same page or in a new one
+            that there is room for. If false, nothing has changed.
         """
         if len(rows) != len(self._tables):
             return False
@@ -119,7 +119,8 @@ class DecodeRows:
         return True
 
     def _begin_pages(self, rows: Sequence[PackedRow], begun: list[tuple[int, int]]) -> None:
-        """Give rows one page more each: pairs of the row's number and the page's in the plan."""
+        """Give rows one page more each: pairs of the row's number and the page's number in the
+        plan."""
         heads = torch.arange(self._heads)
         shelves = [self._shelves[row] for row, _ in begun]
         ends = [len(self._tables[row]) for row, _ in begun]
@@ -155,7 +156,7 @@ class DecodeRows:
     def compute(
         self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """The rows' results ``[R, H * D]``, one after another."""
+        """Compute the rows' results ``[R, H * D]``, one after another."""
         size = self._storage.head_dim
         scale = size**-0.5 if scale is None else scale
         units = heads.view(-1, self._unit * size)
@@ -186,7 +187,7 @@ class DecodeRows:
         )[0]
 
     def _lay_out_batches(self, plan: PagePlan, tokens: list[int]) -> None:
-        """Memory for queries, scores and results, and which query goes where."""
+        """Allocate queries, scores and results, and map each query to its places."""
         storage, group = self._storage, self._group
         kv_heads, size = storage.num_kv_heads, storage.head_dim
         # Queries are moved in units that divide a group of heads as well as a token's heads.
@@ -233,7 +234,7 @@ class DecodeRows:
             place, result = end, result + count
 
     def _lay_out_rows(self, plan: PagePlan, rows: Sequence[PlacedRow], begins: list[int]) -> None:
-        """Which slices are a row's, what is hidden of them, and which results it adds up."""
+        """Map each row to its slices, to the hidden ones, and to the results that it adds up."""
         storage, group = self._storage, self._group
         size = storage.page_size
         like = torch.empty(0, dtype=storage.dtype, device=storage.device)
@@ -279,7 +280,7 @@ class DecodeRows:
         ]
 
     def _lay_out_results(self, plan: PagePlan) -> None:
-        """Which results each row adds up."""
+        """List the results that each row adds up."""
         counts = [len(row) for row in plan.results]
         self._bags = torch.tensor([number for row in plan.results for number in row])
         self._bag_starts = torch.tensor([0, *accumulate(counts[:-1])])
@@ -291,9 +292,13 @@ class DecodeRows:
         bucket: list[int],
         shape: tuple[int, int, int],
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What is added to the scores of a bucket, ``[rows, 1, T]``; where a row's newest token
-        is in it, ``[rows]``, all dimensions seen as one; and where there are slopes, how far keys
-        are away, ``[rows, 1, T]``."""
+        """Make the masks of a bucket.
+
+        Returns:
+            The mask that is added to the scores, ``[rows, 1, T]``; the place of each row's newest
+            token in it, all dimensions seen as one, ``[rows]``; with slopes the distances of keys,
+            ``[rows, 1, T]``.
+        """
         begin = torch.tensor([begins[row] for row in bucket])[:, None, None]
         query = torch.tensor([rows[row].start for row in bucket])[:, None, None]
         keys = begin + torch.arange(shape[2])
@@ -305,7 +310,7 @@ class DecodeRows:
 
 
 class _PrivatePages:
-    """A batch whose pages have one reader each."""
+    """A batch of pages that have one reader each."""
 
     def __init__(
         self,
@@ -328,7 +333,7 @@ class _PrivatePages:
         self._take_results(results)
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
+        """Read keys and values ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
         storage = self._storage
         if self._scattered is None:
             return storage.read_matrices(layer, self._first, self._count)
@@ -337,7 +342,7 @@ class _PrivatePages:
         return keys, values
 
     def weigh(self, values: Tensor) -> None:
-        """One result for each page."""
+        """Compute one result for each page."""
         torch.bmm(self.scores, values, out=self._results)
 
     def _take_results(self, results: Tensor) -> None:
@@ -345,10 +350,10 @@ class _PrivatePages:
 
 
 class _SharedPages(_PrivatePages):
-    """A batch whose pages are all read by the same M rows."""
+    """A batch of pages that are all read by the same M rows."""
 
     def weigh(self, values: Tensor) -> None:
-        """One result for each reader."""
+        """Compute one result for each reader."""
         torch.bmm(self.scores, values, out=self._products)
         torch.sum(self._by_page, 0, out=self._sums)
         self._results.copy_(self._by_member)

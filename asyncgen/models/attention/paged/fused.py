@@ -1,8 +1,8 @@
 """Attention over pages on an accelerator: one fused kernel for rows of any length.
 
-``torch.nn.attention.varlen.varlen_attn`` reads pages through a table where torch's kernels can do
-that; otherwise the visible keys are gathered first. Which of them a device has, `kernel_probe`
-finds out.
+``torch.nn.attention.varlen.varlen_attn`` reads pages through a table if torch's kernels can do
+that; otherwise the visible keys are gathered first. `kernel_probe` finds out which of these works
+on a device.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """What the device can do.
+    """Fused attention of a device, and the ways in which it can be called.
 
     Attributes:
         function: ``varlen_attn``.
-        reads_pages: Whether it takes a table of pages.
-        wants_key_ends: Whether it is told where each row's keys end beside such a table:
+        reads_pages: True if it takes a table of pages.
+        wants_key_ends: True if it is told the end of each row's keys beside such a table:
             FlashAttention 2 asks for both, FlashAttention 3 and 4 refuse both.
-        options: What else it is told at every call.
-        is_recordable: Whether it computes rows of fixed memory (`graph_buffers`) as well.
-        sums_request: What asks it for the logarithms of the sums of exponentials as well;
-            ``None``: it is not known to tell them right.
+        options: Other keywords of every call.
+        is_recordable: True if it also computes rows of fixed memory (`graph_buffers`).
+        sums_request: Keyword value that asks for the logarithms of the sums of exponentials;
+            ``None``: its sums are not known to be right.
     """
 
     function: Callable[..., Any]
@@ -49,7 +49,7 @@ class FusedKernel:
     sums_request: Any | None = None
 
     def serves(self, options: AttentionOptions) -> bool:
-        """Whether it computes layers with these options; sinks are applied to its results."""
+        """Return whether it computes layers with these options; sinks are applied to its results."""
         if options.has_sinks and self.sums_request is None:
             return False
         return replace(options, has_sinks=False).is_fusable
@@ -57,16 +57,17 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What rows read; all int32 on the device, each with memory of its own.
+    """Tensors that say what rows read; all int32 on the device, each with memory of its own.
 
     Attributes:
         queries: First query of each row and the end of the last one, ``[B + 1]``.
         keys: First key of each row and the end of the last one, ``[B + 1]``: among the gathered
             keys, or as if those in use were gathered.
-        most_queries: Of a row. A plain number, as the next: a recording keeps it.
-        most_keys: Of a row; an upper bound will do.
+        most_queries: Most queries of a row. A plain number, like the next one: a recording keeps
+            it.
+        most_keys: Most keys of a row; an upper bound will do.
         used: Keys of each row, ``[B]``.
-        table: Pages of each row, ``[B, M]``; those behind its keys are not looked at.
+        table: Pages of each row, ``[B, M]``; those behind its keys are not read.
     """
 
     queries: Tensor
@@ -87,18 +88,18 @@ def attend_fused(
     scale: float | None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attend by the kernel.
+    """Attend with a fused kernel.
 
     Args:
-        kernel: What computes.
+        kernel: The kernel.
         heads: ``[N, H + 2K, D]``; only the queries are read.
-        keys: Those of all pages, ``[P, page_size, K, D]``, where the kernel reads pages; else those
-            that are read, copied together, ``[T, K, D]``.
+        keys: Keys of all pages, ``[P, page_size, K, D]``, if the kernel reads pages; else the
+            visible ones, copied together, ``[T, K, D]``.
         values: In the same shape.
-        reads: Who reads how much.
+        reads: What each row reads.
         window: Keys that a query sees, itself included; ``None``: all.
-        scale: Of the scores; ``None``: the usual one.
-        sinks: ``[H]``; only where the kernel tells sums.
+        scale: Factor on the scores; ``None``: the usual one.
+        sinks: ``[H]``; only if the kernel tells sums.
 
     Returns:
         ``[N, H * D]``.
@@ -124,7 +125,7 @@ def attend_fused(
     )
     if sinks is None:
         return attended.reshape(heads.shape[0], -1)
-    # Beside a sum s of exponentials, a sink t leaves s / (s + exp t) of what they weigh.
+    # A sink t beside a sum s of exponentials leaves s / (s + exp t) of the weighted values.
     results, sums = attended  # [N, H, D], [H, N]
     left = torch.sigmoid(sums.transpose(0, 1) - sinks)
     return (results * left[:, :, None]).to(results.dtype).reshape(heads.shape[0], -1)
@@ -143,10 +144,10 @@ class FusedRows:
         """Lay the rows out.
 
         Args:
-            rows: All of the step, in its order.
-            storage: Where the pages are.
+            rows: All rows of the step, in its order.
+            storage: Storage of the pages.
             window: Keys that a query sees, itself included; ``None``: all.
-            kernel: What computes.
+            kernel: The kernel that computes.
         """
         self._storage, self._kernel, self._window = storage, kernel, window
         size = storage.page_size
@@ -167,7 +168,8 @@ class FusedRows:
             self._cells = self._find_cells(sum(lengths))
 
     def _find_cells(self, count: int) -> Tensor:
-        """Where the keys of all rows are, int64 ``[count]``, found without waiting."""
+        """Find the places of the keys of all rows, int64 ``[count]``, without waiting for the
+        device."""
         size, used = self._storage.page_size, self._reads.used
         rows = torch.arange(len(used), device=used.device)
         row_of = torch.repeat_interleave(rows, used, output_size=count)
@@ -175,13 +177,13 @@ class FusedRows:
         return self._reads.table[row_of, offsets // size].long() * size + offsets % size
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
-        """Whether this serves the next step as well: never."""
+        """Return whether this layout serves the next step as well: never."""
         return False
 
     def compute(
         self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """All results, ``[N, H * D]``."""
+        """Compute all results, ``[N, H * D]``."""
         keys, values = self._storage.layers[layer].unbind(0)
         if not self._kernel.reads_pages:
             keys, values = (
@@ -192,8 +194,8 @@ class FusedRows:
         )
 
     def _send(self, lists: list[list[int]]) -> list[Tensor]:
-        """Lists of numbers to the device, in one transfer, as int32."""
+        """Send lists of numbers to the device, in one transfer, as int32."""
         flat = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.int32)
         sent = to_device(flat, self._storage.device)
-        # Each its own memory: kernels ask for aligned addresses.
+        # Kernels ask for aligned addresses, so each gets memory of its own.
         return [part.clone() for part in torch.split(sent, [len(numbers) for numbers in lists])]

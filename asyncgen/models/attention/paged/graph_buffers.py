@@ -1,19 +1,18 @@
-"""Attention of single tokens over pages, from memory that stays: what a recorded step reads.
+"""Decode attention over pages from fixed memory, for steps that are recorded as CUDA graphs.
 
-A recording repeats the same kernels on the same addresses, with the same numbers wherever a kernel
-was given a plain number. So all that changes from step to step lies in tensors that are written
-anew before each repetition, and what cannot lie in a tensor (how many rows, how many pages of
-each) is fixed, and padded to.
+A recording repeats the same kernels on the same addresses, with the same plain numbers. So
+everything that changes from step to step lies in tensors that are written anew before each
+repetition. The number of rows and the number of pages of each row cannot lie in a tensor: they are
+fixed, and steps are padded to them.
 
-A row of padding writes its key to a page that no text has, and reads that one key. It could read
-none; but a row without keys is a special case of each kernel, and one key is not.
+A row of padding writes its key to a page that no text has, and reads that one key. A row without
+keys would be a special case of each kernel.
 
-Each group of layers has a table of its own; where there is a window, it begins at the first page
-that is seen.
+Each group of layers has its own block table; with a window it begins at the first visible page.
 
-Where the kernel takes no table of pages, every row's pages are copied together first, as many as a
-row may have. A kernel that reads keys one row after another has to be told to pass over those that
-are not in use: they are given to a row of their own, which has no query.
+If the kernel takes no block table, every row's pages are copied together first, as many as a row
+may have. A kernel that reads keys one row after another must then skip the unused ones: they are
+given to a row of their own, which has no query.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ _ALIGNMENT: Final = 64
 
 @dataclass(slots=True)
 class GroupBuffers:
-    """What the layers of one group read; all of it stays where it is.
+    """Fixed tensors that the layers of one group read.
 
     Attributes:
         window: Keys that a query sees, itself included; ``None``: all.
         pages: Pages that each row may have in the table.
-        cells: Where each row's key goes: page times ``page_size``, plus the place in the page,
+        cells: Place of each row's new key: page times ``page_size``, plus the place in the page,
             int32 ``[rows]``.
-        reads: Who reads how much.
-        known: What the table says of each row.
+        reads: What each row reads.
+        known: Content of the table, by row.
         slots: Rows of ``[2 * P * K * page_size, D]`` that are written, int64 ``[rows, 2K]``; made
             by the step itself.
-        gathered: Pages that are copied together, where they are, int32 ``[2 * rows * pages]``;
-            likewise.
+        gathered: Pages that are copied together, int32 ``[2 * rows * pages]``; made by the step
+            itself.
     """
 
     window: int | None
@@ -73,14 +72,14 @@ class GroupBuffers:
 class GraphRows:
     """The `AttentionContext` of a fixed number of single tokens.
 
-    Before each step: `place`. Everything else may be recorded.
+    Call `place` before each step. Everything else may be recorded.
 
     Attributes:
         rows: Tokens of a step, padding included.
         pages: Pages that each may have.
-        ids: Their ids, int32 ``[rows]``; an id that is known on the device alone is written here.
+        ids: Their ids, int32 ``[rows]``; an id that only the device knows is written here.
         positions: Their positions, int32 ``[rows]``.
-        groups: What the layers of each group read.
+        groups: Buffers of each group of layers.
     """
 
     compiled = None
@@ -95,15 +94,15 @@ class GraphRows:
         pages: int,
         scratch: int,
     ) -> None:
-        """Allocate; all rows are padding.
+        """Allocate the buffers; all rows are padding.
 
         Args:
             config: The model's.
-            storage: Where the pages are, tokens first.
-            kernel: What computes.
+            storage: Storage of the pages, tokens first.
+            kernel: The kernel that computes.
             rows: At least 1.
             pages: At least 1.
-            scratch: The page that padding writes to, of finite numbers.
+            scratch: Page that padding writes to, of finite numbers.
         """
         assert kernel.is_recordable and not storage.heads_first
         self.rows, self.pages = rows, pages
@@ -115,7 +114,8 @@ class GraphRows:
         device, size = storage.device, storage.page_size
         kv_heads = storage.num_kv_heads
         self._flat = [layer.view(-1, storage.head_dim) for layer in storage.layers]
-        # Rows whose keys lie one after another: with the gaps between them twice as many.
+        # Without a table keys lie one row after another; with the gaps there are twice as many
+        # ends.
         self._ends_per_row = 1 if kernel.reads_pages else 2
         num_ends = self._ends_per_row * rows + 1
         self._width = -(-num_ends // _ALIGNMENT) * _ALIGNMENT
@@ -138,7 +138,7 @@ class GraphRows:
         self.place([], [])
 
     def _inputs(self, window: int | None, parts: Tensor, queries: Tensor) -> GroupBuffers:
-        """The memory of one group: of the first three parts, and of a table."""
+        """Make the buffers of one group: three parts of the shared memory, and a table."""
         rows, size, pages = self.rows, self._storage.page_size, self.pages
         if window is not None:
             pages = min(pages, most_blocks(window, size))
@@ -148,12 +148,12 @@ class GraphRows:
         return GroupBuffers(window, pages, cells, reads)
 
     def place(self, rows: Sequence[PackedRow], ids: Sequence[int]) -> None:
-        """Say what the next step computes; the rest is padding.
+        """Write the rows of the next step into the buffers; the rest is padding.
 
         Args:
-            rows: No more than there are, of one token each, with no more pages up to that token
-                than there are.
-            ids: Of their tokens; any valid ones where `ids` is written to afterwards.
+            rows: At most as many as there are, of one token each, with at most as many pages up to
+                that token.
+            ids: Ids of their tokens; any valid ones if `ids` is written to afterwards.
         """
         parts: list[Sequence[int]] = [ids, [row.start for row in rows]]
         changed = []
@@ -168,7 +168,7 @@ class GraphRows:
             numbers += [*part, *[0] * (self._width - len(part))]
         device = self._storage.device
         self._numbers.copy_(to_device(torch.tensor(numbers, dtype=torch.int32), device))
-        # Pages are begun once in so many steps; otherwise the tables are right as they are.
+        # Pages begin only once in many steps; otherwise the tables are right already.
         for inputs in changed:
             table = torch.tensor(padded(inputs.known, inputs.pages), dtype=torch.int32)
             inputs.reads.table.copy_(to_device(table, device))
@@ -176,7 +176,8 @@ class GraphRows:
     def _place_in(
         self, group: int, window: int | None, rows: Sequence[PackedRow]
     ) -> tuple[list[int], list[int], list[list[int]]]:
-        """For one group: where each row's key goes, how many it reads, and of which pages."""
+        """Give, for one group, the place of each row's key, the number of keys it reads, and their
+        pages."""
         size, padding = self._storage.page_size, self.rows - len(rows)
         cells, used, tables = [], [], []
         for row in rows:
@@ -192,7 +193,8 @@ class GraphRows:
         return cells, used, tables
 
     def _key_ends(self, inputs: GroupBuffers, used: list[int]) -> list[int]:
-        """First key of each row, and the end of the last one; with the gaps if there are any."""
+        """List the first key of each row and the end of the last one, with the gaps if there are
+        any."""
         if self._ends_per_row == 1:
             return [0, *accumulate(used)]
         room = inputs.pages * self._storage.page_size
@@ -200,7 +202,7 @@ class GraphRows:
         return [*chain.from_iterable(pairs), self.rows * room]
 
     def begin(self, rows: int, length: int) -> None:
-        """See `AttentionContext`; a part of what is recorded."""
+        """See `AttentionContext`; a part of the recording."""
         assert rows * length == self.rows
         for inputs in self.groups:
             cells = inputs.cells.long() * self._storage.num_kv_heads
@@ -209,7 +211,7 @@ class GraphRows:
                 inputs.gathered = (self._kinds + inputs.reads.table.flatten()).flatten()
 
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
-        """See `AttentionContext`; a part of what is recorded."""
+        """See `AttentionContext`; a part of the recording."""
         inputs = self.groups[self._group_of[layer]]
         assert inputs.slots is not None
         self._flat[layer].index_put_((inputs.slots,), heads[:, self._heads :])

@@ -1,13 +1,13 @@
-"""Which fused attention a device has, found by trying it before it is used.
+"""Find the fused attention that works on a device by trying it before it is used.
 
 What works depends on the build of torch, on the device, on the page size, and on kernels that the
-application has put in the place of torch's. So no version is looked at: a parameter that
-`varlen_attn` does not have is left out, and the rest is compared with the plain way on random
-numbers, on rows of all kinds that a step may have. Several ways are tried, the best first.
+application has put in the place of torch's. So no version is read. A parameter that `varlen_attn`
+does not have is left out, and the result is compared with the plain way on random numbers, on rows
+of all kinds that a step may have. Several ways are tried, the best first.
 
 torch's kernels have been wrong in silence: with a table of pages and keys split among blocks, rows
 after the first were not written (pytorch issue 194167). One split a row avoids that, and makes a
-row's numbers independent of its company; and the probe would notice.
+row's numbers independent of the other rows; and the probe would notice.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ LONGEST_WINDOW: Final = 300
 
 SHARPNESS: Final = 3.0
 """Standard deviation of the scores: few keys count, as in a trained model. With flat scores a
-result is the mean of a thousand values, next to nothing, and any error would be small beside it."""
+result is the mean of a thousand values, close to zero, and any error would be small beside it."""
 
 GARBAGE: Final = 1000.0
-"""Stands behind the keys in use: finite, as it always is there, and impossible to overlook."""
+"""Number behind the keys in use: finite, as it always is there, and large enough to be noticed."""
 
 SINKS: Final = (4.0, 12.0)
-"""Least and greatest sink: around the logarithms of the sums that such scores have."""
+"""Smallest and largest sink: around the logarithms of the sums that such scores have."""
 
 IMPLEMENTATIONS: Final = {9: "FA3", 10: "FA4"}
-"""What may be installed to read pages, by the major compute capability that it is made for."""
+"""Implementations that read pages if they are installed, by major compute capability."""
 
 _log = logging.getLogger("asyncgen.models")
 
 
 def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel | None:
-    """The best that this device can do for this storage; ``None``: nothing fused.
+    """Find the best fused kernel that this device has for this storage; ``None``: nothing fused.
 
-    Where torch's own kernels read no table of pages and an implementation is installed that does,
-    that one is activated (`torch.nn.attention.activate_flash_attention_impl`), which holds for the
-    whole process. What is not used, and why, is logged at the level INFO.
+    If torch's own kernels read no table of pages and an installed implementation does, that one is
+    activated (`torch.nn.attention.activate_flash_attention_impl`) for the whole process. Ways that
+    are not used, and the reasons, are logged at the level INFO.
 
     Args:
         config: The model's.
@@ -112,7 +112,7 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
 
 
 def _find_for_pages(probe: _Probe, kernel: FusedKernel) -> FusedKernel | None:
-    """The first way that works to read pages in place."""
+    """Find the first way that reads pages in place and works."""
     bare = replace(kernel, wants_key_ends=False)
     found = probe.accept(kernel, "over a table of pages, with the ends of keys")
     found = found or probe.accept(bare, "over a table of pages")
@@ -128,7 +128,7 @@ def _find_for_pages(probe: _Probe, kernel: FusedKernel) -> FusedKernel | None:
 
 
 def _activate(device: torch.device) -> str | None:
-    """Let the implementation that is made for a device, if it is installed, take torch's place.
+    """Activate the implementation that is made for a device, if it is installed.
 
     Returns:
         Its name; ``None`` if there is none, or if the application has chosen one already.
@@ -152,13 +152,13 @@ class _Case:
     """A step over one layer, of random numbers.
 
     Attributes:
-        config: Of one layer.
+        config: Configuration of one layer.
         storage: Its pages; the last one belongs to no row.
-        rows: Of the step.
-        heads: What the layer reads, ``[N, H + 2K, D]``.
-        expected: What the plain way makes of it, float32 ``[N, H, D]``.
-        is_single: Whether all rows are of one token, so that the step could be recorded.
-        sinks: Of the layer, ``[H]``, if it has any.
+        rows: Rows of the step.
+        heads: Input of the layer, ``[N, H + 2K, D]``.
+        expected: Result of the plain way, float32 ``[N, H, D]``.
+        is_single: True if all rows have one token, so that the step could be recorded.
+        sinks: Sinks of the layer, ``[H]``, if it has any.
     """
 
     config: ModelConfig
@@ -170,12 +170,12 @@ class _Case:
     sinks: Tensor | None
 
     def compute(self, kernel: FusedKernel) -> Tensor:
-        """The result ``[N, H * D]`` of the rows as they come."""
+        """Compute the result ``[N, H * D]`` of the rows as they come."""
         rows = FusedRows(self.rows, self.storage, self.config.window(0), kernel)
         return rows.compute(0, self.heads, None, self.sinks)
 
     def compute_recorded(self, kernel: FusedKernel) -> Tensor:
-        """The same of memory that stays, with a row of padding, and room for another page."""
+        """Compute the same from fixed memory, with a row of padding, and room for another page."""
         count = len(self.rows)
         fixed = GraphRows(
             self.config,
@@ -192,10 +192,10 @@ class _Case:
 
 
 class _Probe:
-    """Steps of all kinds, and what the plain way makes of them."""
+    """Steps of all kinds, and the results that the plain way gives."""
 
     def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
-        """Compute what is expected.
+        """Compute the expected results.
 
         Args:
             config: The model's.
@@ -203,7 +203,7 @@ class _Probe:
         """
         self.device = storage.device
         first, second = LONG_TEXTS
-        # Single tokens by themselves take other ways than the same beside prompts.
+        # Kernels treat single tokens alone differently from the same beside prompts.
         singles = [(first - 1, 1), (4, 1), (second - 1, 1)]
         chunks = [(second - 40, 40), (0, 70), (storage.page_size - 1, 2)]
         generator = torch.Generator(storage.device).manual_seed(0)
@@ -225,8 +225,8 @@ class _Probe:
         """Compare a kernel with the plain way.
 
         Args:
-            kernel: What computes.
-            name: How it goes about it, for the log.
+            kernel: The kernel.
+            name: Description of the way, for the log.
 
         Returns:
             The kernel, with a note if it cannot be recorded; ``None`` if it is wrong or fails.
@@ -244,7 +244,7 @@ class _Probe:
         return kernel
 
     def probe_sinks(self, kernel: FusedKernel) -> FusedKernel:
-        """The same kernel, which is asked for sums if its results with sinks are right."""
+        """Give the same kernel, which also asks for sums if its results with sinks are right."""
         try:
             from torch.nn.attention.varlen import AuxRequest
         except ImportError as error:
@@ -262,8 +262,8 @@ class _Probe:
 
 
 def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
-    """What is wrong with a kernel's result; ``None``: nothing."""
-    # What is not written keeps what lay there before, often the right result of the last probe.
+    """Describe the error of a kernel's result; ``None``: there is none."""
+    # Poison the memory: what is not written could hold the right result of the last probe.
     poison = torch.full_like(case.expected, torch.nan, dtype=case.heads.dtype)
     del poison
     try:
@@ -284,7 +284,7 @@ def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
 
 
 def _one_layer(config: ModelConfig, options: AttentionOptions) -> ModelConfig:
-    """The configuration of one layer, with the usual scale and a window within the long texts."""
+    """Give the configuration of one layer, with the usual scale and a window within the long texts."""
     window = None if options.window is None else min(options.window, LONGEST_WINDOW)
     return replace(
         config, num_hidden_layers=1, attention=(replace(options.kind, window=window),), ropes=None
@@ -300,10 +300,10 @@ def _make_case(
     """Draw a step.
 
     Args:
-        config: Of one layer.
-        like: Its page size, dtype and device are taken.
+        config: Configuration of one layer.
+        like: Storage whose page size, dtype and device are taken.
         spans: Start and number of tokens of each row.
-        generator: Of the device.
+        generator: Generator of the device.
     """
     size, device, heads = like.page_size, like.device, config.num_attention_heads
     needs = [-(-(start + count) // size) for start, count in spans]

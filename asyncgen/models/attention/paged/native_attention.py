@@ -1,8 +1,8 @@
-"""Attention over pages with our own kernel: all rows of a step at once, where they lie.
+"""Attention over pages with our own kernel: all rows of a step at once, read in place.
 
 The kernel writes new keys and values to their pages and reads only what a text has written, so
-nothing is copied together and nothing cleared. What it computes for a text does not depend on the
-other rows, on how the text was cut into steps or on the number of threads.
+nothing is copied together and nothing cleared. The numbers of a text do not depend on the other
+rows, on how the text was cut into steps or on the number of threads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NativeAttention:
             uses_tiles=native.uses_tiles(),
             codes_of=None if storage.scales is None else storage.dtype,
         )
-        # See `AttentionContext`. A step calls it as it is, without a Python function around it.
+        # See `AttentionContext`. A step calls it directly, without a Python function around it.
         self.attend: Callable[..., Tensor] = self._kernel.attend
         self.compiled = self._kernel
         self._num_tokens = 0
@@ -71,7 +71,7 @@ class NativeAttention:
 
     @staticmethod
     def serves(storage: PagedStorage) -> bool:
-        """Whether there is a kernel for these pages on this machine."""
+        """Return whether there is a kernel for these pages on this machine."""
         is_here = storage.device.type == "cpu" and storage.heads_first
         if storage.scales is not None and not native.supports_packed_pages():
             return False
@@ -92,7 +92,7 @@ class NativeAttention:
                     numbers += (token, count, row.start, len(pages))
                     pages += table
                 else:
-                    # The kernel finds a page by its number, but looks at none before the window.
+                    # The kernel finds a page by its number, but reads none before the window.
                     first = first_block(window, row.start, self._page_size)
                     numbers += (token, count, row.start, len(pages) - first)
                     pages += table[first:]
@@ -106,7 +106,7 @@ class NativeAttention:
         assert rows * length == self._num_tokens, "lay out the rows of this step first"
 
     def _lay_out_results(self, tokens: int) -> None:
-        """Make room for the results of so many tokens, unless there is."""
+        """Allocate room for the results of so many tokens, unless it is there."""
         self._num_tokens = tokens
         count = tokens * self._width
         # Memory made in inference mode could not be written to outside of it later on.
@@ -117,8 +117,8 @@ class NativeAttention:
 
 
 def _matrices(storage: PagedStorage, layer: int) -> tuple[Tensor, ...]:
-    """Keys and values ``[P * K, page_size, D]``; of packed pages their scales, too,
-    ``[P * K, page_size]`` each."""
+    """View keys and values ``[P * K, page_size, D]``; of packed pages also their scales, ``[P * K,
+    page_size]`` each."""
     scales = storage.scales_of(layer)
     if scales is None:
         return storage.matrices[layer]
@@ -128,8 +128,7 @@ def _matrices(storage: PagedStorage, layer: int) -> tuple[Tensor, ...]:
 def _layer(
     kept: tuple[Tensor, ...], options: AttentionOptions, size: int, group: int
 ) -> tuple[Any, ...]:
-    """A layer as the kernel wants it: its pages (`_matrices`), its options, and the group whose
-    table of pages it reads."""
+    """Describe a layer to the kernel: its pages (`_matrices`), its options, and its group's number."""
     scale = 1 / math.sqrt(size) if options.scale is None else options.scale
     window, cap = options.window or 0, options.cap or 0.0
     has_sinks = options.has_sinks

@@ -1,9 +1,9 @@
-"""What a step's rows are to the attention: plain Python over integers, without torch.
+"""Rows of a packed step, and the batches of pages that decode attention computes: integers alone.
 
-Single tokens meet the cache page by page: the pages of all rows that lie side by side in memory
-are one *batch*, a batch of matrices that is read in place. This module decides which batches there
-are. A few unused pages inside a batch are computed over and ignored; pages that lie alone are
-copied together; and pages that many rows share are read once for all of them.
+Decode rows read the cache page by page. Pages of all rows that lie side by side in memory form one
+*batch* of matrices that is read in place. This module decides which batches there are. A few unused
+pages inside a batch are computed and ignored; pages that lie alone are copied together; pages that
+many rows share are read once for all of them. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.attention_options import AttentionOptions
 
 WIDEST_HOLE: Final = 8
-"""Unused pages in a row that a batch computes over; a batch of its own costs about as much."""
+"""Unused pages in a row that a batch computes over; another batch costs about as much."""
 
 SHORTEST_RUN: Final = 8
 """Runs of fewer used pages are copied together, if there are several."""
 
 LEAST_SAVED: Final = 16
-"""Readings of a page that sharing must save to be worth a batch of its own."""
+"""Reads of a page that sharing must save to be worth a batch of its own."""
 
 SPARE_PAGES: Final = 16
-"""The last batch of pages that are read in place ends behind so many pages, or a multiple.
+"""The last batch that is read in place is as long as a multiple of so many pages.
 
-The pages that rows begin next lie there, mostly, and then need no new layout. It also keeps the
-sizes of batches few: oneDNN compiles a product for each, which takes longer than ten layers.
+The pages that rows begin next mostly lie there, and then need no new layout. It also keeps the
+number of batch sizes small: oneDNN compiles a product for each, which takes longer than ten layers.
 """
 
 MOST_PADDING: Final = 8
 """Tokens of padding that prompt chunks computed together may need in all.
 
-More costs more than the calls that it saves, from chunks of 16 tokens on.
+From chunks of 16 tokens on, more padding costs more than the calls that it saves.
 """
 
 
@@ -47,10 +47,9 @@ class PackedRow(Protocol):
     Attributes:
         start: Position of the first token that is computed now.
         count: Tokens that are computed now, at least 1.
-        pages: Page table of the first group of layers: the pages of positions 0 to
-            ``start + count - 1``, in order; there may be more. Of what no token sees that is
-            computed now, any number stands there.
-        more: Those of the other groups, in order.
+        pages: Block table of the first group of layers: the pages of positions 0 to ``start + count
+            - 1``, in order; there may be more. Entries that no computed token sees hold any number.
+        more: Block tables of the other groups, in order.
     """
 
     @property
@@ -65,14 +64,14 @@ class PackedRow(Protocol):
 
 @dataclass(slots=True)
 class PlacedRow:
-    """A row and where its tokens are in the step.
+    """A row with the place of its tokens in the step.
 
     Attributes:
         token: Number of its first token among the step's N.
         start: Position of that token in its text.
         count: Tokens that are computed now.
-        pages: Page table.
-        more: Those of other groups, where the row is for several.
+        pages: Block table.
+        more: Those of other groups, if the row is for several.
     """
 
     token: int
@@ -82,13 +81,13 @@ class PlacedRow:
     more: Sequence[Sequence[int]] = ()
 
     def begun_page(self, page_size: int) -> int | None:
-        """The page that this step begins and does not fill, if there is one."""
+        """Return the page that this step begins and does not fill, if there is one."""
         end = self.start + self.count
         first = (end - 1) // page_size * page_size
         return self.pages[first // page_size] if end % page_size and first >= self.start else None
 
     def cells(self, page_size: int) -> Iterable[int]:
-        """Where its tokens are stored: page times ``page_size``, plus the place in the page."""
+        """Yield the places of its tokens: page times ``page_size``, plus the place in the page."""
         end = self.start + self.count
         for number in range(self.start // page_size, (end - 1) // page_size + 1):
             begin, base = number * page_size, self.pages[number] * page_size
@@ -112,12 +111,12 @@ class PageBatch:
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """The batches of a step, and where each row finds its pages in them.
+    """The batches of a step, and the place of each row's pages in them.
 
     The scores of a batch are ``[pages, K, M, G, page_size]`` for its M readers (one without
-    ``readers``), those of all batches follow each other, and *places* count in steps of
-    ``G * page_size``. Results are ``[pages, H * D]`` for batches without ``readers``, all of them
-    one after another, then one of ``[H * D]`` for each reader of each other batch.
+    ``readers``). Those of all batches follow each other, and *places* count in steps of ``G *
+    page_size``. Results are ``[pages, H * D]`` for batches without ``readers``, all of them one
+    after another, then one of ``[H * D]`` for each reader of each other batch.
 
     Attributes:
         batches: Those without ``readers`` first.
@@ -132,7 +131,7 @@ class PagePlan:
     results: list[list[int]]
 
     def number_of(self, page: int) -> int | None:
-        """The number of a page that is computed in place and has one reader or none."""
+        """Return the number of a page that is computed in place and has one reader or none."""
         before = 0
         for batch in self.batches:
             if batch.readers is None and isinstance(batch.pages, range) and page in batch.pages:
@@ -154,7 +153,8 @@ def place_rows(rows: Sequence[PackedRow], group: int = 0) -> list[PlacedRow]:
 def visible_pages(
     rows: Sequence[PlacedRow], page_size: int, options: AttentionOptions
 ) -> tuple[list[int], list[list[int]]]:
-    """What the queries of each row can see: number of its first such page, and from there all."""
+    """List the pages that each row's queries see: the number of the first one, and all from there
+    on."""
     firsts, tables = [], []
     for row in rows:
         first = options.first_seen(row.start) // page_size
@@ -169,10 +169,10 @@ def plan_pages(
     """Decide how the pages of rows with one token each are computed.
 
     Args:
-        tables: The pages that each row sees, at least one a row, none twice in a row.
+        tables: Pages that each row sees, at least one a row, none twice in a row.
         kv_heads: Key heads, K.
-        num_pages: How many pages there are, to leave room for those that rows begin later;
-            ``None`` leaves none.
+        num_pages: Number of all pages, to leave room for those that rows begin later; ``None``
+            leaves none.
     """
     flat = list(chain.from_iterable(tables))
     owners = {page: row for row, table in enumerate(tables) for page in table}
@@ -181,7 +181,7 @@ def plan_pages(
     if len(owners) < len(flat):
         groups, copies = _share(tables, owners)
     batches, strays = _private_batches(owners, num_pages)
-    # A page in a batch has its number there; the copies for other readers come after all.
+    # A page in a batch has its number there; copies for other readers come last.
     known = dict(zip(chain.from_iterable(batch.pages for batch in batches), count(), strict=False))
     first_stray = sum(len(batch.pages) for batch in batches)
     known.update(zip((page for page, _ in strays), count(first_stray), strict=False))
@@ -204,7 +204,7 @@ def _place_shared(
     known: dict[int, int],
     copied: dict[tuple[int, int], int],
 ) -> PagePlan:
-    """The plan where pages have several readers."""
+    """Make the plan if pages have several readers."""
     result = sum(len(batch.pages) for batch in batches)
     place = result * kv_heads
     shared: dict[tuple[int, int], tuple[int, int]] = {}
@@ -238,7 +238,7 @@ def _place_shared(
 def _share(
     tables: Sequence[Sequence[int]], owners: dict[int, int]
 ) -> tuple[dict[tuple[int, ...], list[int]], list[tuple[int, int]]]:
-    """Take the pages of several readers out of ``owners`` where reading them together pays.
+    """Take the pages of several readers out of ``owners`` if reading them together pays.
 
     Returns:
         Pages by their readers; and pages that a second or later reader gets a copy of.
@@ -267,7 +267,7 @@ def _share(
 def _private_batches(
     owners: dict[int, int], num_pages: int | None
 ) -> tuple[list[PageBatch], list[tuple[int, int]]]:
-    """Blocks of pages side by side, and the pages that are in none, with their readers."""
+    """Make batches of pages side by side, and list the pages that are in none, with their readers."""
     used = sorted(owners)
     runs: list[list[int]] = []
     previous = -WIDEST_HOLE - 2
@@ -291,19 +291,19 @@ def _private_batches(
 
 
 def _as_range(pages: list[int]) -> range | list[int]:
-    """Sorted pages; as a range if they lie side by side."""
+    """Give sorted pages as a range if they lie side by side."""
     is_run = pages[-1] - pages[0] == len(pages) - 1
     return range(pages[0], pages[-1] + 1) if is_run else pages
 
 
 def padded(lists: Sequence[Sequence[int]], length: int | None = None) -> list[list[int]]:
-    """Lists of numbers, each filled up with its first to a length, or to that of the longest."""
+    """Fill lists of numbers up with their first number to a length, or to that of the longest."""
     length = max(map(len, lists)) if length is None else length
     return [[*numbers, *[numbers[0]] * (length - len(numbers))] for numbers in lists]
 
 
 def bucket_lengths(lengths: Sequence[int]) -> list[list[int]]:
-    """Numbers of the rows, in buckets in which none is less than half as long as the longest."""
+    """Sort rows into buckets; in each the shortest is at least half as long as the longest."""
     buckets: list[list[int]] = []
     longest = 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
@@ -315,11 +315,11 @@ def bucket_lengths(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def bucket_chunks(rows: Sequence[PlacedRow]) -> list[list[PlacedRow]]:
-    """Chunks that are computed together: all begin their texts or none does, of similar size."""
+    """Sort chunks into batches of similar size; either all or none of a batch begin their texts."""
     buckets: list[list[PlacedRow]] = []
     for fresh in (True, False):
         kind = [row for row in rows if (row.start == 0) is fresh]
-        # Those of one size keep their order, so that their tokens may lie side by side.
+        # Chunks of one size keep their order, so that their tokens may lie side by side.
         kind.sort(key=lambda row: (-row.count, row.token))
         bucket: list[PlacedRow] = []
         tokens = 0

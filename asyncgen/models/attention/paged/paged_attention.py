@@ -1,6 +1,6 @@
 """Attention over pages: the tokens of many texts packed into one step.
 
-It knows pages and positions, not requests; who may read which page is decided before.
+It knows pages and positions, not requests. The engine decides who may read which page.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class PagedAttention:
     For every forward pass: `lay_out` with the rows, then ``DecoderLM.decode_packed``.
 
     Attributes:
-        storage: Where keys and values are.
-        fused: The accelerator's kernel, where that is what computes.
-        lay_out: Gets ready for a forward pass of some rows, at least one, whose tokens lie one row
-            after another; texts differ, but their first pages may be the same.
+        storage: Keys and values.
+        fused: The accelerator's kernel, if that computes.
+        lay_out: Prepares a forward pass of some rows, at least one, whose tokens lie one row after
+            another. Rows are different texts, but their first pages may be the same.
         compiled: See `AttentionContext`.
         begin: See `AttentionContext`; the step's rows are those that were laid out.
         attend: See `AttentionContext`.

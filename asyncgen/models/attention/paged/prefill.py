@@ -1,6 +1,6 @@
-"""Attention of prompt chunks over pages: rows of similar size side by side, one kernel for all.
+"""Prefill attention over pages: prompt chunks of similar size side by side, one kernel for all.
 
-Works on any device; the only path where a faster one for single tokens does not apply.
+It works on any device, and serves single tokens too if no faster way applies.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class PrefillRows:
     """Rows of one step that are computed as one padded batch.
 
-    Rows without earlier tokens read the keys of the step itself; the others read their pages.
-    Every padding, of queries and of keys, repeats something of the row that it pads, so that no
-    row ever meets numbers of another.
+    Rows without earlier tokens read the keys of the step itself; the others read their pages. Every
+    padding, of queries and of keys, repeats something of the row that it pads, so that no row ever
+    meets numbers of another.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class PrefillRows:
 
         Args:
             rows: All with earlier tokens, or all without.
-            storage: Where the pages are.
-            options: Of the layers that these rows are computed in; their scale is not read.
+            storage: Storage of the pages.
+            options: Options of the layers that these rows are computed in; their scale is not read.
             group: Query heads for each key head, G.
         """
         self._storage = storage
@@ -65,7 +65,7 @@ class PrefillRows:
         offsets = torch.arange(self._length)[None].minimum(counts - 1)  # [B, S]
         tokens = torch.tensor([row.token for row in rows])[:, None] + offsets
         self._taken = tokens.reshape(-1).to(device)
-        # Which of the padded results are real, and whose they are.
+        # Numbers of the real results among the padded ones, and their tokens.
         self._given = (torch.arange(self._length) < counts).flatten().nonzero().flatten().to(device)
         self._targets = self._taken[self._given]
         self._pages: Tensor | None = None
@@ -125,10 +125,11 @@ class PrefillRows:
     def _attend_plainly(
         self, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None
     ) -> Tensor:
-        """By torch's kernel, ``[B, H, S, D]``."""
+        """Attend by torch's kernel, ``[B, H, S, D]``."""
         is_single = self._length == 1
         if is_single:
-            # A group of heads as the queries of one: kernels that take masks know no groups.
+            # The heads of a group become queries of one key head: kernels that take masks know no
+            # groups.
             queries = queries.reshape(self._rows, self._kv_heads, self._group, -1)
         attended = scaled_dot_product_attention(
             queries,
@@ -144,7 +145,7 @@ class PrefillRows:
         return attended
 
     def _read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The rows' keys and values, copied together: ``[B, K, T, D]`` each."""
+        """Copy the rows' keys and values together: ``[B, K, T, D]`` each."""
         storage, pages = self._storage, self._pages
         assert pages is not None
         size, count = storage.head_dim, 2 * storage.num_pages
@@ -156,7 +157,7 @@ class PrefillRows:
         return pair[0].transpose(1, 2), pair[1].transpose(1, 2)
 
     def _lay_out_pages(self, rows: Sequence[PlacedRow], queries: Tensor) -> None:
-        """Which pages the rows read, and what is hidden of them."""
+        """List the pages that the rows read, and mask the hidden keys."""
         size, kv_heads = self._storage.page_size, self._kv_heads
         firsts, visible = visible_pages(rows, size, self._options)
         tables = torch.tensor(padded(visible))  # [B, pages]
@@ -170,14 +171,14 @@ class PrefillRows:
     def _hide(
         self, queries: Tensor, begin: Tensor, length: int, *, ends: Tensor | None = None
     ) -> None:
-        """Make what is added to the scores, ``[B, 1, S, T]``, and how far keys are away.
+        """Make the mask that is added to the scores, ``[B, 1, S, T]``, and the distances of keys.
 
         Args:
             queries: Their positions, ``[B, S]``.
             begin: Position of the first key, ``[B]`` or ``[1]``.
             length: Keys, T.
-            ends: Position behind the last key of each row, ``[B, 1]``, where it is not the order
-                of the text that hides what pads it.
+            ends: Position behind the last key of each row, ``[B, 1]``, if padding is not hidden by
+                the order of the text.
         """
         storage = self._storage
         keys = begin[:, None, None] + torch.arange(length)  # [B, 1, T]

@@ -1,4 +1,4 @@
-"""Attention over pages with torch's kernels: which of them computes which rows of a step.
+"""Attention over pages with torch's kernels: choose the kernel for each row of a step.
 
 New keys and values are written to their pages first, then every row reads its own.
 """
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 
 Whole: TypeAlias = DecodeRows | ContiguousRows | FusedRows
-"""What may compute all rows of a step at once."""
+"""Ways to compute all rows of a step at once."""
 
 Part: TypeAlias = PrefillRows | DecodeRows
-"""What may compute some rows of a step."""
+"""Ways to compute some rows of a step."""
 
 FEW_SHORT_TOKENS: Final = 512
 """Up to so many keys in 16 bits are gathered: torch's batched product is slow on small batches."""
 
 STEPS_TOGETHER: Final = 8
-"""So many steps the same rows must have gone on, alone, before they are copied together: a copy
-costs as much as it saves in about so many."""
+"""Steps that the same rows must have gone on, alone, before they are copied together: a copy costs
+as much as it saves in about so many."""
 
 
 class TorchAttention:
     """The `AttentionContext` of packed rows on any device; see `PagedAttention`.
 
     Attributes:
-        storage: Where keys and values are.
-        fused: What computes all rows at once on an accelerator that can.
+        storage: Keys and values.
+        fused: Kernel that computes all rows at once, on an accelerator that has one.
     """
 
     compiled = None
@@ -65,17 +65,17 @@ class TorchAttention:
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
         self._scales = [options.scale for options in config.attention]
-        # For each layer its group, and what its attention does: layers that have both in common
-        # are laid out together, by their number among the kinds. A layer that does not attend
-        # never asks, and has what the first that does has.
+        # Layers of one group whose attention has the same options are laid out together: each layer
+        # has the number of its kind. A layer without attention gets the kind of the first one that
+        # attends; it never asks.
         groups = [group for group, _ in storage.plan.places()]
         attending = config.attending
         asking = [layer if layer in attending else attending[0] for layer in range(len(groups))]
         kinds = [(groups[layer], config.attention[layer].kind) for layer in asking]
         self._kinds, self._kind_of = numbered(kinds)
         self._parts: dict[int, list[Part]] = {}
-        # What computes all rows of the step at once, where there is such a thing; and for each
-        # group where its keys and values are written, unless they are copied.
+        # The way that computes all rows of the step at once, if there is one; and for each group
+        # the places of new keys and values, unless they are copied.
         self._only: dict[int, Whole] = {}
         self._slots: list[Tensor] = []
         self._num_tokens = 0
@@ -124,8 +124,8 @@ class TorchAttention:
         self._steps_together = self._steps_together + 1 if go_on else 0
 
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
-        """Reuse the last step's layout where each row goes one token further."""
-        # Whether one kind's layout can go on does not tell of another's.
+        """Reuse the last step's layout if each row goes one token further."""
+        # One kind's layout says nothing about another's.
         if len(self._only) != 1 or self._parts or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
@@ -146,7 +146,7 @@ class TorchAttention:
     def _clear_begun(self, rows: list[PlacedRow]) -> None:
         """Zero the pages that rows begin and do not fill.
 
-        What is left of an earlier text may be NaN, and zero times NaN is NaN.
+        The rest of an earlier text may be NaN, and zero times NaN is NaN.
         """
         begun = [row.begun_page(self.storage.page_size) for row in rows]
         self.storage.clear([page for page in begun if page is not None])
@@ -162,7 +162,7 @@ class TorchAttention:
             slots = self._slots[self._kinds[kind][0]]
             new = heads[:, self._heads :]
             kept = self.storage.write(layer, slots, new)
-            if kept is not new:  # chunks without earlier tokens read what later ones will
+            if kept is not new:  # chunks without earlier tokens read what later ones will read
                 heads = torch.cat((heads[:, : self._heads], kept), 1)
         scale = self._scales[layer]
         only = self._only.get(kind)
@@ -173,7 +173,7 @@ class TorchAttention:
         return self._out
 
     def _split(self, rows: list[PlacedRow], kind: AttentionOptions) -> Whole | list[Part]:
-        """Which kernel computes which rows in layers of a kind."""
+        """Choose the kernel of each row in layers of a kind."""
         storage, group = self.storage, self._group
         if self.fused is not None and self.fused.serves(kind):
             return FusedRows(rows, storage, kind.window, self.fused)
@@ -191,23 +191,25 @@ class TorchAttention:
         return parts + [PrefillRows(bucket, storage, kind, group) for bucket in bucket_chunks(rows)]
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
-        """Whether the rows' keys are copied together; each kind would make its copy."""
+        """Return whether the rows' keys are copied together; each kind would make its copy."""
         if len(self._kinds) > 1 or any(row.count > 1 for row in rows):
             return False
-        if self.storage.scales is not None:  # unpacked they are what was to be saved
+        if (
+            self.storage.scales is not None
+        ):  # a copy would be unpacked
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False
         return are_worth_copying(rows, self.storage)
 
     def _is_worth_it(self, rows: list[PlacedRow]) -> bool:
-        """Whether single tokens are computed page by page, not as chunks of one token."""
+        """Return whether single tokens are computed page by page, not as chunks of one token."""
         if self.storage.dtype == torch.float32:
             return True
         return sum(row.start + 1 for row in rows) > FEW_SHORT_TOKENS
 
     def _place_keys(self, rows: list[PlacedRow]) -> Tensor:
-        """Where each token's keys and values go: rows of ``[2 * P * K * page_size, D]``."""
+        """Find the places of each token's keys and values: rows of ``[2 * P * K * page_size, D]``."""
         storage = self.storage
         size, kv_heads, device = storage.page_size, storage.num_kv_heads, storage.device
         cells = torch.tensor(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
