@@ -1,8 +1,8 @@
-"""The decoder that families share: embeddings, blocks by their plans, norm and head.
+"""The decoder that all families share: embeddings, layers by their plans, norm and head.
 
-A model computes over tokens, not rows: a step's B · S tokens are laid out one after another as
-``[N, E]``, and the attention context alone knows which row each belongs to. So padded rows and
-packed rows run the same code. Models know nothing of batching, caches, sampling or text.
+A model computes over tokens, not rows: a step's B · S tokens lie one after another as ``[N, E]``,
+and only the attention context knows the row of each. So padded rows and packed rows run the same
+code. Models know nothing of batching, caches, sampling or text.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 
 
 KEPT_TOKENS: Final = 16
-"""Workspaces of so few tokens are kept between steps."""
+"""Workspaces of at most so many tokens are kept between steps."""
 
 _FREQUENCIES: Final = r"\.rotary_emb\.inv_freq$"
 """Angles that early checkpoints stored with every layer."""
 
 
 class Plan(NamedTuple):
-    """What a decoder computes with, made of its parameters.
+    """Functions that a decoder computes with, made of its parameters.
 
     Attributes:
         lookup: Rows ``[N, E]`` of ids ``[N]``.
-        place: What is done with them and their positions before the layers, see `_placing`.
+        place: Applies what comes before the layers to rows and positions, see `_placing`.
         layers: Each layer's ``run``.
         norm: The last one, of rows into others.
         product: That of the head.
-        compiled: All blocks in one call of our kernels, where there is such a call.
-        makes_logits: Whether that call goes on to the head's product.
-        finish: What is done to its product in place, or ``None``.
+        compiled: All layers in one call of our kernels, if there is such a call.
+        makes_logits: True if that call includes the head's product.
+        finish: Changes the head's product in place, or ``None``.
     """
 
     lookup: Callable[[Tensor], Tensor]
@@ -68,22 +68,23 @@ class Plan(NamedTuple):
     finish: Callable[[Tensor], Tensor] | None
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Logits ``[N, V]`` of normalised rows ``[N, E]``."""
+        """Compute logits ``[N, V]`` of normalised rows ``[N, E]``."""
         found = self.product(rows)
         return found if self.finish is None else self.finish(found)
 
 
 class DecoderLM(EmbeddingAndHead):
-    """A decoder-only language model: ids and positions in, logits out.
+    """Decoder-only language model: ids and positions in, logits out.
 
-    It computes no gradients; wrap calls in `torch.no_grad`, or nothing, since no parameter asks
-    for any. After loading call `prepare` once, on the thread that computes.
+    It computes no gradients; `torch.no_grad` is not needed, since no parameter asks for any. After
+    loading call `prepare` once, on the thread that computes.
 
     Attributes:
-        config: The network's description.
+        config: Description of the network.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
             length. The angles of ``dynamic`` and ``longrope`` change with the longest text in the
             step, so beyond its original length such a text must run alone.
+        reads_ids: True if layers read more of a token than the stream.
     """
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -98,7 +99,6 @@ class DecoderLM(EmbeddingAndHead):
         self.layers = nn.ModuleList(
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
-        # Whether layers read more of a token than the stream.
         self.reads_ids = config.stream.layer_inputs is not None
         if self.reads_ids:
             self.layer_inputs = LayerInputs(config, dtype=dtype)
@@ -120,12 +120,12 @@ class DecoderLM(EmbeddingAndHead):
 
     @property
     def family(self) -> Family:
-        """What its architecture declares."""
+        """Declaration of its architecture."""
         return FAMILIES[self.config.model_type]
 
     @property
     def runs_in_one_call(self) -> bool:
-        """Whether all blocks are computed by one call of our kernels, over their pages."""
+        """True if one call of our kernels computes all layers, over their pages."""
         return self._ready().compiled is not None
 
     def prepare(self) -> None:
@@ -162,9 +162,9 @@ class DecoderLM(EmbeddingAndHead):
         )
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``.
+        """Look ids ``[B, S]`` up in the embedding table, as ``[B, S, E]``.
 
-        Where layers have rows of their own (`reads_ids`), these stand behind each, for `hidden`.
+        If layers have rows of their own (`reads_ids`), these stand behind each, for `hidden`.
         """
         rows = self.embed_tokens(input_ids)
         if not self.reads_ids:
@@ -183,12 +183,12 @@ class DecoderLM(EmbeddingAndHead):
         """Run the layers and the final norm.
 
         Args:
-            embeddings: What `embed` gives, in the model's dtype; left as they are.
+            embeddings: Result of `embed`, in the model's dtype; not changed.
             positions: Position of each token in its text, ``[B, S]`` or ``[1, S]``, int64.
             attention: Does the attention.
             collect: Gets the embeddings and each layer's output, ``[B, S, E]``; the last one
                 normalised, so L + 1 tensors.
-            depth: Run only so many of the first layers; ``None``: all.
+            depth: Number of layers to run; ``None``: all.
 
         Returns:
             ``[B, S, E]``.
@@ -206,12 +206,13 @@ class DecoderLM(EmbeddingAndHead):
         return normed
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
+        """Compute logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's
+        dtype."""
         logits = self._ready().logits(hidden.reshape(-1, hidden.shape[-1]))
         return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
     def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
-        """Logits ``[B, V]`` after the last of ids ``[B, S]``; the hot path, without checks.
+        """Compute logits ``[B, V]`` after the last of ids ``[B, S]``; the hot path, without checks.
 
         Args:
             input_ids: ``[B, S]``, int64.
@@ -236,15 +237,15 @@ class DecoderLM(EmbeddingAndHead):
         *,
         is_recorded: bool = False,
     ) -> Tensor:
-        """Logits ``[R, V]`` after some of the tokens of packed rows.
+        """Compute logits ``[R, V]`` after some of the tokens of packed rows.
 
         Args:
-            input_ids: The tokens of all rows, one row after another, ``[N]``, int64.
+            input_ids: Tokens of all rows, one row after another, ``[N]``, int64.
             positions: Position of each token in its text, ``[N]``, int64.
-            last: Which tokens' logits are wanted, ``[R]``, int64; R may be 0, and where it is N
-                they are those of all tokens, in order.
+            last: Tokens whose logits are wanted, ``[R]``, int64. R may be 0. If R is N, all tokens
+                are wanted, in order.
             attention: Does the attention; the rows are laid out.
-            is_recorded: Whether what this asks of the device will be repeated without it.
+            is_recorded: True if the device will repeat this without the function.
 
         Raises:
             InvalidRequestError: A position is beyond `packed_length`.
@@ -270,31 +271,30 @@ class DecoderLM(EmbeddingAndHead):
         *,
         is_recorded: bool = False,
     ) -> Tensor:
-        """Normalised hidden states ``[R, E]`` of some of the tokens of packed rows.
+        """Compute normalised hidden states ``[R, E]`` of some of the tokens of packed rows.
 
         `project` makes logits of them. Arguments and errors are those of `decode_packed`.
         """
         plan: Plan = self._plan or self._ready()
-        # What autograd does for each operator, to no use, is a tenth of a short step's time. A
-        # recording costs no time for autograd, and its tensors must be such as can be written to
-        # from outside.
+        # Autograd would take a tenth of a short step's time, for nothing. In a recording it takes
+        # none, and there tensors must be writable from outside.
         with torch.inference_mode(not is_recorded):
             found = self._run_packed(plan, input_ids, positions, wanted, attention)
             return plan.norm(found, found)
 
     def take_workspace(self, tokens: int) -> object:
-        """Give away the memory that steps of so many tokens have used, for the next to get other.
+        """Hand over the memory that steps of so many tokens use; the next step gets other memory.
 
-        Who recorded such a step keeps it: the recording goes on writing there.
+        The caller keeps it as long as its recording, which goes on writing there.
         """
         return self._spaces.pop(tokens, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy makes memory of its own."""
+        """Leave workspaces out of a copy."""
         return {**super().__getstate__(), "_spaces": {}}
 
     def ignored_weights(self) -> tuple[str, ...]:
-        """Regular expressions of names that checkpoints carry and the model does not need."""
+        """List regular expressions of names that checkpoints carry and the model does not need."""
         unneeded = (_FREQUENCIES, *self.family.unneeded)
         if self.config.extra_layers:
             layers, first = self.config.names["layers"].replace(".", r"\."), len(self.layers)
@@ -305,7 +305,7 @@ class DecoderLM(EmbeddingAndHead):
         return (*unneeded, rf"^{head}\.weight$") if is_tied else unneeded
 
     def weight_map(self) -> tuple[WeightRule, ...]:
-        """What each parameter is made of, in the order of computation."""
+        """List the sources of each parameter, in the order of computation."""
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
@@ -324,7 +324,7 @@ class DecoderLM(EmbeddingAndHead):
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
-        """Make what tells positions apart, and what else is done with embeddings."""
+        """Make position embeddings, ropes, and the norm of embeddings."""
         config, hidden = self.config, self.config.hidden_size
         self._rotaries = [
             Rotary(replace(config, rope=rope, ropes=None, head_dim=size), dtype)
@@ -340,15 +340,16 @@ class DecoderLM(EmbeddingAndHead):
             )
 
     def _make_space(self, tokens: int, like: Tensor) -> Any:
-        """Memory that the layers share for so many tokens."""
+        """Allocate the memory that the layers share for so many tokens."""
         if self.config.layer_plans[0].varied is not None:
             return VariedSpace(like)
         return Workspace(self.config, tokens, like)
 
     def _placing(self) -> Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]:
-        """What is done with the stream ``[N, E]`` and its positions ``[N]`` before the layers.
+        """Make the function that is applied to the stream ``[N, E]`` and positions ``[N]`` before
+        the layers.
 
-        Its result is what each layer's `run` gets beside the stream.
+        Its result is passed to each layer's `run`.
         """
         stream_plan = self.config.stream
         # In the dtype of the stream, as families with such a factor were trained.
@@ -384,7 +385,7 @@ class DecoderLM(EmbeddingAndHead):
         return place
 
     def _finishing(self) -> Callable[[Tensor], Tensor] | None:
-        """What is done to the head's product ``[N, V]``, in place."""
+        """Make the function that changes the head's product ``[N, V]``, in place."""
         scale, cap = self.config.stream.logit_scale, self.config.stream.logit_cap
         if scale == 1 and cap is None:
             return None
@@ -431,19 +432,19 @@ class DecoderLM(EmbeddingAndHead):
         """Send the stream ``[N, E]`` through the layers, in place.
 
         Args:
-            stream: The embeddings; what becomes of them lies there too.
-            positions: Of each token.
-            batch: Rows that the tokens are of.
+            stream: The embeddings; overwritten with the result.
+            positions: Position of each token.
+            batch: Number of rows.
             attention: Does the attention.
-            collect: Gets what each layer is given.
-            depth: How many layers run; ``None``: all.
-            rows: What layers read of their own.
-            wanted: Tokens whose results are asked for, ``[R]``; ``None``: all.
-            logits: Gets those of the results, ``[R, V]``, by a plan that makes logits; ``None``:
-                nobody asks for them.
+            collect: Gets the input of each layer.
+            depth: Number of layers to run; ``None``: all.
+            rows: Rows that layers read beside the stream.
+            wanted: Tokens whose results are wanted, ``[R]``; ``None``: all.
+            logits: Gets those of the results, ``[R, V]``, with a plan that makes logits; ``None``:
+                not wanted.
 
         Returns:
-            The results ``[R, E]`` or ``[N, E]``, in the stream's memory where that is all of it.
+            The results ``[R, E]`` or ``[N, E]``, in the stream's memory if that is all of it.
         """
         plan: Plan = self._plan or self._ready()
         tokens = stream.shape[0]

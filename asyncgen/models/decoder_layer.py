@@ -1,7 +1,7 @@
-"""One block of a decoder, built from its plan: attention and feed-forward around one stream.
+"""One layer of a decoder, built from its plan: attention and feed-forward around one stream.
 
-Results are written into the memory of a `Workspace` that all layers share: at batch 1 a step is
-bound by the number of operator calls, and memory that stays needs no new views.
+Results are written into the memory of a `Workspace` that all layers share. At batch 1 a step is
+bound by the number of operator calls, and fixed memory needs no new views.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ IN_ONE_CALL = frozenset(
         "stays",
     }
 )
-"""The fields of a `LayerPlan` that are computed, or settled by its weights, in one call. A block
-whose plan says anything in another one is computed step by step."""
+"""Fields of a `LayerPlan` that one call of our kernels computes, or that the weights settle. A
+layer whose plan sets another field is computed step by step."""
 
 
 class Workspace:
-    """What layers share for N tokens: memory of intermediate results, its views, a kernel."""
+    """Shared memory of all layers for N tokens: intermediate results, views of them, a rope
+    kernel."""
 
     __slots__ = (
         "activated",
@@ -95,7 +96,7 @@ class Workspace:
 
 
 def _branches(config: ModelConfig) -> bool:
-    """Whether something is done with what a part adds to the stream."""
+    """Return whether a part's result is normalised or scaled before it is added to the stream."""
     named = (config.names, *config.names_by_kind.values())
     is_normed = any("output_norm" in names or "down_norm" in names for names in named)
     experts = [plan.experts for plan in config.layer_plans if plan.experts is not None]
@@ -106,7 +107,8 @@ def _branches(config: ModelConfig) -> bool:
 
 
 def _halves(heads: Tensor, count: int) -> Tensor:
-    """The first ``count`` of ``[N, H + 2K, D]`` as pairs of halves, ``[N, count, 2, D / 2]``."""
+    """View the first ``count`` of ``[N, H + 2K, D]`` as pairs of halves, ``[N, count, 2, D /
+    2]``."""
     tokens, every, size = heads.shape
     if size % 2:  # heads that nothing turns
         return heads
@@ -114,7 +116,7 @@ def _halves(heads: Tensor, count: int) -> Tensor:
 
 
 class DecoderLayer(Prepared):
-    """One block. Which norms it has, the names of its weights tell."""
+    """One decoder layer. The names of its weights tell which norms it has."""
 
     def __init__(
         self, config: ModelConfig, index: int, *, rope: int | None, dtype: torch.dtype
@@ -123,8 +125,8 @@ class DecoderLayer(Prepared):
 
         Args:
             config: The model's.
-            index: Which layer this is.
-            rope: Which of the model's ropes turns it; ``None``: none.
+            index: Number of the layer.
+            rope: Number of the model's rope that it uses; ``None``: none.
             dtype: Of the parameters.
         """
         super().__init__()
@@ -198,7 +200,7 @@ class DecoderLayer(Prepared):
         self.down = Linear(self.width, hidden, plan.has_down_bias, dtype=dtype)
 
     def _head_norm(self, count: int, dtype: torch.dtype) -> Norm | None:
-        """The norm of so many heads."""
+        """Make the norm of so many heads."""
         head_norm, size = self.plan.head_norm, self.head_dim
         if head_norm is None:
             return None
@@ -208,7 +210,7 @@ class DecoderLayer(Prepared):
         return Norm(size, self.eps, head_norm.norm, heads=heads, dtype=dtype)
 
     def prepare(self) -> None:
-        """Gather what `run` uses; again after weights were replaced or moved."""
+        """Gather what `run` uses; call it again after weights were replaced or moved."""
         plan = self.plan
         self._plan = (
             _into(self.input_norm),
@@ -219,7 +221,7 @@ class DecoderLayer(Prepared):
         )
 
     def compiled(self) -> LayerParts | None:
-        """Its parts, where all of them are our kernels' and its plan asks for nothing else."""
+        """Give its parts if our kernels have all of them and the plan asks for nothing else."""
         plan, head_norm = self.plan, self.plan.head_norm
         others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
         if any(getattr(plan, field.name) != field.default for field in others):
@@ -265,13 +267,12 @@ class DecoderLayer(Prepared):
         attention: AttentionContext,
         space: Workspace,
     ) -> None:
-        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
+        """Add this layer's output to the stream ``x`` ``[N, E]`` in place.
 
         Args:
             x: The residual stream.
-            placed: For each of the model's ropes cosines and signed sines of the tokens'
-                positions, ``[N, 1, 2, D / 2]`` each, and, where queries are scaled, factors
-                ``[N, 1, 1]``.
+            placed: For each of the model's ropes cosines and signed sines of the tokens' positions,
+                ``[N, 1, 2, D / 2]`` each, and, if queries are scaled, factors ``[N, 1, 1]``.
             attention: Does the attention.
             space: Memory for N tokens.
         """
@@ -289,11 +290,12 @@ class DecoderLayer(Prepared):
         feed_forward(x, normed, space)
 
     def _output_adder(self) -> Callable[[Tensor, Tensor, Workspace], None]:
-        """What adds the product of what attention gave to the stream."""
+        """Make the function that adds the output projection of attention to the stream."""
         return self._adder(self.output.ready(), self.output_norm, self.plan.output_scale)
 
     def _attention(self) -> Callable[..., Tensor]:
-        """What makes of normalised rows ``[N, E]`` those that attention gives, ``[N, H * D]``."""
+        """Make the function from normalised rows ``[N, E]`` to the results of attention, ``[N, H
+        * D]``."""
         head_norm, rope = self.plan.head_norm, self.rope
         normalise = None if head_norm is None else self._head_normaliser()
         is_after = self._is_normed_turned()
@@ -336,7 +338,7 @@ class DecoderLayer(Prepared):
         return head_norm is not None and head_norm.is_after_rope
 
     def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The product of queries, keys and values, cut off and filled up as the plan says."""
+        """Make the product of queries, keys and values, clamped and filled up as the plan says."""
         limit = self.plan.qkv_limit
         if self.plan.heads is not None:
             assert isinstance(self.qkv, Linear)
@@ -353,7 +355,8 @@ class DecoderLayer(Prepared):
     def _filled_up(
         self, product: Callable[[Tensor], Tensor], plan: HeadsPlan
     ) -> Callable[[Tensor, Tensor], Tensor]:
-        """The product, with heads repeated, and zeros behind values, up to those of the cache."""
+        """Make the product, with heads repeated, and zeros behind values, up to those of the
+        cache."""
         count, size, narrow, keys = self.num_heads, self.head_dim, plan.values, plan.kv_heads
         parts, scale = [count * size, keys * size, keys * narrow], plan.value_scale
 
@@ -371,7 +374,8 @@ class DecoderLayer(Prepared):
         return into
 
     def _finisher(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """What is done with rows ``[N, H * D]`` that attention gave, by those that it was given."""
+        """Make the function that changes attention's rows ``[N, H * D]``, given its normalised
+        input."""
         gate, size = self.attention_gate, self.head_dim
         product = None if gate is None else gate.ready().product
         plan = self.plan.latent or self.plan.heads
@@ -387,7 +391,7 @@ class DecoderLayer(Prepared):
         return finish
 
     def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
-        """What adds the second part's output, of the normalised stream, to the stream."""
+        """Make the function that adds the feed-forward of the normalised stream to the stream."""
         if self.plan.experts is not None:
             self.experts.prepare()
             return self._adder(self.experts, self.down_norm, self._experts_scale())
@@ -415,7 +419,8 @@ class DecoderLayer(Prepared):
     def _adder(
         self, kernel: Kernel | Experts, norm: Norm | None, scale: float = 1.0
     ) -> Callable[[Tensor, Tensor, Workspace], None]:
-        """What adds a product to the stream, normalised and scaled as the plan says."""
+        """Make the function that adds a product to the stream, normalised and scaled as the plan
+        says."""
         scale *= self.plan.residual_scale
         if norm is None and scale == 1:
             add_to = kernel.add_to
@@ -432,19 +437,19 @@ class DecoderLayer(Prepared):
         return add
 
     def _up(self) -> Linear:
-        """The feed-forward's first product."""
+        """Return the feed-forward's first product."""
         return self.gate_up if self.plan.is_gated else self.up
 
     def _experts_scale(self) -> float:
-        """Factor on what experts add, if there are any."""
+        """Return the factor on the experts' sum, if there are any."""
         return 1.0 if self.plan.experts is None else self.plan.experts.scale
 
     def _sinks(self) -> Tensor | None:
-        """Scores without a key, ``[H]`` in float32."""
+        """Return the scores without a key, ``[H]`` in float32."""
         return None if self.sinks is None else self.sinks.weight.detach().float()
 
     def _heads_scaler(self) -> Any:
-        """One norm for queries and keys, which lie side by side, with a weight per head."""
+        """Join the norms of queries and keys, which lie side by side, with a weight per head."""
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
         size, keys = self.head_dim, self.num_turned - self.num_heads
@@ -466,7 +471,8 @@ class DecoderLayer(Prepared):
         return make_scaler(weight, size, self.eps, dtype)
 
     def _head_normaliser(self) -> Callable[[Tensor], None]:
-        """What normalises the queries and keys of heads ``[N, H + 2K, D]`` in place."""
+        """Make the function that normalises queries and keys of heads ``[N, H + 2K, D]`` in
+        place."""
         queries, turned = self.num_heads, self.num_turned
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None

@@ -1,6 +1,6 @@
-"""A language model's two ends: its table of embeddings, and the head that makes logits.
+"""The two ends of a language model: the embedding table and the head.
 
-Where they are tied the head is made of the table, and may lay out a copy of its own.
+A tied head is made of the table, and may have a copy of its own.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ HEAD_COPY_BYTES: Final = 8 << 20
 
 
 class EmbeddingAndHead(Prepared):
-    """The table and the head, beside what lies between them.
+    """The table and the head of a model.
 
     Attributes:
-        config: The network's description.
+        config: Description of the network.
         embed_tokens: The table, ``[V, E]``.
-        lm_head: The head; where it is tied it has no weight of its own.
+        lm_head: The head; a tied one has no weight of its own.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         """Make the table, uninitialised, on the current default device.
 
         Args:
-            config: The network's description.
+            config: Description of the network.
             dtype: Of the parameters.
         """
         super().__init__()
         self.config = config
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
-        # In a tuple, or it would become a parameter of this module as well.
+        # A tuple, so that it does not become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
 
     def _make_head(self, dtype: torch.dtype) -> None:
-        """Make the head, behind all that lies between."""
+        """Make the head; called after all modules before it."""
         config = self.config
         has_bias = config.stream.has_head_bias
         self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
@@ -67,20 +67,20 @@ class EmbeddingAndHead(Prepared):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """Dtype that the model computes in."""
         return self.embed_tokens.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """Device that the model computes on."""
         return self.embed_tokens.device
 
     def prepare_head(self, *, own_copy: bool) -> None:
         """Make the tied output head from the embedding table as it is now.
 
         Args:
-            own_copy: Whether the head lays out a copy for the fastest kernel; otherwise it reads
-                the table itself, which must stay in place.
+            own_copy: True to lay out a copy for the fastest kernel; otherwise the head reads the
+                table itself, which must stay in place.
         """
         table = self.embed_tokens.weight
         self._head_made_of = (table,)
@@ -90,11 +90,12 @@ class EmbeddingAndHead(Prepared):
         self.lm_head.tie(table.detach(), own_copy=own_copy)
 
     def computes_in_place(self) -> bool:
-        """Whether the head computes with a weight that may be written to."""
+        """Return whether the head computes with a weight that may be written to."""
         return self.lm_head.is_in_place
 
     def compute_in_place(self) -> None:
-        """Let the head read its weight, or the embedding table, as it lies: it may be written to.
+        """Let the head read its weight, or the embedding table, in place, so that it may be written
+        to.
 
         From now on also after `prepare`. A table that stayed in the dtype of its file is converted.
         """
@@ -106,10 +107,11 @@ class EmbeddingAndHead(Prepared):
         self.prepare()
 
     def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
-        """The table of a tied head, where a kernel of the head's own wins: look-ups read little.
+        """Name the table of a tied head if a kernel of the head's own is faster: look-ups read
+        little.
 
         Args:
-            kinds: What parameters are stored in.
+            kinds: Dtypes in which parameters are stored.
         """
         name, sizes = "embed_tokens.weight", (self.config.vocab_size, self.config.hidden_size)
         is_short = kinds.get(name) in (torch.bfloat16, torch.float16)
@@ -120,7 +122,7 @@ class EmbeddingAndHead(Prepared):
         """Give the head its own copy of the embedding table, and look rows up in another one.
 
         The copy is laid out for the fastest kernel. From then on the table is read a few rows a
-        step, so it may stay in whatever dtype the file has.
+        step, so it may stay in the dtype of the file.
 
         Args:
             stored: ``[V, E]``, of the same content as the table, or the table itself.

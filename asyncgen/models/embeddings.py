@@ -1,7 +1,7 @@
-"""The token embeddings of a model in use: looked at, written to, replaced, made longer.
+"""Read, write, replace and resize the token embeddings of a model in use.
 
-Weights are laid out for speed, and a tied head computes with a copy of the table. What is handed
-out here is the weight that computes: whoever asks for it gets a head that reads it as it lies.
+Weights are laid out for speed, and a tied head computes with a copy of the table. The modules here
+hand out the weight that computes; from then on the head reads it in place.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class _View(nn.Module):
-    """A weight ``[V, E]`` of a model, as people know the module that has it."""
+    """A weight ``[V, E]`` of a model, as the module that users expect to have it."""
 
     def __init__(self, core: DecoderLM, before_opening: Callable[[], None]) -> None:
-        """Look at a model; ``before_opening`` may refuse."""
+        """View a model; ``before_opening`` may refuse."""
         super().__init__()
-        # In a tuple, or its weights would be parameters of this module as well.
+        # A tuple, so that its weights do not become parameters of this module as well.
         self._held = (core, before_opening)
 
     def _open(self) -> DecoderLM:
@@ -45,11 +45,11 @@ class _View(nn.Module):
 
 
 class InputEmbeddings(_View):
-    """The embedding table of a model. It is called with ids ``[...]`` and gives ``[..., E]``."""
+    """Embedding table of a model. A call takes ids ``[...]`` and gives ``[..., E]``."""
 
     @property
     def weight(self) -> nn.Parameter:
-        """The table ``[V, E]``, in the model's dtype; what is written to it counts at once.
+        """The table ``[V, E]``, in the model's dtype; writes to it take effect at once.
 
         A tied head reads the table itself from now on, which may be slower than its own copy.
         """
@@ -67,24 +67,24 @@ class InputEmbeddings(_View):
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Rows of ids of any shape ``[...]``, as ``[..., E]``."""
+        """Look up ids of any shape ``[...]``, as ``[..., E]``."""
         return self.core.embed_tokens(input_ids.to(self.core.device, torch.int64))
 
 
 class OutputEmbeddings(_View):
-    """The output head of a model. It is called with states ``[..., E]`` and gives ``[..., V]``."""
+    """Output head of a model. A call takes states ``[..., E]`` and gives ``[..., V]``."""
 
     @property
     def bias(self) -> nn.Parameter | None:
-        """The bias ``[V]``, if the head has one; what is written to it counts."""
+        """The bias ``[V]``, if the head has one; writes to it take effect."""
         has_bias = self.core.lm_head.bias is not None
         return self._open().lm_head.bias if has_bias else None
 
     @property
     def weight(self) -> nn.Parameter:
-        """The weight ``[V, E]``, a tied one the embedding table; what is written to it counts.
+        """The weight ``[V, E]``, of a tied head the embedding table; writes to it take effect.
 
-        The head reads it as it lies from now on, which may be slower than its own layout.
+        The head reads it in place from now on, which may be slower than its own layout.
         """
         core = self._open()
         tied = core.config.tie_word_embeddings
@@ -104,12 +104,12 @@ class OutputEmbeddings(_View):
 
     @torch.no_grad()
     def forward(self, hidden: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of normalised hidden states ``[..., E]``."""
+        """Compute logits ``[..., V]`` of normalised hidden states ``[..., E]``."""
         return self.core.lm_head(hidden)
 
 
 def refuse_embeddings(core: object, name: str, value: object) -> None:
-    """Refuse embeddings in the place of ids where layers read the ids.
+    """Refuse embeddings in the place of ids if layers read the ids.
 
     Raises:
         InvalidRequestError: They do.
@@ -120,18 +120,18 @@ def refuse_embeddings(core: object, name: str, value: object) -> None:
 
 
 def check_table(module: object, core: DecoderLM) -> Tensor:
-    """The table of a module that is to become a model's.
+    """Return the table of a module that is to become a model's.
 
     Args:
-        module: What was given.
+        module: Given by the user.
         core: The model.
 
     Returns:
         ``[V, E]``.
 
     Raises:
-        InvalidRequestError: It has no such table, computes more than rows of it, or its V is not
-            that of a head which is not tied.
+        InvalidRequestError: The module has no such table, computes more than rows of it, or its V
+            does not fit an untied head.
     """
     config, weight = core.config, getattr(module, "weight", None)
     width, size = config.hidden_size, config.vocab_size
@@ -158,9 +158,9 @@ def replace_table(
 
     Args:
         core: The model; what it prepared of the old ones is made anew.
-        table: ``[V, E]``, of any V; shared where dtype and device are the model's.
-        head: ``[V, E]`` of a head that is not tied; ``None`` keeps that one.
-        has_mean: Whether new numbers of a head's bias, if it has one, are the mean of the old ones.
+        table: ``[V, E]``, of any V; shared if dtype and device are the model's.
+        head: ``[V, E]`` of an untied head; ``None`` keeps the old one.
+        has_mean: True if new entries of a head's bias are the mean of the old ones.
 
     Raises:
         InvalidRequestError: V changes, and layers look ids up in tables of their own.
@@ -187,13 +187,13 @@ def replace_table(
 
 @torch.no_grad()
 def resized(weight: Tensor, size: int, *, std: float | None) -> Tensor:
-    """A weight of more rows or fewer; the first ones are those that it had.
+    """Copy a weight with more or fewer rows; the first ones are kept.
 
     Args:
         weight: ``[V, E]``.
-        size: How many it shall have.
-        std: Of new rows, which are drawn around zero by torch's generator; ``None``: each is the
-            mean of the old ones.
+        size: Number of rows wanted.
+        std: Standard deviation of new rows, drawn around zero by torch's generator; ``None``: each
+            is the mean of the old ones.
 
     Returns:
         ``[size, E]``, a new tensor.
@@ -208,11 +208,11 @@ def resized(weight: Tensor, size: int, *, std: float | None) -> Tensor:
 
 
 def count_parameters(core: DecoderLM, *, exclude_embeddings: bool = False) -> int:
-    """How many numbers a model is made of; what is tied counts once.
+    """Count the numbers of a model's parameters; tied ones count once.
 
     Args:
         core: The model.
-        exclude_embeddings: Whether to leave tables out: of tokens, of positions, of biases.
+        exclude_embeddings: True to leave tables out: of tokens, of positions, of biases.
     """
     total = 0
     for rule in core.weight_map():
@@ -227,7 +227,8 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 
 def _resized_bias(bias: Tensor, size: int, *, has_mean: bool) -> Tensor:
-    """A bias ``[V]`` of more numbers or fewer; new ones are the mean of the old ones, or zero."""
+    """Copy a bias ``[V]`` with more or fewer entries; new ones are the mean of the old ones, or
+    zero."""
     kept = bias[:size]
     new = bias.new_zeros(size - len(kept))
     return torch.cat((kept, new + bias.float().mean().to(bias.dtype) if has_mean else new))

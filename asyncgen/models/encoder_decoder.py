@@ -1,7 +1,7 @@
 """T5 and its later variants: an encoder, a decoder, and relative positions.
 
 Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1. The decoder is a
-`DecoderLM` whose blocks attend to the encoder as well; the encoder runs once for a text.
+`DecoderLM` whose layers also attend to the encoder; the encoder runs once for a text.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class T5Layer(Prepared):
-    """One block of either stack: attention, in the decoder attention across, feed-forward.
+    """One layer of the encoder or decoder: attention, in the decoder cross-attention, feed-forward.
 
-    Each part is normalised before and added to the stream.
+    Each part's input is normalised, and its output added to the stream.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class T5Layer(Prepared):
 
         Args:
             config: The model's.
-            index: Which layer of its stack this is.
-            is_decoder: Whether it attends to the encoder.
+            index: Number of the layer in its stack.
+            is_decoder: True if it attends to the encoder.
             dtype: Of the parameters.
         """
         super().__init__()
@@ -71,7 +71,7 @@ class T5Layer(Prepared):
         self.activate = ACTIVATIONS[config.hidden_act]
 
     def prepare(self) -> None:
-        """Gather what `run` uses; again after weights were replaced or moved."""
+        """Gather what `run` uses; call it again after weights were replaced or moved."""
         across = None
         if self.cross_norm is not None:
             assert self.cross_q is not None and self.cross_kv is not None
@@ -93,11 +93,11 @@ class T5Layer(Prepared):
         )
 
     def run(self, x: Tensor, placed: object, attention: AttentionContext, space: Tensor) -> None:
-        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
+        """Add this layer's output to the stream ``x`` ``[N, E]`` in place.
 
         Args:
             x: The residual stream.
-            placed: Not needed: distances alone count.
+            placed: Not used: positions are relative.
             attention: Does the attention.
             space: Memory ``[N, E]`` for normalised rows.
         """
@@ -120,7 +120,7 @@ class T5Layer(Prepared):
 class T5(DecoderLM):
     """An encoder and a decoder that share one embedding table.
 
-    As a `DecoderLM` it is its decoder: `decode`, `hidden` and `project` compute that, and want the
+    As a `DecoderLM` it is its decoder: `decode`, `hidden` and `project` compute that, with the
     context that `attention` makes.
     """
 
@@ -130,7 +130,7 @@ class T5(DecoderLM):
         """Make the parameters, uninitialised, on the current default device.
 
         Args:
-            config: The network's description, a `T5Config`.
+            config: Description of the network, a `T5Config`.
             dtype: Of the parameters; ``None``: torch's default.
         """
         super().__init__(config, dtype=dtype)
@@ -161,7 +161,7 @@ class T5(DecoderLM):
         """Run the encoder.
 
         Args:
-            embeddings: ``[B, T, E]``; left as they are.
+            embeddings: ``[B, T, E]``; not changed.
             mask: ``[B, T]``, zero or ``False`` at padding.
             collect: Gets the embeddings and each layer's output, ``[B, T, E]``, the last one
                 normalised.
@@ -195,12 +195,12 @@ class T5(DecoderLM):
         collect_attentions: list[Tensor] | None = None,
         collect_cross_attentions: list[Tensor] | None = None,
     ) -> EncoderDecoderAttention:
-        """The context of the decoder.
+        """Make the context of the decoder.
 
         Args:
             cache: An `EncoderDecoderCache`.
             attention_mask: Of decoder positions, ``[B, T]``; ``None``: no padding.
-            encoded: The encoder's output; without states where the cache holds them.
+            encoded: The encoder's output; without states if the cache holds them.
             collect_attentions: Gets the decoder's attention weights.
             collect_cross_attentions: Gets the weights to the encoder.
 
@@ -225,24 +225,25 @@ class T5(DecoderLM):
         )
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
+        """Compute logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's
+        dtype."""
         if self.config.scale_decoder_outputs:
             hidden = hidden * self.config.hidden_size**-0.5
         return super().project(hidden)
 
     def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
-        """Logits ``[B, V]`` after the last of decoder ids ``[B, S]``.
+        """Compute logits ``[B, V]`` after the last of decoder ids ``[B, S]``.
 
         Args:
             input_ids: ``[B, S]``, int64.
-            positions: Not needed: distances alone count.
-            attention: What `attention` made; its cache grows by S positions.
+            positions: Not used: positions are relative.
+            attention: Result of `attention`; its cache grows by S positions.
         """
         hidden = self.hidden(self.embed(input_ids), positions, attention)
         return self.project(hidden[:, -1])
 
     def weight_map(self) -> tuple[WeightRule, ...]:
-        """What each parameter is made of, in the order of computation."""
+        """List the sources of each parameter, in the order of computation."""
         config = self.config
         table = [config.vocab_size], config.hidden_size
         rules = module_rules("embed_tokens", [config.names["embed_tokens"]], *table)
@@ -294,7 +295,7 @@ class T5(DecoderLM):
         return rules
 
     def _bias(self, both_ways: bool) -> RelativeBias:
-        """Position biases of the encoder (both ways) or the decoder."""
+        """Return the position biases of the encoder (both ways) or the decoder."""
         if both_ways not in self._biases:
             module = self.encoder_bias if both_ways else self.decoder_bias
             table = module.weight.detach().to(self.dtype)

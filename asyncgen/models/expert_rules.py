@@ -1,4 +1,4 @@
-"""What the parameters of experts are made of: one tensor an expert, or one of all of them."""
+"""Weight rules of experts: files have one tensor for each expert, or one of all of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[WeightRule]:
-    """The rules of a layer's experts.
+    """Give the rules of a layer's experts.
 
     Args:
-        config: The network.
+        config: Description of the network.
         index: Number of the layer.
         plan: Its experts.
     """
@@ -62,7 +62,7 @@ def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[Wei
 def _stacked(
     plan: ExpertsPlan, target: str, source: str, outputs: int, inputs: int
 ) -> list[WeightRule]:
-    """The rules of a tensor ``[experts, out, in]``, or of one with ``[in, out]``."""
+    """Give the rules of a tensor ``[experts, out, in]``, or ``[experts, in, out]``."""
     order = None
     if plan.takes_turns and target.endswith("gate_up"):
         order = _turns(plan.experts, outputs)
@@ -80,7 +80,7 @@ def _stacked(
 def _flat(
     plan: ExpertsPlan, target: str, sources: list[str], outputs: int, inputs: int
 ) -> WeightRule:
-    """The rule of matrices one below the other, in a tensor a projection."""
+    """Give the rule of a tensor whose matrices lie one below the other, for each projection."""
     if len(sources) == 1:
         shape = (plan.experts * inputs, outputs)
         return WeightRule(f"{target}.weight", tuple(sources), (shape,), True, matrices=plan.experts)
@@ -91,13 +91,15 @@ def _flat(
 
 @lru_cache(maxsize=4)
 def _pairs(experts: int, width: int) -> tuple[int, ...]:
-    """Which row of the files' gates and of what they let through each of ours is."""
+    """Map our rows, gate and up of each expert in turn, to the files' rows: all gates, then all
+    ups."""
     firsts = (first + expert * width for expert in range(experts) for first in (0, experts * width))
     return tuple(first + row for first in firsts for row in range(width))
 
 
 @lru_cache(maxsize=4)
 def _turns(experts: int, outputs: int) -> tuple[int, ...]:
-    """Which row of the files' each of ours is: all of a gate, then all that it lets through."""
+    """Map our rows, all of a gate, then all of its up-projection, to the files' alternating
+    rows."""
     each = (*range(0, outputs, 2), *range(1, outputs, 2))
     return tuple(first * outputs + row for first in range(experts) for row in each)

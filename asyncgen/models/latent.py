@@ -1,7 +1,7 @@
 """Latent attention: queries, keys and values of all heads, made of short rows of each token.
 
 DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1. Keys and values are computed for each head and kept
-as those of any other attention, so that every cache and kernel serves them; the latent rows
+as those of any other attention, so that every cache and kernel serves them. The latent rows
 themselves are not kept.
 """
 
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 
 
 class MakesHeads(Protocol):
-    """What takes the place of a product's kernel."""
+    """Takes the place of a product's kernel."""
 
     @property
     def into(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Makes heads of the stream ``[N, E]`` in ``[N, 3 H D]``, which it gives back."""
+        """Make heads of the stream ``[N, E]`` in ``[N, 3 H D]``, and return that."""
 
 
 class LatentHeads(Prepared):
-    """Makes a block's queries, keys and values.
+    """Makes a layer's queries, keys and values.
 
-    A head of size D has the features that are turned in front of those that are not in each of its
-    halves; behind values that are narrower there are zeros, and what attention gathers of them is
-    zero.
+    Each half of a head of size D has the rotated features in front of the others. Narrow values
+    have zeros behind them, and so have attention's results.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class LatentHeads(Prepared):
             hidden: Width of the stream, E.
             heads: Heads, H, of queries as of keys.
             plan: The sizes.
-            bias: Whether the latent rows have biases.
+            bias: True if the latent rows have biases.
             dtype: Of the parameters.
         """
         super().__init__()
@@ -68,7 +67,7 @@ class LatentHeads(Prepared):
         self.keys_values = Linear(plan.rank, both, dtype=dtype)
 
     def prepare(self) -> None:
-        """Gather what `into` uses; again after weights were replaced or moved."""
+        """Gather what `into` uses; call it again after weights were replaced or moved."""
         self._plan = (
             self.latents.ready().product,
             None if self.query_norm is None else self.query_norm.scaler.into,
@@ -78,7 +77,8 @@ class LatentHeads(Prepared):
         )
 
     def ready(self) -> MakesHeads:
-        """What makes heads of the weights as they are now: our own kernel, or this."""
+        """Return what makes heads of the weights as they are now: our own kernel, or this
+        module."""
         self.prepare()
         ours = native_latent_heads(
             self.latents.ready(),
@@ -92,11 +92,11 @@ class LatentHeads(Prepared):
         return ours or self
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
-        """Queries, keys and values, not turned yet.
+        """Compute queries, keys and values, before rotation.
 
         Args:
             x: The normalised stream, ``[N, E]``.
-            out: Where to, ``[N, 3 H D]``; all of it is written.
+            out: ``[N, 3 H D]``; all of it is written.
 
         Returns:
             ``out``.
@@ -125,10 +125,10 @@ class LatentHeads(Prepared):
 
 
 def latent_rules(config: ModelConfig, index: int, plan: LatentPlan) -> list[WeightRule]:
-    """The rules of a layer's `LatentHeads`.
+    """Give the rules of a layer's `LatentHeads`.
 
     Args:
-        config: The network.
+        config: Description of the network.
         index: Number of the layer.
         plan: Its sizes.
     """
@@ -165,14 +165,15 @@ def latent_rules(config: ModelConfig, index: int, plan: LatentPlan) -> list[Weig
 
 @lru_cache(maxsize=8)
 def _latent_order(ahead: int, turned: int) -> tuple[int, ...]:
-    """Which stored row each of the latent ones is, where neighbours among the last are turned."""
+    """Map our latent rows to the stored ones; the last ones are stored with rotated pairs
+    adjacent."""
     first, second = range(ahead, ahead + turned, 2), range(ahead + 1, ahead + turned, 2)
     return (*range(ahead), *first, *second)
 
 
 @lru_cache(maxsize=8)
 def _query_order(heads: int, turned: int, unturned: int, is_interleaved: bool) -> tuple[int, ...]:
-    """Which stored row each of the queries' is: files have what is turned behind the rest."""
+    """Map our query rows to the stored ones: files have the rotated features behind the rest."""
     size = unturned + turned
     last = tuple(range(unturned, size))
     firsts, seconds = last[: turned // 2], last[turned // 2 :]

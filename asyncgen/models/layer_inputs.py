@@ -1,4 +1,4 @@
-"""What each layer gets of a token beside the stream: a row of a table of its own.
+"""Rows that each layer gets of a token beside the stream, from a table of its own.
 
 Gemma 3n and 4 look every token up a second time, in a table with a short row for each layer, and
 mix these rows with a product of the embedding (Google, "Gemma 3n model overview", on PLE).
@@ -26,9 +26,9 @@ class LayerInputs(Prepared):
 
     Attributes:
         table: ``[rows, L * P]``.
-        rows: How many it has, where these are fewer than ids; else ``None``.
-        projection: Of the embeddings, ``[L * P, E]``.
-        norm: Of each layer's part of that product.
+        rows: Rows of the table, if there are fewer than ids; else ``None``.
+        projection: Product of the embeddings, ``[L * P, E]``.
+        norm: Norm of each layer's part of that product.
     """
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype) -> None:
@@ -36,7 +36,7 @@ class LayerInputs(Prepared):
         super().__init__()
         assert config.stream.layer_inputs is not None
         rows, self.width = config.stream.layer_inputs
-        # Of ids that have a row of their own; the others have the first.
+        # Ids without a row of their own have the first.
         self.rows = rows if rows < config.vocab_size else None
         features = config.num_hidden_layers * self.width
         self.table = Embedding(rows, features, dtype=dtype)
@@ -44,20 +44,20 @@ class LayerInputs(Prepared):
         self.norm = Norm(self.width, config.rms_norm_eps, config.layer_plans[0].norm, dtype=dtype)
 
     def prepare(self) -> None:
-        """Gather what `mix` uses; again after weights were replaced or moved."""
+        """Gather what `mix` uses; call it again after weights were replaced or moved."""
         self._plan = (self.projection.ready().product, self.norm.scaler.into)
 
     def lookup(self, ids: Tensor) -> Tensor:
-        """What the table has of ids ``[N]``, ``[N, L * P]``."""
+        """Look ids ``[N]`` up in the table, ``[N, L * P]``."""
         if self.rows is not None:
             ids = ids.masked_fill(ids >= self.rows, 0)
         return self.table.lookup(ids).mul_(math.sqrt(self.width))
 
     def mix(self, rows: Tensor, stream: Tensor) -> Any:
-        """The inputs of each layer, ``[N, P]`` each.
+        """Compute the inputs of each layer, ``[N, P]`` each.
 
         Args:
-            rows: What `lookup` gave.
+            rows: Result of `lookup`.
             stream: The embeddings, scaled, ``[N, E]``.
         """
         project, normalise = self._ready()
@@ -69,7 +69,7 @@ class LayerInputs(Prepared):
 
 
 def input_rules(config: ModelConfig) -> list[WeightRule]:
-    """The rules of its parameters."""
+    """Give the rules of its parameters."""
     assert config.stream.layer_inputs is not None
     names, (rows, width) = config.names, config.stream.layer_inputs
     features = config.num_hidden_layers * width

@@ -1,10 +1,9 @@
-"""A block of a model whose layers differ in more than their numbers, built from a
-`VariedLayerPlan`.
+"""Decoder layer of a model whose layers differ in shape, built from a `VariedLayerPlan`.
 
-Its heads may be narrower or fewer than those of other layers; the attention gets them as wide and
-as many as the widest have, with zeros behind them and each key head repeated, which changes no
-product. It may read the keys and values of an earlier layer, take in a row of its own, and have
-experts beside its feed-forward.
+Its heads may be narrower or fewer than those of other layers. Attention gets them as wide and as
+many as the widest layer has, with zeros behind them and each key head repeated; no product changes
+by that. The layer may read the keys and values of an earlier layer, take in a row of its own, and
+have experts beside its feed-forward.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ if TYPE_CHECKING:
 
 STREAM_NORMS = ("input_norm", "output_norm", "post_norm", "down_norm")
 EXPERT_NORMS = ("beside_norm", "expert_norm", "experts_norm")
-"""Behind the feed-forward, and before and behind the experts beside it."""
+"""Norms behind the feed-forward, and before and behind the experts beside it."""
 
 
 class VariedSpace:
-    """What such layers share for the tokens of a step.
+    """State that such layers share for the tokens of a step.
 
     Attributes:
-        inputs: The row of each layer, ``[N, P]`` each; ``None`` where there are none.
-        others: The streams beside the one that blocks compute, ``[S - 1, N, E]``.
-        kept: Turned keys, and values, of layers that others read, ``[N, 2K, D]``.
-        turn: What turns heads.
+        inputs: Row of each layer, ``[N, P]`` each; ``None`` if there are none.
+        others: Streams beside the one that layers compute, ``[S - 1, N, E]``.
+        kept: Rotated keys, and values, of layers that others read, ``[N, 2K, D]``.
+        turn: Function that rotates heads.
     """
 
     __slots__ = ("inputs", "kept", "others", "turn")
@@ -58,7 +57,7 @@ class VariedSpace:
 
 
 class VariedLayer(Prepared):
-    """One block."""
+    """One decoder layer of such a model."""
 
     def __init__(
         self, config: ModelConfig, index: int, *, rope: int | None, dtype: torch.dtype
@@ -72,7 +71,7 @@ class VariedLayer(Prepared):
         self.index, self.rope, self.eps = index, rope, config.rms_norm_eps
         self.num_heads, self.kv_heads = config.num_attention_heads, varied.kv_heads
         self.most_kv_heads, self.most_size = config.num_key_value_heads, config.head_dim
-        # Whether others read what this layer makes of its tokens.
+        # True if other layers read this layer's keys and values.
         self.is_read = any(
             config.keys_of(layer) == index for layer in range(index + 1, len(config.layer_plans))
         )
@@ -104,11 +103,11 @@ class VariedLayer(Prepared):
                 setattr(self, name, norm(hidden))
         if varied.has_scalar:
             self.scalar = Exact(1)
-        # From how many deviations above the mean on a gate lets through.
+        # Gates pass from so many deviations above the mean on.
         self.least_gate = NormalDist().inv_cdf(varied.sparsity) if varied.sparsity else None
 
     def prepare(self) -> None:
-        """Gather what `run` uses; again after weights were replaced or moved."""
+        """Gather what `run` uses; call it again after weights were replaced or moved."""
         norms = {
             name: module.scaler.into
             for name, module in self.named_children()
@@ -136,7 +135,7 @@ class VariedLayer(Prepared):
         self._plan = (norms, scale_heads, scale_values, products, scalar)
 
     def compiled(self) -> None:
-        """There is no kernel of our own for all of it."""
+        """Return ``None``: no kernel of ours computes all of it."""
 
     def run(
         self,
@@ -145,7 +144,8 @@ class VariedLayer(Prepared):
         attention: AttentionContext,
         space: VariedSpace,
     ) -> None:
-        """Add this block's output to the stream ``x`` ``[N, E]`` in place, as `DecoderLayer`."""
+        """Add this layer's output to the stream ``x`` ``[N, E]`` in place, as `DecoderLayer`
+        does."""
         norms, _, _, _, scalar = self._ready()
         normed = norms["input_norm"](x, torch.empty_like(x))
         x.add_(self._attended(normed, placed, attention, space))
@@ -162,7 +162,7 @@ class VariedLayer(Prepared):
         attention: AttentionContext,
         space: VariedSpace,
     ) -> Tensor:
-        """What attention makes of the normalised stream, normalised, ``[N, E]``."""
+        """Compute attention of the normalised stream, normalised, ``[N, E]``."""
         norms, _, _, product, _ = self._ready()
         attended = attention.attend(self.index, self._heads(normed, placed, space))
         if self.varied.head_dim < self.most_size:
@@ -171,7 +171,7 @@ class VariedLayer(Prepared):
         return _normed(norms["output_norm"], product["output"](attended))
 
     def _fed(self, x: Tensor) -> Tensor:
-        """What the feed-forward makes of the stream, normalised, ``[N, E]``."""
+        """Compute the feed-forward of the stream, normalised, ``[N, E]``."""
         norms, _, _, product, _ = self._ready()
         normed = norms["post_norm"](x, torch.empty_like(x))
         gate, up = product["gate_up"](normed).split(self.width, dim=-1)
@@ -184,14 +184,14 @@ class VariedLayer(Prepared):
         return _normed(norms["down_norm"], branch)
 
     def _taken(self, x: Tensor, space: VariedSpace) -> Tensor:
-        """What the layer's own row makes of the stream, normalised, ``[N, E]``."""
+        """Mix the layer's own row with the stream, normalised, ``[N, E]``."""
         norms, _, _, product, _ = self._ready()
         assert space.inputs is not None
         taken = self.activate(product["input_gate"](x)).mul(space.inputs[self.index])
         return _normed(norms["taken_norm"], product["input_up"](taken))
 
     def _experts(self, x: Tensor) -> Tensor:
-        """What the experts make of the stream ``[N, E]``; they are chosen by another norm of it."""
+        """Compute the experts of the stream ``[N, E]``; another norm of it chooses them."""
         norms, plan = self._ready()[0], self.plan.experts
         assert plan is not None
         wide = x.float()
@@ -205,7 +205,7 @@ class VariedLayer(Prepared):
     def _heads(
         self, normed: Tensor, placed: Sequence[tuple[Tensor, ...]], space: VariedSpace
     ) -> Tensor:
-        """Heads as the attention wants them, ``[N, H + 2K, D]``."""
+        """Make the heads as the attention takes them, ``[N, H + 2K, D]``."""
         _, scale_heads, scale_values, product, _ = self._ready()
         count, size, queries, varied = (
             self.kv_heads,
@@ -240,22 +240,22 @@ class VariedLayer(Prepared):
 
 
 def _normed(normalise: Callable[[Tensor, Tensor], Tensor], branch: Tensor) -> Tensor:
-    """What a part made, normalised in place."""
+    """Normalise a part's result in place."""
     return normalise(branch, branch)
 
 
 def _qkv_rows(config: ModelConfig, varied: VariedLayerPlan) -> list[int]:
-    """Rows of queries, and of the keys and values that a layer makes itself."""
+    """List the rows of queries, and of the keys and values that a layer makes itself."""
     parts = [config.num_attention_heads] + [varied.kv_heads] * (varied.keys_of is None)
     parts += [varied.kv_heads] * (varied.keys_of is None and not varied.values_are_keys)
     return [count * varied.head_dim for count in parts]
 
 
 def varied_rules(config: ModelConfig, index: int) -> list[WeightRule]:
-    """What the parameters of such a block are made of.
+    """Give the weight rules of such a layer.
 
     Args:
-        config: The network.
+        config: Description of the network.
         index: Number of the layer.
     """
     plan, names, hidden = config.layer_plans[index], config.names, config.hidden_size

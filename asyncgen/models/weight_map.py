@@ -1,7 +1,7 @@
-"""How parameters are made of the tensors that a checkpoint stores.
+"""Rules that make parameters of the tensors that a checkpoint stores.
 
-A table of rules is all that a loader needs; it knows no architecture, and this module knows no
-file format.
+A table of rules is all that a loader needs; it knows no architecture, and this module knows no file
+format.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ class WeightRule:
         target: Dotted name of the parameter in our model.
         sources: Names in the checkpoint.
         shapes: Shape of each source as it is stored.
-        transposed: Whether the sources are stored as ``[in, out]`` and joined as ``[out, in]``.
-        order: Which row of the joined sources each row of the parameter is; ``None``: the same.
-            Where there are as many as elements, elements are meant.
-        matrices: How many matrices lie one below the other in each source; those are transposed.
-        is_cut_anyhow: Whether files may have cut the whole into these sources at other rows.
+        transposed: True if the sources are stored as ``[in, out]`` and joined as ``[out, in]``.
+        order: Row of the joined sources that becomes each row of the parameter; ``None``: the same.
+            If there are as many as elements, elements are meant.
+        matrices: Number of matrices that lie one below the other in each source; those are
+            transposed.
+        is_cut_anyhow: True if files may have cut the whole into these sources at other rows.
     """
 
     target: str
@@ -52,15 +53,15 @@ def module_rules(
     transposed: bool = False,
     order: tuple[int, ...] | None = None,
 ) -> list[WeightRule]:
-    """The rules of a module: its weight, and its bias if it has one.
+    """Give the rules of a module: its weight, and its bias if it has one.
 
     Args:
         target: The module in our model.
         sources: The modules of the checkpoint that are joined in it.
         rows: Outputs of each of them.
         columns: Their inputs; ``None``: the weight is a vector, as that of a norm.
-        bias: Whether they have biases.
-        transposed: Whether their matrices are stored as ``[in, out]``.
+        bias: True if they have biases.
+        transposed: True if their matrices are stored as ``[in, out]``.
         order: See `WeightRule`.
     """
     vectors = tuple((count,) for count in rows)

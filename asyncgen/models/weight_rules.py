@@ -1,7 +1,7 @@
-"""What each parameter of a decoder is made of: the names of a family's files, settled.
+"""Weight rules of a decoder: the sources of each parameter, by the names of a family's files.
 
-Interleaved and partly turned heads become halves here: rows of queries and keys are put in another
-order, the same for both, which changes no product of theirs.
+Heads whose rotated pairs are adjacent, or that rotate in part, become halves here: rows of queries
+and keys are put in another order, the same for both, which changes no product of theirs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
-    """The rules of all parameters, in the order of computation.
+    """Give the rules of all parameters, in the order of computation.
 
     Args:
-        config: The network.
+        config: Description of the network.
         family: Its family.
     """
     names, hidden, norm = config.names, config.hidden_size, config.layer_plans[0].norm
@@ -59,7 +59,7 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
 
 
 def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
-    """Which feature of a head, as files store it, each of ours is; ``None``: the same."""
+    """Map the features of our heads to the stored ones; ``None``: the same order."""
     rope = config.ropes[index] if config.ropes else config.rope
     size = config.head_dim
     if rope.rope_type == "none":
@@ -87,16 +87,16 @@ def qkv_order(
     order: tuple[int, ...] | None,
     values: int | None = None,
 ) -> tuple[int, ...] | None:
-    """Which row of the files' queries, keys and values each of ours is; ``None``: the same.
+    """Map our rows of queries, keys and values to the files' rows; ``None``: the same order.
 
     Args:
         heads: Query heads.
         kv_heads: Key and value heads.
-        size: Of a head.
+        size: Size of a head.
         groups: See `LayerPlan`.
         parts: See `LayerPlan`.
-        order: Of the features of a head of queries or keys.
-        values: Size of a value, where it is another.
+        order: Order of the features of a head of queries or keys.
+        values: Size of a value, if it is another.
     """
     counts = {"q": heads, "k": kv_heads, "v": kv_heads}
     inside = {"q": order, "k": order, "v": None}
@@ -117,8 +117,8 @@ def qkv_order(
 def gated_order(
     heads: int, kv_heads: int, size: int, order: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Which row of the files' queries, each head's with its gate behind it, keys and values each
-    of ours is, whose gates come last; arguments are those of `qkv_order`."""
+    """Map our rows of queries, keys, values and gates to those of files whose gates lie behind
+    each query head; arguments are those of `qkv_order`."""
     inside = order or tuple(range(size))
     keys, values = 2 * heads * size, (2 * heads + kv_heads) * size
     return (
@@ -130,7 +130,7 @@ def gated_order(
 
 
 def _sources(config: ModelConfig, index: int, ours: str) -> list[str]:
-    """What the files call a module of a layer, or the modules that are joined in it."""
+    """List the files' names of a module of a layer, or of the modules that are joined in it."""
     names = config.names_of(index)
     return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
 
@@ -145,7 +145,7 @@ def _product_rules(
     bias: bool,
     order: tuple[int, ...] | None = None,
 ) -> list[WeightRule]:
-    """The rules of a product of a layer, of one or several matrices."""
+    """Give the rules of a product of a layer, of one or several matrices."""
     stored = _sources(config, index, ours)
     rows = rows if len(stored) > 1 else [sum(rows)]
     target, across = f"layers.{index}.{ours}", family.is_transposed
@@ -237,7 +237,7 @@ def _head_norm_rules(
     size: int,
     order: tuple[int, ...] | None,
 ) -> list[WeightRule]:
-    """The rules of the norm of so many heads of a size."""
+    """Give the rules of the norm of so many heads of a size."""
     if head_norm.span == "head":
         return _norm_rules(target, sources, (size,), head_norm.norm, order)
     every = None

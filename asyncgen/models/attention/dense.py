@@ -132,7 +132,8 @@ class DenseAttention:
         return attended.view(self._rows, -1)  # from [B * K, 1, G, D]
 
     def _bind(self, heads: Tensor) -> None:
-        """Make the views of a step's memory once; most models pass the same memory in every layer."""
+        """Make the views of a step's memory once; most models pass the same memory to every
+        layer."""
         rows, length, kv_heads, size = self._rows, self._length, self._kv_heads, self._head_dim
         self._bound = heads
         pair = heads.view(rows, length, -1, size)[:, :, self._heads :]

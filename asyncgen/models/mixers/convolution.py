@@ -1,4 +1,4 @@
-"""The gated short convolution of LFM2: three products of each token, of which two are gates."""
+"""The gated short convolution of LFM2: three products of each token, two of which are gates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class ConvolutionMixer(StateMixer):
-    """That of Liquid AI, "LFM2 Technical Report" (2025), section 2: ``C * conv(B * x)``.
+    """Gated short convolution ``C * conv(B * x)``: Liquid AI, "LFM2 Technical Report" (2025),
+    section 2.
 
     Attributes:
         enter: The first product: B, C and x.
@@ -39,7 +40,7 @@ class ConvolutionMixer(StateMixer):
         self.leave = Linear(plan.convolved, hidden, plan.has_bias, dtype=dtype)
 
     def prepare(self) -> None:
-        """Derive what `run` computes with; again after weights were replaced or moved."""
+        """Derive what `run` computes with; call it again after weights were replaced or moved."""
         if self.window.weight.is_meta:
             return
         bias = self.window_bias

@@ -24,23 +24,26 @@ if TYPE_CHECKING:
 
 
 class DeltaMixer(StateMixer):
-    """That of Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), section 3.4 and figure 1.
+    """Gated delta rule: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), section 3.4,
+    figure 1.
 
-    Where plans say so it is Kimi Delta Attention: Kimi Team, "Kimi Linear: An Expressive, Efficient
-    Attention Architecture" (2025), equation 1 and section 4. A feature of a key has a decay, which
-    like the gates is made of a short row, and gates are sigmoids. Rates up to 2 are those of Grazzi
-    and others, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues" (2024).
+    A plan with a rank is Kimi Delta Attention: Kimi Team, "Kimi Linear: An Expressive, Efficient
+    Attention Architecture" (2025), equation 1 and section 4. Each feature of a key has a decay,
+    which like the gates is made of a short row, and gates are sigmoids. Rates up to 2 are those of
+    Grazzi and others, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"
+    (2024).
 
     Attributes:
-        plan: What it computes.
-        enter: The first product: queries, keys, values, rates, steps of time, and gates; in the
-            place of the last two may be short rows that these are made of.
+        plan: Plan of the mixer.
+        enter: The first product: queries, keys, values, rates, time steps, and gates; the last two
+            may be short rows that they are made of.
         window: Weights of the convolution of the first three, ``[C, 1, W]``.
-        decays: Makes steps of a short row, one for each feature of a key; ``None``: `enter` does.
-        gates: Makes gates of the other one, or ``None``.
+        decays: Makes time steps of a short row, one for each feature of a key; ``None``: `enter`
+            does.
+        gates: Makes gates of the other short row, or ``None``.
         decay: Logarithms of the negative decays, one a head.
-        steps_bias: Added to the steps.
-        norm: Of each head's results.
+        steps_bias: Added to the time steps.
+        norm: Norm of each head's results.
         leave: The last product.
     """
 
@@ -48,7 +51,7 @@ class DeltaMixer(StateMixer):
         """Make the parameters, uninitialised.
 
         Args:
-            plan: What it computes.
+            plan: Plan of the mixer.
             hidden: Width of the stream.
             dtype: Of products.
         """
@@ -66,7 +69,7 @@ class DeltaMixer(StateMixer):
         self.leave = Linear(plan.channels, hidden, dtype=dtype)
 
     def prepare(self) -> None:
-        """Derive what `run` computes with; again after weights were replaced or moved."""
+        """Derive what `run` computes with; call it again after weights were replaced or moved."""
         if self.decay.weight.is_meta:
             return
         exact = (

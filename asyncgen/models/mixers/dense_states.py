@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class DenseStates:
     """The `StateContext` of rows of equal length with a cache.
 
-    One object serves a whole sequence: each forward pass goes on from the cache's states. Of a
-    row, the tokens that the mask does not hide are its text, wherever they stand.
+    One object serves a whole sequence: each forward pass goes on from the cache's states. A row's
+    text is the tokens that the mask does not hide, wherever they stand.
 
     Attributes:
         cache: The cache that goes along.
-        native: See `StateContext`. It goes on in the cache's own tensors where these lie in one
-            piece, else in copies.
+        native: See `StateContext`. It uses the cache's own tensors if these are contiguous, else
+            copies.
         order: See `StateContext`.
     """
 
@@ -41,17 +41,17 @@ class DenseStates:
         *,
         like: Tensor,
     ) -> None:
-        """Continue where a cache ends.
+        """Continue at the end of a cache.
 
         Args:
             config: The model's.
             cache: States so far; go on with every forward pass.
             attention_mask: ``[B, T]``, zero for padding, from position 0 of the cache; positions
-                that it does not reach are tokens. ``None``: no padding.
-            like: Of the model's dtype, on its device.
+                beyond its end are tokens. ``None``: no padding.
+            like: Tensor of the model's dtype, on its device.
 
         Raises:
-            InvalidRequestError: The cache is none for such a model.
+            InvalidRequestError: The cache does not fit such a model.
         """
         self.cache = cache
         self.native: Any | None = None
@@ -67,7 +67,7 @@ class DenseStates:
         self._like = like
 
     def begin(self, rows: int, length: int) -> None:
-        """Get ready for a forward pass of ``rows`` times ``length`` tokens, B and S."""
+        """Prepare a forward pass of ``rows`` times ``length`` tokens, B and S."""
         start = self._layers[0].length
         for layer, plan in zip(self._layers, self._plans, strict=True):
             layer.open(plan, rows, self._like)
@@ -121,13 +121,13 @@ class DenseStates:
         return self.native if is_here else None
 
     def keep(self, layer: int) -> None:
-        """Take note of what our kernels left in a layer's states."""
+        """Store what our kernels left in a layer's states."""
         kept, (window, state) = self._layers[layer], self._held[layer]
         if kept.window is not window or kept.state is not state:
             kept.replace(window, state)
 
     def _show(self) -> None:
-        """Let our kernels see the pass's states and rows, where they compute."""
+        """Pass the states and rows of a pass to our kernels, if they compute."""
         layers = self._layers
         held = self._held
         if not held or any(

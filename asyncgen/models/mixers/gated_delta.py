@@ -1,4 +1,4 @@
-"""The gated delta rule in torch: a state that forgets, and replaces what it has stored of a key.
+"""The gated delta rule in torch: a state that forgets, and replaces the stored value of a key.
 
 It goes through a text token by token, so that no bit depends on how a prompt was cut into chunks,
 on whether a token came alone, or on the rows beside it (see `scan`).
@@ -18,19 +18,19 @@ LEAST: Final = 1e-6
 def gated_delta(
     state: Tensor, queries: Tensor, keys: Tensor, values: Tensor, decay: Tensor, rates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The recurrence ``M = exp(g) M``, ``M = M + b (v - M k) k'``, ``y = M q``.
+    """Compute the recurrence ``M = exp(g) M``, ``M = M + b (v - M k) k'``, ``y = M q``.
 
     Yang, Kautz and Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule" (2024),
     equation 10; with a decay for each feature of a key it is that of Kimi Linear (2025), equation
     1. All arguments are float32; groups of ``H / G`` value heads next to each other share a key.
 
     Args:
-        state: M before the first token, ``[R, H, V, K]``; left as it is.
+        state: M before the first token, ``[R, H, V, K]``; not changed.
         queries: q, normalised and scaled, ``[R, S, G, K]``.
         keys: k, normalised, ``[R, S, G, K]``.
         values: v, ``[R, S, H, V]``.
-        decay: g, not above 0: ``[R, S, H, 1]``, or ``[R, S, H, K]`` where features differ.
-        rates: b, ``[R, S, H]``: how much of what is stored of a key becomes the value.
+        decay: g, not above 0: ``[R, S, H, 1]``, or ``[R, S, H, K]`` if features differ.
+        rates: b, ``[R, S, H]``: part of a key's stored value that the new value replaces.
 
     Returns:
         y ``[R, S, H, V]``, and M behind the last token.
@@ -54,5 +54,5 @@ def gated_delta(
 
 
 def of_length_one(rows: Tensor) -> Tensor:
-    """Vectors ``[..., K]`` divided by their lengths, float32."""
+    """Divide vectors ``[..., K]`` by their lengths, float32."""
     return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True).add_(LEAST))

@@ -26,21 +26,22 @@ _SHARPNESS: Final = 8.0
 
 
 class GriffinMixer(StateMixer):
-    """That of De and others, "Griffin" (2024), section 2.4: ``h = a h + sqrt(1 - a²) (i x)``.
+    """Gated recurrence ``h = a h + sqrt(1 - a²) (i x)``: De and others, "Griffin" (2024), section
+    2.4.
 
-    Its gates i and r are sigmoids of products within blocks of channels, and
-    ``a = exp(-c softplus(decay) r)`` (equations 1 to 4); a text's first token has no root.
+    Its gates i and r are sigmoids of products within blocks of channels, and ``a = exp(-c
+    softplus(decay) r)`` (equations 1 to 4); a text's first token has no root.
 
     Attributes:
-        plan: What it computes.
+        plan: Plan of the mixer.
         enter: The first product: channels, and gates of what is read.
         window: Weights of the convolution, ``[D, 1, W]``.
         window_bias: Its bias, ``[D]``.
-        input_gate: What makes i of channels, by block, ``[H, D / H, D / H]`` as ``[in, out]``.
+        input_gate: Makes i of channels, by block, ``[H, D / H, D / H]`` as ``[in, out]``.
         input_bias: Added to that, ``[H, D / H]``.
-        decay_gate: What makes r.
+        decay_gate: Makes r.
         decay_bias: Added to that.
-        decay: How fast each channel forgets, before ``softplus``, ``[D]``.
+        decay: Speed at which each channel forgets, before ``softplus``, ``[D]``.
         leave: The last product.
     """
 
@@ -60,7 +61,7 @@ class GriffinMixer(StateMixer):
         self.leave = Linear(width, hidden, True, dtype=dtype)
 
     def prepare(self) -> None:
-        """Derive what `run` computes with; again after weights were replaced or moved."""
+        """Derive what `run` computes with; call it again after weights were replaced or moved."""
         if self.decay.weight.is_meta:
             return
         gates = self.input_gate, self.input_bias, self.decay_gate, self.decay_bias
@@ -112,7 +113,7 @@ class GriffinMixer(StateMixer):
 
 
 def griffin_rules(target: str, stored: str, hidden: int, plan: GriffinPlan) -> list[WeightRule]:
-    """The rules of the mixer's parameters; arguments are those of `lightning_rules`."""
+    """Give the rules of the mixer's parameters; arguments are those of `lightning_rules`."""
     width, heads, size = plan.convolved, plan.heads, plan.size
     sources = [f"{stored}.linear_x", f"{stored}.linear_y"]
     rules = module_rules(f"{target}.enter", sources, [width, width], hidden, bias=True)

@@ -1,4 +1,4 @@
-"""Contexts of models of which some layers attend and others keep states: one of each, together."""
+"""Contexts of models whose layers partly attend and partly keep states: one of each, together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Hybrid:
-    """Keys and values beside states.
+    """Attention and states in one context.
 
     Attributes:
         attend: See `AttentionContext`.
@@ -31,8 +31,8 @@ class Hybrid:
         """Join both.
 
         Args:
-            attention: What layers that attend ask.
-            states: What the others ask; also begins passes.
+            attention: Context of layers that attend.
+            states: Context of the others; also begins passes.
         """
         self._attention, self._states = attention, states
         # The methods themselves: a step calls them once a layer.
@@ -49,7 +49,7 @@ class Hybrid:
 
     @property
     def compiled(self) -> tuple[Any, Any] | None:
-        """See `AttentionContext`: pages and states, where our kernels compute with both."""
+        """See `AttentionContext`: pages and states, if our kernels compute with both."""
         pages, states = self._attention.compiled, self._states.compiled
         return None if pages is None or states is None else (pages, states)
 
@@ -71,10 +71,10 @@ class Hybrid:
 
 
 class PackedHybrid(Hybrid):
-    """That of packed rows.
+    """Context of packed rows.
 
     Attributes:
-        storage: Where keys and values are.
+        storage: Keys and values.
     """
 
     def __init__(self, attention: Any, states: PackedStates) -> None:
@@ -84,6 +84,6 @@ class PackedHybrid(Hybrid):
         self._packed = attention, states
 
     def lay_out(self, rows: Sequence[Any]) -> None:
-        """Get ready for a forward pass of some rows, see both."""
+        """Prepare a forward pass of some rows, see both."""
         for each in self._packed:
             each.lay_out(rows)

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 class LightningMixer(StateMixer):
     """Attention without a softmax, whose keys fade: ``S = exp(-slope) S + v k'``, ``y = S q``.
 
-    Qin and others, "Lightning Attention-2" (2024), section 3.2, equation 5, as it is computed from
-    token to token; with the norm and the gate of the same authors' "TransNormerLLM" (2023), section
-    3.3. The blocks of the former are another order of the same sums; in ours no sum depends on how
-    a text was cut.
+    Qin and others, "Lightning Attention-2" (2024), section 3.2, equation 5, computed token by
+    token; with the norm and the gate of the same authors' "TransNormerLLM" (2023), section 3.3. The
+    blocks of the paper are another order of the same sums; here no sum depends on how a text was
+    cut.
 
     Attributes:
-        plan: What it computes.
+        plan: Plan of the mixer.
         enter: The first product: queries, keys and values of all heads, and gates.
-        norm: Of what all heads of a token read.
+        norm: Norm of the results of all heads of a token.
         leave: The last product.
     """
 
@@ -46,7 +46,7 @@ class LightningMixer(StateMixer):
         self.leave = Linear(plan.channels, hidden, dtype=dtype)
 
     def prepare(self) -> None:
-        """Derive what `run` computes with; again after weights were replaced or moved."""
+        """Derive what `run` computes with; call it again after weights were replaced or moved."""
         weight = self.norm.scale()
         assert weight is not None
         if weight.is_meta:
@@ -91,13 +91,13 @@ class LightningMixer(StateMixer):
 
 
 def lightning_rules(target: str, stored: str, hidden: int, plan: LightningPlan) -> list[WeightRule]:
-    """The rules of the mixer's parameters: files have queries, keys and values by head.
+    """Give the rules of the mixer's parameters: files have queries, keys and values by head.
 
     Args:
         target: The mixer in our model.
         stored: The mixer in the files.
         hidden: Width of the stream.
-        plan: What it computes.
+        plan: Plan of the mixer.
     """
     wide, size = plan.channels, plan.size
     order = (

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class MambaMixer(StateMixer):
-    """What both have: products around a convolution and a recurrence.
+    """Base of both mixers: products around a convolution and a recurrence.
 
     Attributes:
-        plan: What it computes.
+        plan: Plan of the mixer.
         enter: The first product.
         window: Weights of the convolution, ``[C, 1, W]``.
         window_bias: Its bias, ``[C]``, or ``None``.
         decay: Logarithms of the negative decays.
-        skip: Factors on what goes past the state, one a head.
+        skip: Factors on the inputs that bypass the state, one a head.
         leave: The last product.
     """
 
@@ -38,7 +38,7 @@ class MambaMixer(StateMixer):
         """Make the parameters, uninitialised.
 
         Args:
-            plan: What it computes.
+            plan: Plan of the mixer.
             hidden: Width of the stream.
             enters: Features that the first product gives.
             dtype: Of products.
@@ -53,7 +53,7 @@ class MambaMixer(StateMixer):
         self.leave = Linear(plan.channels, hidden, plan.has_leave_bias, dtype=dtype)
 
     def prepare(self) -> None:
-        """Derive what `run` computes with; again after weights were replaced or moved."""
+        """Derive what `run` computes with; call it again after weights were replaced or moved."""
         if self.decay.weight.is_meta:
             return
         bias = self.window_bias
@@ -78,7 +78,7 @@ class MambaMixer(StateMixer):
     def _scan(
         self, state: Tensor, steps: Tensor, inputs: Tensor, enter: Tensor, leave: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Results ``[R, S, D]`` of channels ``[R, S, D]``, and the new state."""
+        """Compute results ``[R, S, D]`` of channels ``[R, S, D]``, and the new state."""
         _, _, decay, skip, _ = self._ready()
         plan, (heads, size, _) = self.plan, self.plan.shape
         rows, length, _ = inputs.shape
@@ -89,11 +89,11 @@ class MambaMixer(StateMixer):
 
 
 class SelectiveMixer(MambaMixer):
-    """That of Mamba: Gu and Dao (2023), section 3.4 and figure 3.
+    """Mixer of Mamba: Gu and Dao (2023), section 3.4 and figure 3.
 
-    Falcon Mamba normalises what makes steps, B and C; Zuo et al., "Falcon Mamba: The First
-    Competitive Attention-free 7B Language Model" (2024), section 3. In Jamba (Lieber et al., 2024)
-    these norms have weights.
+    Falcon Mamba normalises the inputs of the time steps, B and C; Zuo et al., "Falcon Mamba: The
+    First Competitive Attention-free 7B Language Model" (2024), section 3. In Jamba (Lieber et al.,
+    2024) these norms have weights.
     """
 
     def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
@@ -169,7 +169,7 @@ class SelectiveMixer(MambaMixer):
 
 
 class DualMixer(MambaMixer):
-    """That of Mamba 2: Dao and Gu (2024), section 7.1 and figure 6."""
+    """Mixer of Mamba 2: Dao and Gu (2024), section 7.1 and figure 6."""
 
     def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
         """See `MambaMixer`."""
@@ -209,7 +209,7 @@ class DualMixer(MambaMixer):
         return mixed if plan.leave_scale == 1 else mixed.mul_(plan.leave_scale)
 
     def _normalised(self, rows: Tensor) -> Tensor:
-        """Rows ``[N, D]`` normalised by group, in the model's dtype."""
+        """Normalise rows ``[N, D]`` by group, in the model's dtype."""
         rows = rows.to(self.dtype)
         if self.norm is None:
             return rows
@@ -279,6 +279,6 @@ def _decay_shape(plan: StatePlan) -> tuple[int, ...]:
 
 
 def _normalised(rows: Tensor, eps: float) -> Tensor:
-    """Rows by their root mean square, without weights, in float32 and rounded once."""
+    """Normalise rows by their root mean square, without weights, in float32 and rounded once."""
     wide = rows.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(rows.dtype)

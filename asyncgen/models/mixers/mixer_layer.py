@@ -1,6 +1,7 @@
-"""A block with a mixer: in the place of attention or beside it, with a feed-forward or without.
+"""Decoder layer with a mixer, in the place of attention or beside it, with or without a
+feed-forward.
 
-So is one that has a feed-forward alone, or attention alone.
+It also serves layers that have a feed-forward alone, or attention alone.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class MixerLayer(DecoderLayer):
-    """One block, whose parts its plan lists.
+    """One decoder layer, whose parts its plan lists.
 
     Attributes:
-        mixer: What mixes tokens with a state; ``None``: nothing does.
-        place: Which of the layers with states it is.
+        mixer: Mixes tokens with a state; ``None``: nothing does.
+        place: Number of the layer among those with states.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class MixerLayer(DecoderLayer):
         self.place = -1 if plan is None else config.mixing.index(index)
 
     def prepare(self) -> None:
-        """Gather what `run` uses; again after weights were replaced or moved."""
+        """Gather what `run` uses; call it again after weights were replaced or moved."""
         if self.mixer is not None:
             self.mixer.prepare()
         self._stays = self._make_stays()
@@ -71,7 +72,7 @@ class MixerLayer(DecoderLayer):
     def run(
         self, x: Tensor, placed: Sequence[tuple[Tensor, ...]], attention: Any, space: Workspace
     ) -> None:
-        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
+        """Add this layer's output to the stream ``x`` ``[N, E]`` in place.
 
         Args:
             x: The residual stream.
@@ -95,7 +96,7 @@ class MixerLayer(DecoderLayer):
             feed_forward(x, normed, space)
 
     def _make_stays(self) -> tuple[Any, Any] | None:
-        """Norms with the factors on them whose rows take the stream's place."""
+        """Make the norms, with their factors, whose results replace the stream."""
         if self.plan.stays is None:
             return None
         made = []
@@ -108,7 +109,7 @@ class MixerLayer(DecoderLayer):
         return made[0], made[1]
 
     def _mix(self, x: Tensor, normed: Tensor, states: Any) -> None:
-        """Add what the mixer gives to the stream."""
+        """Add the mixer's result to the stream."""
         assert self.mixer is not None
         scale, compiled = self.plan.residual_scale, self.mixer.compiled
         if compiled is None or states.native is None:
@@ -123,7 +124,7 @@ class MixerLayer(DecoderLayer):
 
 
 def make_mixer(plan: MixerPlan, hidden: int, dtype: torch.dtype) -> Mixer:
-    """The mixer of a plan, over a stream of a width, with products of a dtype."""
+    """Make the mixer of a plan, over a stream of a width, with products of a dtype."""
     if isinstance(plan, StatePlan):
         kind = SelectiveMixer if plan.kind == "selective" else DualMixer
         return kind(plan, hidden, dtype)

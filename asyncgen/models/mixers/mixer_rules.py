@@ -1,4 +1,4 @@
-"""What the parameters of a block with a mixer are made of."""
+"""Weight rules of mixers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[WeightRule]:
-    """The rules of a block's mixer.
+    """Give the rules of a layer's mixer.
 
     Args:
-        config: The network.
-        index: Which layer it is.
+        config: Description of the network.
+        index: Number of the layer.
         plan: Its mixer.
     """
     target = f"layers.{index}.mixer"
@@ -37,7 +37,7 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
 
 
 def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
-    """Those of the gated delta rule."""
+    """Give the rules of the gated delta rule."""
     heads, width = plan.heads, plan.convolved
     if plan.storing == "apart":
         return _delta_rules_apart(target, stored, hidden, plan)
@@ -63,7 +63,7 @@ def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list
 
 
 def _delta_rules_apart(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
-    """The same where files have a matrix of each part."""
+    """Give the same rules for files that have a matrix of each part."""
     width, heads = plan.key_heads * plan.keys, plan.heads
     sides = {"q": width, "k": width, "v": plan.channels}
 
@@ -92,8 +92,8 @@ def _delta_rules_apart(target: str, stored: str, hidden: int, plan: DeltaPlan) -
 
 @lru_cache(maxsize=4)
 def joined_order(plan: DeltaPlan) -> tuple[int, ...]:
-    """Which row of the files' two matrices, which go by head of keys, each of ours is: queries,
-    keys, values, rates, steps and gates of all heads."""
+    """Map our rows (queries, keys, values, rates, steps, gates of all heads) to the rows of the
+    files' two matrices, which go by head of keys."""
     each, keys, heads = plan.heads // plan.key_heads, plan.keys, range(plan.key_heads)
     values = each * plan.values
     share, behind = 2 * keys + 2 * values, plan.key_heads * (2 * keys + 2 * values)
@@ -114,7 +114,7 @@ def joined_order(plan: DeltaPlan) -> tuple[int, ...]:
 def _convolution_rules(
     target: str, stored: str, hidden: int, plan: ConvolutionPlan
 ) -> list[WeightRule]:
-    """Those of a gated short convolution."""
+    """Give the rules of a gated short convolution."""
     width, bias = plan.convolved, plan.has_bias
     sources = [f"{stored}.in_proj"]
     rules = module_rules(f"{target}.enter", sources, [3 * width], hidden, bias=bias)
@@ -126,7 +126,7 @@ def _convolution_rules(
 
 
 def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list[WeightRule]:
-    """Those of Mamba and Mamba 2."""
+    """Give the rules of Mamba and Mamba 2."""
     rank, size, bias = plan.rank, plan.size, plan.has_bias
 
     def exact(ours: str, theirs: str, *shape: int) -> WeightRule:

@@ -1,6 +1,6 @@
-"""Mixers by our own kernels: one call from the normalised stream to what a mixer adds to it.
+"""Mixers by our own kernels: one call from the normalised stream to the mixer's result.
 
-A call goes on from the states where they lie, and leaves them in their places: nothing is copied
+A call goes on from the states in their places and leaves the new ones there: nothing is copied
 together, and prompts in chunks and single tokens are one step. See ``asyncgen/native/src/scans.h``.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def compile_mixer(kind: str, *parts: Any, **options: Any) -> Any | None:
-    """One call for a mixer, if every part of it is a kernel of ours.
+    """Join the parts of a mixer in one call, if every part is a kernel of ours.
 
     Args:
         kind: The kernel's name in ``_kernels.pyi``.
-        parts: Kernels of products, norms, tensors in float32; ``None`` for what is not there.
+        parts: Kernels of products, norms, tensors in float32; ``None`` for missing parts.
         options: Those of the kernel; norms among them.
     """
     if native.kernels is None:
@@ -39,13 +39,13 @@ def compile_mixer(kind: str, *parts: Any, **options: Any) -> Any | None:
 def native_states(
     layers: Sequence[tuple[Tensor, Tensor] | None], dtype: torch.dtype, device: torch.device
 ) -> Any | None:
-    """The states of all layers as our kernels see them, if they compute on this device.
+    """Wrap the states of all layers for our kernels, if they compute on this device.
 
     Args:
         layers: Windows ``[places, W, C]`` and states ``[places, H, P, N]`` of each layer, which
-            stay where they are; ``None`` for a layer without.
+            stay in place; ``None`` for a layer without.
         dtype: Of the windows.
-        device: Where all of it lies.
+        device: Device of all of it.
     """
     if native.kernels is None or device.type != "cpu" or not native.supports(dtype):
         return None
@@ -53,14 +53,14 @@ def native_states(
 
 
 def add_mixed(compiled: Any, stream: Tensor, x: Tensor, states: Any, layer: int) -> None:
-    """Add what a compiled mixer makes of rows to the stream ``[N, E]`` in place.
+    """Add a compiled mixer's result for some rows to the stream ``[N, E]`` in place.
 
     Args:
         compiled: See `compile_mixer`.
         stream: The residual stream.
         x: Normalised rows of it, ``[N, E]``.
         states: See `StateContext`; it has `native`.
-        layer: Which layer it is.
+        layer: Number of the layer.
     """
     order = states.order
     if order is None:
@@ -76,7 +76,7 @@ _missing = object()
 
 
 def _compiled(part: Any) -> Any:
-    """What a kernel takes of a part; `_missing` where that is not ours."""
+    """Return the argument that a kernel takes for a part; `_missing` if the part is not ours."""
     if isinstance(part, NativeKernel | NativeScaler):
         return part.compiled
     is_foreign = hasattr(part, "product") or hasattr(part, "into")

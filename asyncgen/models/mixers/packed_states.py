@@ -1,4 +1,4 @@
-"""States of the rows of a packed step, each in its slot. It knows slots, not requests."""
+"""States of the rows of a packed step, each in its slot. This module knows slots, not requests."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class PackedStates:
     """The `StateContext` of packed rows.
 
     For every forward pass: `lay_out` with the rows, then ``DecoderLM.decode_packed``. A text begins
-    at position 0; from there on a row goes on from a slot whose state is behind as many tokens.
-    Several rows may go on from one slot, and none writes to it.
+    at position 0; a later row goes on from a slot whose state is behind as many tokens. Several
+    rows may go on from one slot, and none writes to it.
 
     Attributes:
-        storage: Where the states are.
+        storage: Storage of the states.
         native: See `StateContext`.
         order: See `StateContext`.
     """
@@ -75,7 +75,7 @@ class PackedStates:
         return self.native
 
     def lay_out(self, rows: Sequence[SlottedRow]) -> None:
-        """Get ready for a forward pass of some rows, at least one.
+        """Prepare a forward pass of some rows, at least one.
 
         Raises:
             RuntimeError: A row's slot has no state of a text that ends before its first token.
@@ -131,10 +131,10 @@ class PackedStates:
         self.storage.states[layer].index_copy_(0, targets, state)
 
     def keep(self, layer: int) -> None:
-        """See `StateContext`; they are where they belong."""
+        """See `StateContext`; they are in their places already."""
 
     def _source(self, row: SlottedRow) -> int:
-        """The slot that a row goes on from."""
+        """Return the slot that a row goes on from."""
         if row.start == 0:
             return self.storage.num_slots
         if row.source < 0 or self._behind[row.source] != row.start:

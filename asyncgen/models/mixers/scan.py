@@ -1,10 +1,10 @@
 """The recurrence of state-space models and the short convolution before it, in torch.
 
-Both go through a text token by token, or with sums whose order is that of the text, so that no bit
-depends on how a prompt was cut into chunks, on whether a token came alone, or on the rows beside
-it. Products and sums are operators of their own, each of which rounds once, and activations are
-made of exponentials: of operators that join more, torch computes the last elements of a tensor by
-other instructions than those before.
+Both go through a text token by token, or with sums in the order of the text, so that no bit depends
+on how a prompt was cut into chunks, on whether a token came alone, or on the rows beside it.
+Products and sums are separate operators, each of which rounds once, and activations are made of
+exponentials: torch computes the last elements of a tensor by other instructions in operators that
+join more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LINEAR = 20.0
 def convolve(
     inputs: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """A causal convolution of each channel by itself.
+    """Convolve each channel by itself, causally.
 
     Args:
         inputs: ``[R, S, C]``, of any floating dtype.
@@ -42,16 +42,16 @@ def convolve(
 def scan(
     state: Tensor, steps: Tensor, decay: Tensor, inputs: Tensor, enter: Tensor, leave: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The recurrence ``h = exp(dt A) h + dt x B``, ``y = C h``.
+    """Compute the recurrence ``h = exp(dt A) h + dt x B``, ``y = C h``.
 
     Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces" (2023), equation
     2 with the discretisation of section 3.6; Dao and Gu, "Transformers are SSMs" (2024), equation
     2. All arguments are float32.
 
     Args:
-        state: h before the first token, ``[R, H, P, N]``; left as it is.
+        state: h before the first token, ``[R, H, P, N]``; not changed.
         steps: dt, ``[R, S, H]``.
-        decay: A, negative: ``[H, N]``, or ``[H, 1]`` where a head has one.
+        decay: A, negative: ``[H, N]``, or ``[H, 1]`` if a head has one.
         inputs: x, ``[R, S, H, P]``.
         enter: B, ``[R, S, G, N]``, for G groups of heads.
         leave: C, ``[R, S, G, N]``.
@@ -76,10 +76,10 @@ def scan(
 
 
 def silu(x: Tensor) -> Tensor:
-    """``x / (1 + exp(-x))`` of each element, as a new tensor."""
+    """Compute ``x / (1 + exp(-x))`` of each element, as a new tensor."""
     return x / torch.neg(x).exp_().add_(1)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """``log(1 + exp(x))`` of each element, which is x itself from 20 on, as a new tensor."""
+    """Compute ``log(1 + exp(x))`` of each element, and x itself above 20, as a new tensor."""
     return torch.where(x > _LINEAR, x, torch.exp(x).log1p_())

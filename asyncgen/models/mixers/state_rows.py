@@ -1,7 +1,7 @@
-"""Whose token is whose: the rows of a forward pass, as a layer with states goes through them.
+"""The rows of a forward pass as layers with states compute them.
 
-A row is the tokens of one text that are computed now. Rows of as many tokens are computed
-together, and no other ones: padding never meets a state.
+A row is the tokens of one text that are computed now. Rows with the same number of tokens are
+computed together: padding never meets a state.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a pass that have as many tokens.
+    """Rows of a pass with the same number of tokens.
 
     Attributes:
-        count: How many rows, R.
+        count: Number of rows, R.
         length: Tokens of each, S.
-        numbers: Which rows of the pass they are, int64 ``[R]``; ``None``: all of them, in order.
-        tokens: Which of the pass's N tokens are theirs, row after row, int64 ``[R * S]``;
+        numbers: Numbers of the rows in the pass, int64 ``[R]``; ``None``: all of them, in order.
+        tokens: Numbers of their tokens among the pass's N, row after row, int64 ``[R * S]``;
             ``None``: all of them, in order.
     """
 
@@ -40,13 +40,13 @@ class Rows:
 
 
 class StateContext(Protocol):
-    """Has the states of a pass's rows, and is told what becomes of them.
+    """Gives the states of a pass's rows, and stores the new ones.
 
     Attributes:
         compiled: See `AttentionContext`; ``None``.
-        rows: Those of the pass, by number of tokens; rows without any are in none.
+        rows: Rows of the pass, by number of tokens; rows without any are in none.
         native: States and rows as our own kernels see them; ``None``: torch computes.
-        order: The pass's tokens that are any row's, row after row, int64, for those kernels;
+        order: For those kernels the pass's tokens that belong to a row, row after row, int64;
             ``None``: all of them, in order.
     """
 
@@ -58,30 +58,30 @@ class StateContext(Protocol):
     def rows(self) -> Sequence[Rows]: ...
 
     def read(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """What a layer kept of some rows.
+        """Read what a layer kept of some rows.
 
         Returns:
-            The last inputs of its convolution, ``[R, W, C]`` in the model's dtype, and its
-            state, ``[R, H, P, N]`` float32. Not to be written to.
+            The last inputs of its convolution, ``[R, W, C]`` in the model's dtype, and its state,
+            ``[R, H, P, N]`` float32. Do not write to them.
         """
 
     def write(self, layer: int, rows: Rows, window: Tensor, state: Tensor) -> None:
-        """Keep both, as they are behind the last tokens of these rows."""
+        """Store both, as they are behind the last tokens of these rows."""
 
     def keep(self, layer: int) -> None:
-        """Take note of what our kernels left in a layer's states."""
+        """Store what our kernels left in a layer's states."""
 
 
 def sort_rows(
     counts: Sequence[int], places: Sequence[Sequence[int]] | None, device: torch.device
 ) -> list[Rows]:
-    """Put rows of as many tokens together.
+    """Group rows by their number of tokens.
 
     Args:
         counts: Tokens of each row; there may be none.
         places: For each row the numbers of its tokens among those of the pass; ``None``: one row
             lies behind the other.
-        device: Where the model computes.
+        device: Device of the model.
     """
     if places is None and len(set(counts)) == 1:
         return [Rows(len(counts), counts[0], None, None)]
@@ -116,15 +116,15 @@ def through_rows(
     """Send the tokens of a pass through a layer's states.
 
     Args:
-        states: Has them.
-        layer: The layer.
-        inputs: Of all tokens, ``[N, I]``.
+        states: Gives and stores them.
+        layer: Number of the layer.
+        inputs: Inputs of all tokens, ``[N, I]``.
         width: Features of a result.
-        advance: Takes inputs ``[R, S, I]``, a window and a state as `StateContext.read` gives
-            them, and returns results ``[R, S, width]`` and the new window and state.
+        advance: Takes inputs ``[R, S, I]``, a window and a state as `StateContext.read` gives them,
+            and returns results ``[R, S, width]`` and the new window and state.
 
     Returns:
-        Results ``[N, width]`` float32; zero for tokens that are no row's.
+        Results ``[N, width]`` float32; zero for tokens that belong to no row.
     """
     found: Tensor | None = None
     for rows in states.rows:

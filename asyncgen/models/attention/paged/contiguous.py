@@ -193,7 +193,8 @@ class ContiguousRows:
         return part.view(*part.shape[:3], end - first, self._size, -1)
 
     def _see(self) -> None:
-        """Point at the places of the newest tokens, and at the keys that they see, in every layer."""
+        """Point at the places of the newest tokens, and at the keys that they see, in all
+        layers."""
         end = self._column + 1
         first = 0 if self._window is None else max(end - self._window, 0)
         self._newest = self._copy.select(4, self._column).unbind(0)  # [2, R, K, D] each

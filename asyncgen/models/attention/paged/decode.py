@@ -333,7 +333,8 @@ class _PrivatePages:
         self._take_results(results)
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Read keys and values ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
+        """Read keys and values ``[pages * K, page_size, D]``: views, or copies if pages are
+        scattered."""
         storage = self._storage
         if self._scattered is None:
             return storage.read_matrices(layer, self._first, self._count)

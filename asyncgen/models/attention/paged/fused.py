@@ -49,7 +49,7 @@ class FusedKernel:
     sums_request: Any | None = None
 
     def serves(self, options: AttentionOptions) -> bool:
-        """Return whether it computes layers with these options; sinks are applied to its results."""
+        """Return whether it computes layers with these options; sinks are applied to its result."""
         if options.has_sinks and self.sums_request is None:
             return False
         return replace(options, has_sinks=False).is_fusable

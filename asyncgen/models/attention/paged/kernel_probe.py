@@ -284,7 +284,7 @@ def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
 
 
 def _one_layer(config: ModelConfig, options: AttentionOptions) -> ModelConfig:
-    """Give the configuration of one layer, with the usual scale and a window within the long texts."""
+    """Configure one layer, with the usual scale and a window within the long texts."""
     window = None if options.window is None else min(options.window, LONGEST_WINDOW)
     return replace(
         config, num_hidden_layers=1, attention=(replace(options.kind, window=window),), ropes=None

@@ -128,7 +128,7 @@ def _matrices(storage: PagedStorage, layer: int) -> tuple[Tensor, ...]:
 def _layer(
     kept: tuple[Tensor, ...], options: AttentionOptions, size: int, group: int
 ) -> tuple[Any, ...]:
-    """Describe a layer to the kernel: its pages (`_matrices`), its options, and its group's number."""
+    """Describe a layer to the kernel: pages (`_matrices`), options, and the group's number."""
     scale = 1 / math.sqrt(size) if options.scale is None else options.scale
     window, cap = options.window or 0, options.cap or 0.0
     has_sinks = options.has_sinks

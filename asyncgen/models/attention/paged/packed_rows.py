@@ -267,7 +267,7 @@ def _share(
 def _private_batches(
     owners: dict[int, int], num_pages: int | None
 ) -> tuple[list[PageBatch], list[tuple[int, int]]]:
-    """Make batches of pages side by side, and list the pages that are in none, with their readers."""
+    """Make batches of pages side by side, and list the other pages with their readers."""
     used = sorted(owners)
     runs: list[list[int]] = []
     previous = -WIDEST_HOLE - 2

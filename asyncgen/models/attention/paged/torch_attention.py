@@ -194,9 +194,7 @@ class TorchAttention:
         """Return whether the rows' keys are copied together; each kind would make its copy."""
         if len(self._kinds) > 1 or any(row.count > 1 for row in rows):
             return False
-        if (
-            self.storage.scales is not None
-        ):  # a copy would be unpacked
+        if self.storage.scales is not None:  # a copy would be unpacked
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False
@@ -209,7 +207,8 @@ class TorchAttention:
         return sum(row.start + 1 for row in rows) > FEW_SHORT_TOKENS
 
     def _place_keys(self, rows: list[PlacedRow]) -> Tensor:
-        """Find the places of each token's keys and values: rows of ``[2 * P * K * page_size, D]``."""
+        """Find the places of each token's keys and values: rows of ``[2 * P * K * page_size,
+        D]``, int64."""
         storage = self.storage
         size, kv_heads, device = storage.page_size, storage.num_kv_heads, storage.device
         cells = torch.tensor(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
