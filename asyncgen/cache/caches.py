@@ -1,7 +1,7 @@
 """The documented caches: a list of layers with the operations that generation needs.
 
-What a layer does with its keys and values is in `asyncgen.cache.layers`; a cache only addresses
-them. The classes are named and called as in the reference documents.
+A layer stores keys and values (`asyncgen.cache.layers`); a cache only addresses them. The classes
+are named and called as in the reference documents.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ class Cache:
         return self.ensure_layers(layer_idx + 1)[layer_idx].update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions that are in the cache."""
+        """Return the number of positions in the cache."""
         return self.layers[layer_idx].length if layer_idx < len(self.layers) else 0
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
-        """Positions that the cache can hold, or ``None`` where it grows."""
+        """Return the positions that the cache can hold, or ``None`` if it grows."""
         return None
 
     def get_max_length(self, layer_idx: int = 0) -> int | None:
-        """The older name of `get_max_cache_shape`."""
+        """Return the same as `get_max_cache_shape`, by its older name."""
         return self.get_max_cache_shape(layer_idx)
 
     def reserve(self, length: int) -> None:
-        """Let ``length`` positions fit without another allocation.
+        """Allocate room for ``length`` positions at once.
 
         Raises:
             InvalidRequestError: The cache cannot grow that far.
@@ -104,7 +104,7 @@ class Cache:
 
         Args:
             rows: As many as there are.
-            first: Earlier positions are alike in every two rows of which one replaces the other.
+            first: Before this position a row and its replacement are equal.
         """
         for layer in self.layers:
             layer.exchange(rows, first)
@@ -123,8 +123,9 @@ class Cache:
         """Keep some of the rows.
 
         Args:
-            indices: Which, in the order wanted, ``[B']``; or a truth value for each row, ``[B]``.
-                A tensor, an array, a list or a tuple; a negative index counts from the last row.
+            indices: Rows to keep, in the order wanted, ``[B']``; or a truth value for each row,
+                ``[B]``. A tensor, an array, a list or a tuple; a negative index counts from the
+                last row.
 
         Raises:
             InvalidRequestError: It is none of these, or there is no such row.
@@ -139,15 +140,15 @@ class Cache:
             layer.reset()
 
     def to_legacy_cache(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The keys and values of each layer, as older code passes them around."""
+        """Return the keys and values of each layer, as older code passes them around."""
         return tuple(self)
 
     def __len__(self) -> int:
-        """Number of layers."""
+        """Return the number of layers."""
         return len(self.layers)
 
     def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer, ``[B, K, T, D]`` each.
+        """Return keys and values of a layer, ``[B, K, T, D]`` each.
 
         Raises:
             IndexError: There is no such layer, or nothing was written to it yet.
@@ -158,13 +159,13 @@ class Cache:
         return keys, values
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Keys and values of each layer that was written to."""
+        """Yield keys and values of each layer that was written to."""
         for index, layer in enumerate(self.layers):
             if layer.is_initialized:
                 yield self[index]
 
     def __repr__(self) -> str:
-        """Name, layers and positions."""
+        """Show name, layers and positions."""
         name, positions = type(self).__name__, self.get_seq_length()
         return f"{name}(layers={len(self.layers)}, positions={positions})"
 
@@ -190,9 +191,9 @@ class DynamicCache(Cache):
         Args:
             ddp_cache_data: Keys and values ``[B, K, T, D]`` of each layer.
             config: The model's, for the number of layers; without it they come as they are used.
-            offloading: Keep the layers in the CPU's memory, wherever the model computes.
-            offload_only_non_sliding: Leave layers with a window, which are smaller, where they
-                are; needs ``config``.
+            offloading: Keep the layers in the CPU's memory, on any device of the model.
+            offload_only_non_sliding: Leave layers with a window, which are smaller, on the device;
+                needs ``config``.
 
         Raises:
             InvalidRequestError: ``offload_only_non_sliding`` without ``config``.
@@ -214,7 +215,7 @@ class DynamicCache(Cache):
     def from_legacy_cache(
         cls, past_key_values: Iterable[tuple[Tensor, Tensor]] | None = None
     ) -> Self:
-        """A growing cache that begins with the given keys and values ``[B, K, T, D]``."""
+        """Make a growing cache that begins with the given keys and values ``[B, K, T, D]``."""
         return cls(past_key_values)
 
 
@@ -247,17 +248,16 @@ class StaticCache(Cache):
             config: The model's.
             batch_size: Batch rows, beams included; ``None``: those of the first call.
             max_cache_len: Positions; ``None``: the model's context.
-            device: Where the buffers lie; ``None``: where the first keys lie.
+            device: Device of the buffers; ``None``: that of the first keys.
             dtype: Of keys and values; must be the model's.
-            layer_device_map: Device of single layers, where the model is spread over several.
+            layer_device_map: Device of single layers, if the model is spread over several.
             max_batch_size: Newer spelling of ``batch_size``.
-            offloading: Let all layers but the first lie on ``offload_device``.
-            offload_only_non_sliding: Leave layers with a window where they are.
-            offload_device: Where they lie.
+            offloading: Keep all layers but the first on ``offload_device``.
+            offload_only_non_sliding: Leave layers with a window on the device.
+            offload_device: Device of offloaded layers.
 
         Raises:
-            InvalidRequestError: A size is below 1, both spellings disagree, or there is no
-                length.
+            InvalidRequestError: A size is below 1, both spellings disagree, or there is no length.
         """
         rows = number_of_rows(batch_size, max_batch_size)
         length = config.max_position_embeddings if max_cache_len is None else max_cache_len
@@ -291,18 +291,18 @@ class StaticCache(Cache):
     def _make_layer(
         self, window: int | None, device: torch.device | str | int | None
     ) -> StaticLayer:
-        """A layer, given the window of the model's, if it has one."""
+        """Make a layer, given the window of the model's, if it has one."""
         return StaticLayer(
             self.max_cache_len, rows=self.max_batch_size, dtype=self.dtype, device=device
         )
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
-        """Positions that the cache can hold."""
+        """Return the positions that the cache can hold."""
         return self.max_cache_len
 
 
 def _row_indices(indices: Any, rows: int) -> Tensor:
-    """Which of so many rows are meant, int64 ``[B']``, none of them negative."""
+    """Read row indices or truth values as indices, int64 ``[B']``, none of them negative."""
     allowed = f"give one or more of the {rows} rows, or a truth value for each"
     try:
         found = torch.as_tensor(indices)
@@ -321,7 +321,7 @@ def _row_indices(indices: Any, rows: int) -> Tensor:
 
 
 def number_of_rows(batch_size: int | None, max_batch_size: int | None) -> int | None:
-    """Batch rows, which have two spellings.
+    """Return the batch rows, which have two spellings.
 
     Raises:
         InvalidRequestError: They disagree.
@@ -334,7 +334,7 @@ def number_of_rows(batch_size: int | None, max_batch_size: int | None) -> int | 
 
 
 def make_cache(config: ModelConfig, length: int | None = None) -> DynamicCache:
-    """The cache that generation uses where the caller brings none.
+    """Make the cache of a call that brings none.
 
     Args:
         config: The model's.

@@ -1,6 +1,6 @@
-"""The cache of a model with two stacks: what the decoder wrote, and what it reads of the encoder.
+"""The cache of an encoder-decoder model: decoder keys and values, and those of the encoder.
 
-Both parts are ordinary caches; here is only what has to happen to both at once.
+Both parts are ordinary caches; this class applies operations to both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EncoderDecoderCache(Cache):
-    """Holds the cache of the decoder's self-attention and that of its attention to the encoder.
+    """Caches of the decoder's self-attention and of its cross-attention.
 
     As a `Cache` it is the first of the two: lengths count decoder positions.
 
@@ -64,17 +64,18 @@ class EncoderDecoderCache(Cache):
         return cls(past_key_values or ())
 
     def to_legacy_cache(self) -> tuple[tuple[Tensor, ...], ...]:  # type: ignore[override]
-        """Four tensors ``[B, K, T, D]`` a layer: decoder's keys and values, then the encoder's."""
+        """Return four tensors ``[B, K, T, D]`` a layer: decoder's keys and values, then the
+        encoder's."""
         return tuple(self)
 
     @property
     def is_updated(self) -> dict[int, bool]:
-        """Whether the encoder's keys and values are there, by layer."""
+        """True for each layer that has the encoder's keys and values."""
         cross = self.cross_attention_cache
         return {index: cross.get_seq_length(index) > 0 for index in range(len(self.layers))}
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
-        """Decoder positions that the cache can hold, or ``None`` where it grows."""
+        """Return the decoder positions that the cache can hold, or ``None`` if it grows."""
         return self.self_attention_cache.get_max_cache_shape(layer_idx)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -83,7 +84,7 @@ class EncoderDecoderCache(Cache):
         self.cross_attention_cache.reorder_cache(beam_idx)
 
     def exchange_rows(self, rows: Tensor, first: int) -> None:
-        """Exchange rows of the decoder's part; those of a text share what the encoder said."""
+        """Exchange rows of the decoder's part; rows of a text share the encoder's output."""
         self.self_attention_cache.exchange_rows(rows, first)
 
     def crop(self, max_length: int) -> None:
@@ -101,7 +102,8 @@ class EncoderDecoderCache(Cache):
         self.cross_attention_cache.reset()
 
     def __getitem__(self, layer_idx: int) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Four tensors ``[B, K, T, D]`` of a layer; the decoder's two before the encoder ran.
+        """Return four tensors ``[B, K, T, D]`` of a layer; the decoder's two before the encoder
+        ran.
 
         Raises:
             IndexError: There is no such layer, or nothing was written to it yet.
@@ -112,13 +114,13 @@ class EncoderDecoderCache(Cache):
         return (*own, *cross[layer_idx]) if is_there else own
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """The tensors of each layer that was written to."""
+        """Yield the tensors of each layer that was written to."""
         for index, layer in enumerate(self.layers):
             if layer.is_initialized:
                 yield self[index]
 
     def __repr__(self) -> str:
-        """Both parts."""
+        """Show both parts."""
         return (
             f"EncoderDecoderCache(self_attention_cache={self.self_attention_cache!r}, "
             f"cross_attention_cache={self.cross_attention_cache!r})"

@@ -1,8 +1,8 @@
-"""Which layers share a page table: those that keep the same kind of thing.
+"""Groups of layers that share a block table because they keep the same kind of thing.
 
-Pages are of one size, so that any page may serve any group: a page holds ``page_size`` positions
-of as many layers as a group has at most. The layers of a model are dealt out to groups of about
-equal size, so that next to nothing of a page is unused; several groups may be of one kind.
+Pages are of one size, so that any page may serve any group: a page holds ``page_size`` positions of
+as many layers as a group has at most. The layers of a model are dealt out to groups of about equal
+size, so that almost nothing of a page is unused; several groups may be of one kind.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 TABLE_COST: Final = 1 / 64
-"""Part of the memory that a group more, whose table every step reads, has to save."""
+"""Part of the memory that one more group, whose table every step reads, has to save."""
 
 
 class GroupKind(Enum):
-    """What the layers of a group keep of a text."""
+    """Kinds of things that the layers of a group keep of a text."""
 
     FULL = "full"
     """Keys and values of every position, from the beginning."""
@@ -36,12 +36,12 @@ class GroupKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers with one page table.
+    """Layers with one block table.
 
     Attributes:
-        kind: What they keep.
+        kind: Kind of the things that they keep.
         layers: Their numbers, ascending.
-        window: Keys that a query of theirs sees, itself included; ``None``: all.
+        window: Keys that a query of these layers sees, itself included; ``None``: all.
     """
 
     kind: GroupKind
@@ -54,10 +54,11 @@ class GroupPlan:
     """The groups of a model.
 
     Attributes:
-        depth: Layers that a page has places for. 0 where all keep states (`states`): a page holds
-            nothing then, and only says how far a text has come.
-        groups: Those that keep everything come first. The order is that of a request's tables.
-        sources: For each layer, whose keys and values it reads; ``None``: it does not attend.
+        depth: Layers that a page has places for. 0 if all keep states (`states`): then a page holds
+            nothing and only counts how far a text has come.
+        groups: Groups, those that keep everything first. The order is that of a request's tables.
+        sources: For each layer the layer whose keys and values it reads; ``None``: it does not
+            attend.
     """
 
     depth: int
@@ -66,11 +67,12 @@ class GroupPlan:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Keys that a query of each group sees; all that who plans pages needs to know."""
+        """Keys that a query of each group sees; all that page planning needs to know."""
         return tuple(group.window for group in self.groups)
 
     def blocks_seen(self, count: int, page_size: int) -> int:
-        """Of so many pages of a text, how many a token of it sees in the group that sees most."""
+        """Count the pages that a token sees in the group that sees most, of so many pages of a
+        text."""
         seen = [
             count if group.window is None else most_blocks(group.window, page_size)
             for group in self.groups
@@ -78,9 +80,9 @@ class GroupPlan:
         return min(count, max(seen))
 
     def places(self) -> list[tuple[int, int]]:
-        """For each layer its group, and its place in that group's pages.
+        """Give for each layer its group, and its place in that group's pages.
 
-        A layer that does not attend never asks; it has those of the first that does.
+        A layer that does not attend gets those of the first layer that does; it never uses them.
         """
         found = {
             layer: (number, place)
@@ -121,11 +123,11 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
 
 
 def _depth(counts: Sequence[int], *, has_full: bool) -> int:
-    """How many layers a group has at most, for kinds of so many layers.
+    """Choose the most layers of a group, for kinds of so many layers.
 
     With the greatest common divisor no place would be unused, but it is 1 for 5 layers beside 29,
-    and groups are not free. Of a short text, what is unused in any group counts; of a long one,
-    that in the groups that keep everything, whose layers come first.
+    and groups are not free. In a short text the unused places of all groups count; in a long one
+    those of the groups that keep everything, whose layers come first.
     """
 
     def cost(depth: int) -> float:
@@ -138,10 +140,10 @@ def _depth(counts: Sequence[int], *, has_full: bool) -> int:
 
 
 def first_block(window: int | None, position: int, page_size: int) -> int:
-    """Number of the first page of a text that the token at a position sees anything of."""
+    """Return the number of the first page of a text that the token at a position sees."""
     return 0 if window is None else max(position + 1 - window, 0) // page_size
 
 
 def most_blocks(count: int, page_size: int) -> int:
-    """Pages that so many positions in a row touch at most, wherever they begin."""
+    """Return the most pages that so many consecutive positions touch, wherever they begin."""
     return (count + page_size - 2) // page_size + 1

@@ -1,7 +1,7 @@
-"""Keys and values of one layer: what grows, and what is fixed.
+"""Keys and values of one layer: buffers that grow, and buffers of fixed shape.
 
 A layer keeps both in one buffer ``[2, B, K, capacity, D]`` (keys, then values), so that a step
-writes them with one copy. It knows neither models nor other layers. Tensors handed out are views:
+writes them with one copy. It knows neither models nor other layers. Returned tensors are views:
 they stay right until positions are taken back (`crop`, `reset`, `reorder`) and written again.
 """
 
@@ -18,7 +18,7 @@ _CAPACITY_STEP = 64
 
 
 class CacheLayer(Protocol):
-    """What attention needs of the cache of a layer.
+    """Interface that attention needs of the cache of a layer.
 
     Attributes:
         length: Positions filled.
@@ -46,12 +46,12 @@ class CacheLayer(Protocol):
 
 
 class BufferLayer:
-    """What every layer has: a buffer, and how much of it is filled.
+    """Base of all layers: a buffer, and the filled part of it.
 
     Attributes:
         length: Positions so far.
         capacity: Positions that fit the buffer.
-        dropped: How many of the first positions were let go of.
+        dropped: Number of first positions that were dropped.
     """
 
     dropped = 0
@@ -71,7 +71,7 @@ class BufferLayer:
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the buffer exists."""
+        """True if the buffer exists."""
         return self._buffer is not None
 
     @property
@@ -103,11 +103,11 @@ class BufferLayer:
         return pair[0], pair[1]
 
     def exchange(self, rows: Tensor, first: int) -> None:
-        """Replace what rows hold from position ``first`` on by that of others, in place.
+        """Replace the content of rows from position ``first`` on by that of others, in place.
 
         Args:
             rows: For each row the one that replaces it, int64 ``[B]``.
-            first: Earlier positions are alike in every two rows of which one replaces the other.
+            first: Before this position a row and its replacement are equal.
         """
         begin, end = max(first - self.dropped, 0), self.length - self.dropped
         if self._buffer is not None and begin < end:
@@ -119,7 +119,7 @@ class BufferLayer:
         self.length = self._left(length)
 
     def _left(self, length: int) -> int:
-        """Positions that cropping leaves."""
+        """Return the positions that cropping leaves."""
         return max(self.length + length, 0) if length < 0 else min(self.length, length)
 
 
@@ -148,7 +148,7 @@ class DynamicLayer(BufferLayer):
         return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
 
     def reserve(self, length: int) -> None:
-        """Let ``length`` positions fit without growing again, from the next write on."""
+        """Allocate room for ``length`` positions at the next write."""
         self._reserved = length
 
     def reorder(self, rows: Tensor) -> None:
@@ -190,7 +190,7 @@ class StaticLayer(BufferLayer):
     """A buffer of fixed shape, at a fixed address, for compiled and captured steps."""
 
     _is_away = False
-    """Whether the buffer may lie elsewhere than the keys that are written."""
+    """True if the buffer may be on another device than the keys that are written."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class StaticLayer(BufferLayer):
             capacity: Positions.
             rows: Batch rows, or ``None``: those of the first keys.
             dtype: Of keys and values, or ``None``: that of the first keys.
-            device: Where the buffer lies, or ``None``: with the first keys.
+            device: Device of the buffer, or ``None``: that of the first keys.
         """
         super().__init__(capacity, rows)
         self._dtype = dtype
@@ -270,7 +270,7 @@ class StaticLayer(BufferLayer):
             self._buffer.copy_(self._buffer.index_select(1, rows.to(self._buffer.device)))
 
     def repeat(self, times: int) -> None:
-        """Repeating changes the number of rows, which is fixed here.
+        """Refuse to repeat rows: their number is fixed here.
 
         Raises:
             InvalidRequestError: ``times`` is not 1 and something was written.
@@ -292,7 +292,7 @@ class StaticLayer(BufferLayer):
             self._buffer.zero_()
 
     def _open(self, pair: Tensor, end: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The buffer at its first write."""
+        """Make the buffer at its first write."""
         if end > self.capacity:
             raise self._full(end)
         self._rows = self._rows or pair.shape[1]
@@ -358,7 +358,8 @@ Layer = DynamicLayer | StaticLayer
 
 
 def unfit(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidRequestError:
-    """Keys that a cache of ``rows`` and a dtype would silently repeat or convert."""
+    """Make the error for keys that a cache of ``rows`` and a dtype would silently repeat or
+    convert."""
     if dtype != pair.dtype:
         return InvalidRequestError(
             "past_key_values",
@@ -373,6 +374,7 @@ def unfit(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidRequestError:
 
 
 def _flatten(buffer: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of ``[2, B, K, T, D]`` with rows and heads merged, ``[B * K, 1, T, D]``."""
+    """View keys and values of ``[2, B, K, T, D]`` with rows and heads merged, ``[B * K, 1, T,
+    D]``."""
     keys, values = buffer.view(2, -1, 1, *buffer.shape[3:]).unbind(0)
     return keys, values

@@ -1,7 +1,7 @@
 """The documented cache of Mamba, which has no keys and values: states of a fixed number of rows.
 
 A model of the family `mamba` goes on from it and returns it; without one it keeps its states in a
-`DynamicCache`, whose rows may become more or fewer.
+`DynamicCache`, which may gain and lose rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MambaShape(Protocol):
-    """What is needed of a model's configuration.
+    """Fields that are needed of a model's configuration.
 
     Attributes:
         num_hidden_layers: Layers.
@@ -39,7 +39,7 @@ class MambaLayer(StateLayer):
     """A layer of a `MambaCache`, as a model of states goes on from it."""
 
     def __init__(self, cache: MambaCache, index: int) -> None:
-        """Show a layer of a cache; nothing is copied."""
+        """View a layer of a cache; nothing is copied."""
         super().__init__()
         self._cache = cache
         self._index = index
@@ -107,7 +107,7 @@ class MambaCache(Cache):
             config: The model's.
             batch_size: Batch rows.
             dtype: Of the states.
-            device: Where they lie; ``None`` is torch's default.
+            device: Device of the states; ``None`` is torch's default.
             max_batch_size: Newer spelling of ``batch_size``.
 
         Raises:

@@ -1,7 +1,7 @@
-"""What stands in the place of a cache with ``use_cache=False``: what the model has read so far.
+"""The stand-in of a cache with ``use_cache=False``: the embeddings read so far.
 
-Every forward pass begins anew from there. Rows change places, are repeated and cropped as those of
-a cache are, so that strategies need not know.
+Every forward pass begins anew from them. Rows are reordered, repeated and cropped as those of a
+cache, so that strategies need not know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NoCache(Cache):
     """Keeps embeddings, and no keys or values."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Begin empty."""
         super().__init__((), DynamicLayer)
 
     def read(self, embeddings: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Caches kept away from the device that computes: less GPU memory, more copying.
 
-A layer comes to the device when attention asks for it and is let go of afterwards. Where the
-model computes on the CPU there is nowhere to go, and these are the plain caches.
+A layer is copied to the device when attention asks for it, and the copy is freed afterwards. If the
+model computes on the CPU these are the plain caches.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 
 class OffloadedCache(DynamicCache):
-    """A `DynamicCache` whose keys and values lie in the CPU's memory."""
+    """A `DynamicCache` with keys and values in the CPU's memory."""
 
     def __init__(self, ddp_cache_data: Iterable[tuple[Tensor, Tensor]] | None = None) -> None:
         """Begin empty, or with given keys and values ``[B, K, T, D]`` of each layer."""
         super().__init__(ddp_cache_data, offloading=True)
 
     def prefetch_layer(self, layer_idx: int) -> None:
-        """Start to bring a layer to the device; layers come by themselves when they are used."""
+        """Do nothing: layers come by themselves when they are used."""
 
     def evict_previous_layer(self, layer_idx: int) -> None:
-        """Let go of the copy of the layer before; here no copy outlives its use."""
+        """Do nothing: no copy outlives its use."""
 
 
 class OffloadedStaticCache(StaticCache):
-    """A `StaticCache` whose layers, the first aside, lie on another device.
+    """A `StaticCache` with all layers but the first on another device.
 
     Attributes:
         max_batch_size: Batch rows.
         max_cache_len: Positions.
-        device: Where the model computes.
-        offload_device: Where the layers lie.
+        device: Device of the model.
+        offload_device: Device of the layers.
         dtype: Of keys and values.
     """
 
@@ -63,15 +63,14 @@ class OffloadedStaticCache(StaticCache):
             config: The model's.
             max_batch_size: Batch rows, beams included; ``None``: those of the first call.
             max_cache_len: Positions; ``None``: the model's context.
-            device: Where the model computes; ``None``: where the first keys lie.
+            device: Device of the model; ``None``: that of the first keys.
             dtype: Of keys and values; ``None`` is float32.
-            offload_device: Where all layers but the first lie.
-            layer_device_map: Device of single layers, where the model is spread over several.
+            offload_device: Device of all layers but the first.
+            layer_device_map: Device of single layers, if the model is spread over several.
             batch_size: Older spelling of ``max_batch_size``.
 
         Raises:
-            InvalidRequestError: A size is below 1, both spellings disagree, or there is no
-                length.
+            InvalidRequestError: A size is below 1, both spellings disagree, or there is no length.
         """
         self.device = None if device is None else torch.device(device)
         self.offload_device = torch.device(offload_device)

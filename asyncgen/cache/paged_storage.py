@@ -1,7 +1,7 @@
 """Keys and values in pages: one piece of memory for every layer and all requests.
 
-A page holds the layers of one group (`groups`); which group that is, is settled when it is taken.
-It knows pages by their numbers alone; who holds which page is the business of the engine's pool.
+A page holds the layers of one group (`layer_groups`); which group, is decided when it is taken. The
+storage knows pages by their numbers alone; the engine's block pool knows their holders.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _ALONE = 2**15 - 1
 def page_bytes(
     config: ModelConfig, page_size: int, dtype: torch.dtype, *, is_packed: bool = False
 ) -> int:
-    """Bytes of one page: of all layers of a group, and of the model where it has one group.
+    """Compute the bytes of one page: of all layers of a group, and of the model if it has one
+    group.
 
     Args:
         config: The model's.
         page_size: Tokens in a page.
         dtype: Of keys and values.
-        is_packed: Whether they are kept in 8 bits (`codes`), whatever their dtype.
+        is_packed: True if they are kept in 8 bits (`codes`), in any dtype.
     """
     size = config.head_dim
     head = size + SCALE_BYTES if is_packed else size * dtype.itemsize
@@ -47,28 +48,28 @@ def page_bytes(
 class PagedStorage:
     """The keys and values of ``num_pages`` pages.
 
-    The memory is asked for at once and not written: on a CPU a page that was never used takes
-    none. What it holds before the first write is arbitrary, so a caller that begins a page without
-    filling it calls `clear` first (`TorchAttention` does; our own kernel reads no further than a
-    text).
+    The memory is allocated at once and not written: on a CPU a page that was never used takes none.
+    Its content before the first write is arbitrary, so a caller that begins a page without filling
+    it calls `clear` first (`TorchAttention` does; our own kernel reads only what a text has
+    written).
 
     Attributes:
-        device: Where the pages lie.
+        device: Device of the pages.
         dtype: Of keys and values, as they are written and read.
-        num_pages: How many there are, P.
+        num_pages: Number of pages, P.
         page_size: Tokens in each, at least 1.
         plan: The groups of the model's layers.
         num_kv_heads: Key and value heads, K.
         head_dim: Size of a head, D.
-        heads_first: Whether a page is ``[K, page_size, D]`` (CPU: each head's keys lie together,
-            so that a run of pages is a batch of matrices) or ``[page_size, K, D]`` (elsewhere, as
-            `torch.nn.attention.varlen.varlen_attn` reads it).
-        data: ``[depth, 2, P, …page]``, keys and values of the layers of a group; their codes,
-            int8, where pages are packed (`codes`).
+        heads_first: True if a page is ``[K, page_size, D]`` (CPU: each head's keys lie together, so
+            that a run of pages is a batch of matrices), false if ``[page_size, K, D]`` (elsewhere,
+            as `torch.nn.attention.varlen.varlen_attn` reads it).
+        data: ``[depth, 2, P, …page]``, keys and values of the layers of a group; their codes, int8,
+            if pages are packed (`codes`).
         scales: Those of packed pages, float32 ``[depth, 2, P, …page]`` without the size of a head;
-            ``None``: pages hold keys and values as they are.
-        layers: The same by layer of the model, ``[2, P, …page]``; layers of several groups may
-            be the same memory, in which each group has pages of its own.
+            ``None``: pages hold keys and values unpacked.
+        layers: The same by layer of the model, ``[2, P, …page]``; layers of several groups may be
+            the same memory, in which each group has pages of its own.
         matrices: Keys and values by layer of the model with the first two dimensions joined, on a
             CPU ``[P * K, page_size, D]`` each.
     """
@@ -84,16 +85,16 @@ class PagedStorage:
         heads_first: bool | None = None,
         is_packed: bool = False,
     ) -> None:
-        """Ask for the memory.
+        """Allocate the memory.
 
         Args:
             config: The model's.
             num_pages: Pages, at least 1.
             page_size: Tokens in a page, at least 1.
-            device: Where the model computes.
-            dtype: What the model computes in.
-            heads_first: Layout of a page; ``None``: as the device's fastest kernel wants it.
-            is_packed: Whether to keep keys and values in 8 bits.
+            device: Device of the model.
+            dtype: Dtype that the model computes in.
+            heads_first: Layout of a page; ``None``: that of the device's fastest kernel.
+            is_packed: True to keep keys and values in 8 bits.
 
         Raises:
             InvalidRequestError: A size is below 1.
@@ -137,11 +138,11 @@ class PagedStorage:
         return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
     def scales_of(self, layer: int) -> Tensor | None:
-        """Those of a layer's packed pages, ``[2, P, …page]`` without the size of a head."""
+        """Return those of a layer's packed pages, ``[2, P, …page]`` without the size of a head."""
         return self._scales[layer] if self._scales else None
 
     def write(self, layer: int, slots: Tensor, heads: Tensor) -> Tensor:
-        """Put keys and values where they belong.
+        """Write keys and values to their places.
 
         Args:
             layer: The layer of the model.
@@ -149,7 +150,7 @@ class PagedStorage:
             heads: Keys, then values, ``[N, 2K, D]``.
 
         Returns:
-            What is read of them: the same, or that of their codes.
+            What will be read of them: the same, or the decoded codes.
         """
         if not self._scales:
             self.layers[layer].view(-1, self.head_dim).index_put_((slots,), heads)
@@ -164,8 +165,8 @@ class PagedStorage:
 
         Args:
             layer: The layer of the model.
-            count: Of how many equal parts, the pages of its keys before those of its values.
-            chosen: Their numbers, ``[n]``.
+            count: Number of equal parts, the pages of its keys before those of its values.
+            chosen: Numbers of the parts, ``[n]``.
 
         Returns:
             ``[n, numbers of a part]`` in the storage's dtype.
@@ -178,7 +179,7 @@ class PagedStorage:
         return decode(vectors, scales, self.dtype).view(found.shape)
 
     def read_matrices(self, layer: int, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of pages that lie side by side, of heads first.
+        """Read keys and values of pages that lie side by side, with heads first.
 
         Args:
             layer: The layer of the model.
@@ -212,6 +213,6 @@ class PagedStorage:
 
 
 def _by_layer(memory: Tensor, places: Sequence[int]) -> tuple[Tensor, ...]:
-    """What each layer of the model has of the places of a page."""
+    """Return each layer's part of the memory, by its place in a page."""
     parts = memory.unbind(0)
     return tuple(parts[place] for place in places)

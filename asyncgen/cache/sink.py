@@ -1,4 +1,4 @@
-"""Attention sinks: the first few positions and the last ones, whatever lay between.
+"""Attention sinks: keep the first few positions and the last ones, and drop those between.
 
 Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453).
 """
@@ -23,13 +23,13 @@ class SinkCache(Cache):
     """Keeps the first ``num_sink_tokens`` positions and the newest, ``window_length`` in all.
 
     For code that calls `update` itself. Positions are those in the cache (section 3.2 of the
-    paper): what is kept moves up when something is dropped, and its keys are turned back as far,
-    if the caller tells the angles. A model of this library counts positions from the beginning of
-    the sequence, so it refuses this cache.
+    paper): kept ones move up when others are dropped, and their keys are rotated back as far, if
+    the caller gives the angles. A model of this library counts positions from the beginning of the
+    sequence, so it refuses this cache.
 
     Attributes:
         window_length: Positions that are kept.
-        num_sink_tokens: How many of them are the first ones.
+        num_sink_tokens: Number of first positions among them.
     """
 
     def __init__(self, window_length: int, num_sink_tokens: int) -> None:
@@ -53,7 +53,7 @@ class SinkCache(Cache):
         self._angles: tuple[Tensor, Tensor] | None = None  # [T, D] each
 
     def ensure_layers(self, count: int) -> NoReturn:
-        """Models call this; see the class.
+        """Refuse models, which call this; see the class.
 
         Raises:
             InvalidRequestError: Always.
@@ -72,20 +72,20 @@ class SinkCache(Cache):
         layer_idx: int,
         cache_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Append keys and values ``[B, K, S, D]`` of one layer; let go of what is too much.
+        """Append keys and values ``[B, K, S, D]`` of one layer; drop what is too much.
 
         Args:
             key_states: ``[B, K, S, D]``; at positions from `get_seq_length` on, or from
-                ``window_length - S`` on where that is less.
+                ``window_length - S`` on if that is less.
             value_states: ``[B, K, S, D]``.
             layer_idx: The layer.
             cache_kwargs: With rotary embeddings ``cos`` and ``sin`` of the S positions, ``[S, D]``
                 or ``[B, S, D]``, in two equal halves as models give them; and
-                ``partial_rotation_size``, if no more than so many of the D numbers turn.
+                ``partial_rotation_size``, if no more than so many of the D numbers rotate.
 
         Returns:
-            What is kept, ``[B, K, T, D]`` each. T is at most ``window_length``, except that
-            nothing of what is new is dropped.
+            Kept keys and values, ``[B, K, T, D]`` each. T is at most ``window_length``, except that
+            nothing new is dropped.
 
         Raises:
             InvalidRequestError: ``cos`` without ``sin``, or the other way round.
@@ -112,7 +112,7 @@ class SinkCache(Cache):
         return layer.update(keys, values)
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
-        """Positions that are kept at most."""
+        """Return the most positions that are kept."""
         return self.window_length
 
     def reset(self) -> None:
@@ -122,7 +122,7 @@ class SinkCache(Cache):
 
     def _learn(self, cos: Tensor, sin: Tensor) -> None:
         """Remember the angles of consecutive positions, until there are enough of them."""
-        # Every row moves as far: one of them tells.
+        # All rows move as far, so one row is enough.
         new_cos, new_sin = (each[0] if each.dim() == 3 else each for each in (cos, sin))
         if self._angles is None:
             self._angles = new_cos, new_sin
@@ -131,10 +131,10 @@ class SinkCache(Cache):
             self._angles = torch.cat((old_cos, new_cos)), torch.cat((old_sin, new_sin))
 
     def _turn_back(self, keys: Tensor, positions: int, partial: int | None) -> Tensor:
-        """Turn keys ``[B, K, T, D]`` back by so many positions.
+        """Rotate keys ``[B, K, T, D]`` back by so many positions.
 
-        Of two positions that lie so far apart the cosines and sines are known; those of the
-        difference follow, and what they are scaled by drops out.
+        The cosines and sines of two positions that lie so far apart are known; those of the
+        difference follow, and their scale drops out.
         """
         if self._angles is None or not keys.shape[2]:
             return keys

@@ -1,7 +1,7 @@
-"""Caches of models whose queries see a window of keys: only what a window reaches is kept.
+"""Caches of models with sliding windows: they keep only the keys that a window reaches.
 
 `SlidingWindowCache` is for models that have a window in every layer, `HybridCache` for those that
-have it in some. They know windows from the model's configuration; masks are attention's business.
+have it in some. They read windows from the model's configuration; attention makes the masks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SLACK = 64
 
 
 class SlidingLayer(StaticLayer):
-    """A buffer of the window and some room; what no query can see any more makes way.
+    """A buffer of the window and some room; positions that no query sees any more are dropped.
 
-    Positions are counted from the beginning of the sequence, whatever was dropped.
+    Positions are counted from the beginning of the sequence, dropped ones included.
 
     Attributes:
         length: Positions so far, the dropped ones included.
         capacity: Positions that fit the buffer.
         window: Keys that a query sees, itself included.
-        least: Positions that `update` gives at least; those not written yet are zero.
+        least: Fewest positions that `update` returns; those not written yet are zero.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SlidingLayer(StaticLayer):
 
     @property
     def pair(self) -> Tensor | None:
-        """The keys and values that are left, ``[2, B, K, T, D]``, or ``None`` before the first."""
+        """The remaining keys and values, ``[2, B, K, T, D]``, or ``None`` before the first."""
         return None if self._buffer is None else self._buffer[:, :, :, : self._kept]
 
     @property
@@ -63,7 +63,7 @@ class SlidingLayer(StaticLayer):
         return self.length - self.dropped
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`; ``first`` is at least what the first new query sees."""
+        """See `CacheLayer`; ``first`` is not before the first key that the first new query sees."""
         size, start = pair.shape[3], self.length
         buffer, flat = self._buffer, self._flat
         if buffer is None or flat is None:
@@ -80,10 +80,10 @@ class SlidingLayer(StaticLayer):
         return keys.narrow(2, place, end - first), values.narrow(2, place, end - first)
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values; return those that the first of the new queries sees, and on.
+        """Add keys and values; return those from the first that the first new query sees.
 
         ``[B, K, T, D]`` each, T at least ``least``: one shape for every step of a single position,
-        as compiled code wants it.
+        as compiled code needs it.
         """
         rows, heads = key_states.shape[:2]
         first = max(self.length + 1 - self.window, 0)
@@ -94,7 +94,7 @@ class SlidingLayer(StaticLayer):
         return keys.reshape(shape), values.reshape(shape)
 
     def reserve(self, length: int) -> None:
-        """Nothing: what does not fit makes way."""
+        """Do nothing: older positions are dropped when the buffer is full."""
 
     def crop(self, length: int) -> None:
         """Forget the positions from ``length`` on; a negative one counts from the end.
@@ -120,7 +120,7 @@ class SlidingLayer(StaticLayer):
         self.dropped = 0
 
     def _drop(self, first: int) -> None:
-        """Let go of the positions before ``first``."""
+        """Drop the positions before ``first``."""
         gone = first - self.dropped
         if gone > 0 and self._buffer is not None:
             left = self._buffer[:, :, :, gone : self._kept].clone()
@@ -128,7 +128,8 @@ class SlidingLayer(StaticLayer):
             self.dropped = first
 
     def _append_long(self, pair: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """More positions at once than the buffer holds: they are seen, and the last ones kept."""
+        """Append more positions at once than the buffer holds: all are returned, the last ones
+        kept."""
         buffer, start = self._buffer, self.length
         assert buffer is not None
         whole = torch.cat((buffer[:, :, :, : self._kept], pair), dim=3)
@@ -215,7 +216,7 @@ class SlidingWindowCache(StaticCache):
         return _sliding(self, window, device)
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
-        """Positions that a layer keeps for the next one; the sequence may grow on."""
+        """Return the positions that a layer keeps for the next one; the sequence may grow on."""
         layer = self.layers[layer_idx]
         return layer.least if isinstance(layer, SlidingLayer) else self.max_cache_len
 
@@ -223,7 +224,7 @@ class SlidingWindowCache(StaticCache):
 def _sliding(
     cache: StaticCache, window: int, device: torch.device | str | int | None
 ) -> SlidingLayer:
-    """A layer with a window, for one of the caches here."""
+    """Make a layer with a window, for one of the caches here."""
     least = min(window, cache.max_cache_len)
     return SlidingLayer(
         window, least=least, rows=cache.max_batch_size, dtype=cache.dtype, device=device

@@ -1,8 +1,7 @@
 """States of texts in the place of keys and values: those of a batch's rows, and slots for many.
 
-A state is of one size however long its text is. It cannot be taken back by a token, so a cache of
-states goes forward, is copied and starts anew; it goes back only to where it was marked, as drafts
-need it.
+A state is of one size for a text of any length. It cannot be taken back by a token, so a cache of
+states goes forward, is copied and starts anew; it goes back only to a mark, which drafts need.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StateLayer:
-    """What a layer keeps of the rows of a batch.
+    """State that a layer keeps of the rows of a batch.
 
     Attributes:
         length: Positions so far, padding included.
@@ -44,26 +43,26 @@ class StateLayer:
 
     @property
     def keys(self) -> Tensor | None:
-        """What stands in the place of keys: the window."""
+        """The window, in the place of keys."""
         return self.window
 
     @property
     def values(self) -> Tensor | None:
-        """What stands in the place of values: the state."""
+        """The state, in the place of values."""
         return self.state
 
     @property
     def is_initialized(self) -> bool:
-        """Whether there are rows."""
+        """True if there are rows."""
         return self.window is not None
 
     def open(self, plan: StateShape, rows: int, like: Tensor) -> None:
-        """Make the rows, all zero, where there are none yet.
+        """Make the rows, all zero, if there are none yet.
 
         Args:
             plan: The layer's mixer.
-            rows: How many, B.
-            like: Of the dtype and on the device of the window.
+            rows: Number of rows, B.
+            like: Tensor of the dtype and on the device of the window.
 
         Raises:
             InvalidRequestError: There are others.
@@ -88,11 +87,11 @@ class StateLayer:
             )
 
     def replace(self, window: Tensor, state: Tensor) -> None:
-        """Have both of all rows."""
+        """Set both of all rows."""
         self.window, self.state = window, state
 
     def reserve(self, length: int) -> None:
-        """Any number of positions fits."""
+        """Do nothing: any number of positions fits."""
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the rows by those of the indices ``[B']``, int64."""
@@ -102,7 +101,7 @@ class StateLayer:
             self.replace(self.window.index_select(0, rows), self.state.index_select(0, rows))
 
     def exchange(self, rows: Tensor, first: int) -> None:
-        """Let rows become others, as `Cache.exchange_rows` has it."""
+        """Replace rows, as `Cache.exchange_rows` does."""
         self.reorder(rows)
 
     def repeat(self, times: int) -> None:
@@ -152,12 +151,12 @@ class StateLayer:
 
 
 def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
-    """The layers of a cache that keep states; a cache without positions gets them.
+    """Return the layers of a cache that keep states; a cache without positions gets them.
 
-    They stand at the numbers of their layers; where a layer attends as well, behind all others.
+    They stand at the numbers of their layers; if a layer also attends, behind all others.
 
     Args:
-        cache: What a caller brought, or what was made for it.
+        cache: Brought by the caller, or made for it.
         config: The model's.
 
     Raises:
@@ -198,7 +197,7 @@ def _of_states(cache: Cache) -> list[StateLayer]:
 
 
 def mark_states(cache: Cache) -> bool:
-    """Keep copies of the states of a cache, to go back to; returns whether it has any."""
+    """Keep copies of the states of a cache, to go back to; return whether it has any."""
     layers = _of_states(cache)
     for layer in layers:
         layer.mark()
@@ -206,7 +205,7 @@ def mark_states(cache: Cache) -> bool:
 
 
 def way_back(cache: Cache, length: int) -> int:
-    """The most positions, of ``length`` or fewer, that a cache can be cropped to."""
+    """Return the most positions, of ``length`` or fewer, that a cache can be cropped to."""
     layers = _of_states(cache)
     if all(layer.length <= length for layer in layers):
         return length
@@ -215,12 +214,12 @@ def way_back(cache: Cache, length: int) -> int:
 
 
 def state_plans(config: ModelConfig) -> list[MixerPlan]:
-    """The mixers of a model."""
+    """List the mixers of a model."""
     return [plan.mixer for plan in config.layer_plans if plan.mixer is not None]
 
 
 def slot_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of one slot of `StateStorage`: the state of a text in all layers.
+    """Compute the bytes of one slot of `StateStorage`: the state of a text in all layers.
 
     Args:
         config: The model's.
@@ -237,15 +236,15 @@ def slot_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 class StateStorage:
     """States of texts, one in each of ``num_slots`` slots.
 
-    What a step reads it does not write, so a step that failed, or was begun in vain, can be run
-    again: a row that goes on has two slots in turn. The memory is asked for at once and not
+    A step never writes the slots that it reads, so a step that failed, or was begun in vain, can be
+    run again: a row that goes on has two slots in turn. The memory is allocated at once and not
     written: on a CPU a slot that was never used takes none.
 
     Attributes:
-        num_slots: How many there are.
+        num_slots: Number of slots.
         windows: For each layer ``[num_slots + 1, W, C]``, in the model's dtype.
-        states: For each layer ``[num_slots + 1, H, P, N]`` float32. The last place of both is
-            that of a text that has not begun: zero.
+        states: For each layer ``[num_slots + 1, H, P, N]`` float32. The last place of both is that
+            of a text that has not begun: zero.
     """
 
     def __init__(
@@ -256,13 +255,13 @@ class StateStorage:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Ask for the memory.
+        """Allocate the memory.
 
         Args:
             config: The model's.
             num_slots: States, at least 1.
-            device: Where the model computes.
-            dtype: What it computes in.
+            device: Device of the model.
+            dtype: Dtype that it computes in.
 
         Raises:
             InvalidRequestError: There is no slot.

@@ -1,16 +1,16 @@
-"""Our own kernels for the CPU, in C++: optional, and faster where they run.
+"""Our own kernels for the CPU, in C++: optional, and faster on processors that have them.
 
-They are compiled when the package is installed (``hatch_build.py``), for Linux on x86-64 with a
-C++ compiler at hand, and chosen when a model is loaded, where the processor has AVX-512. Everywhere
-else torch's kernels compute the same. ``ASYNCGEN_KERNELS=torch`` in the environment chooses those,
+They are compiled when the package is installed (``hatch_build.py``), for Linux on x86-64 with a C++
+compiler, and chosen when a model is loaded, if the processor has AVX-512. Everywhere else torch's
+kernels compute the same. ``ASYNCGEN_KERNELS=torch`` in the environment chooses torch's kernels,
 too.
 
-What sets them apart, besides speed: the result of a row is one sum in one order, whatever the other
-rows of a step are. So a text does not depend on its company in a batch, to the last bit.
+Besides speed they keep a promise: the result of a row is one sum in one order, whatever the other
+rows of a step are. So a text does not depend on the other texts of a batch, to the last bit.
 
 A kernel is an object that is made once, of the tensors of a weight or of the pages, and called with
 the tensors of a step (``_kernels.pyi`` lists them). It refuses tensors of another shape, dtype or
-device; a debug build, compiled with ``-DASYNCGEN_CHECK``, also checks that each lies inside its
+device. A debug build, compiled with ``-DASYNCGEN_CHECK``, also checks that each lies inside its
 memory, that pages exist, and every address that is computed from a page.
 ``ASYNCGEN_KERNELS=/path/_kernels.so`` chooses such a build.
 """
@@ -33,7 +33,7 @@ PANEL: Final = 32
 """Outputs that lie together in a weight."""
 
 TILE_INPUTS: Final = 32
-"""Inputs of a weight in bfloat16 come in so many."""
+"""Inputs of a tile of a weight in bfloat16."""
 
 MOST_HEAD_DIM: Final = 512
 """The largest heads that attention is computed for."""
@@ -51,7 +51,7 @@ def _find() -> ModuleType | None:
 
 
 def _load(file: str) -> ModuleType:
-    """The kernels in a file of their own: a debug build, one with sanitizers."""
+    """Load the kernels of a separate file: a debug build, or one with sanitizers."""
     if not (file.endswith(".so") and Path(file).is_file()):
         raise ValueError(
             f"ASYNCGEN_KERNELS is {file!r} and must be unset, 'torch' or the compiled kernels' file"
@@ -65,15 +65,16 @@ def _load(file: str) -> ModuleType:
 
 
 kernels = _find()
-"""The compiled module, or ``None`` where it is missing or the processor is not made for it."""
+"""The compiled module, or ``None`` if it is missing or does not suit the processor."""
 
 
 def cpu_kernels() -> str:
-    """Say whose kernels models compute with on this CPU, for people: in which instructions.
+    """Describe the kernels that models compute with on this CPU, and their instructions, for
+    people.
 
     Returns:
-        ``"asyncgen (…)"``, or ``"torch"`` where our own are not compiled, not made for the
-        processor, or turned off by ``ASYNCGEN_KERNELS=torch``.
+        ``"asyncgen (…)"``, or ``"torch"`` if our own are not compiled, not made for the processor,
+        or turned off by ``ASYNCGEN_KERNELS=torch``.
     """
     if kernels is None:
         return "torch"
@@ -84,7 +85,7 @@ def cpu_kernels() -> str:
 
 
 def supports(dtype: torch.dtype) -> bool:
-    """Whether there are kernels for a dtype here."""
+    """Return whether there are kernels for a dtype here."""
     if kernels is None:
         return False
     if dtype == torch.bfloat16:
@@ -93,10 +94,10 @@ def supports(dtype: torch.dtype) -> bool:
 
 
 def supports_packed_pages() -> bool:
-    """Whether attention reads pages in 8 bits here, at the dtypes that are supported."""
+    """Return whether attention reads pages in 8 bits here, at the dtypes that are supported."""
     return kernels is not None and bool(kernels.features()["avx512_vnni"])
 
 
 def uses_tiles() -> bool:
-    """Whether bfloat16 is computed in tiles (AMX) here."""
+    """Return whether bfloat16 is computed in tiles (AMX) here."""
     return kernels is not None and bool(kernels.features()["amx_bf16"])

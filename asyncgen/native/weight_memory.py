@@ -1,4 +1,4 @@
-"""Memory for weights: in pages of two megabytes where the system has such, and given back at once.
+"""Memory for weights: in pages of two megabytes if the system has such, and freed at once.
 
 A step reads every weight once. In pages of four kilobytes the processor would look up an address
 for every 64 lines that it reads: float32 products lose a tenth to that.
@@ -23,7 +23,7 @@ CHUNK: Final = 256 << 20
 """Bytes of address space that weights share; memory is taken as it is written to."""
 
 LINE: Final = 64
-"""Every weight begins at such a multiple: the size of a cache line."""
+"""Size of a cache line; every weight begins at a multiple of it."""
 
 LARGE: Final = 1 << 16
 """Bytes of a passing tensor that are worth a mapping of their own."""
@@ -34,7 +34,7 @@ _used = 0
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor with anything in it.
+    """Make a tensor with arbitrary content.
 
     Args:
         shape: At least one element.
@@ -55,10 +55,10 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def passing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor with anything in it, whose memory the system has back as soon as it is dropped.
+    """Make a tensor with arbitrary content, whose memory is freed as soon as it is dropped.
 
-    What an allocator gets back between others it may neither return nor fit the next one into:
-    a checkpoint read tensor by tensor took twice its size.
+    An allocator may neither return such memory nor reuse it for the next tensor: a checkpoint read
+    tensor by tensor took twice its size.
 
     Args:
         shape: Any.

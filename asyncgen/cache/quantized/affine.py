@@ -1,13 +1,13 @@
 """Affine quantisation between the least and the greatest number of a group, as quanto does it.
 
 A level is ``round((x - least) / scale)`` with ``scale = (greatest - least) / (2 ** bits - 1)``,
-computed in the dtype of the numbers (Jacob et al. 2017, arXiv 1712.05877, section 2; the ranges
-are those of the tensor itself). Learnt from the documentation and the results of
-``optimum-quanto`` 0.2.7 (``MaxOptimizer`` and ``quantize_weight``), which it equals bit for bit.
+computed in the dtype of the numbers (Jacob et al. 2017, arXiv 1712.05877, section 2; the ranges are
+those of the tensor itself). Learnt from the documentation and the results of ``optimum-quanto``
+0.2.7 (``MaxOptimizer`` and ``quantize_weight``), which it equals bit for bit.
 
-Along axis 0 every row of the batch is cut into groups as it lies in memory, so that neighbouring
-numbers of a position are in one group. Along axis -1 every channel of a head is, so that a group
-has one number each of positions that follow each other.
+Along axis 0 every row of the batch is cut into groups in memory order, so that neighbouring numbers
+of a position are in one group. Along axis -1 every channel of a head is, so that a group has one
+number each of consecutive positions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def quantize(states: Tensor, grouping: Grouping) -> Packed:
 
 
 def dequantize(packed: Packed, grouping: Grouping) -> Tensor:
-    """The numbers that levels stand for, ``[B, K, T, D]``."""
+    """Turn levels back into numbers, ``[B, K, T, D]``."""
     scale, shape = packed.scale, packed.shape
     levels = unpack(packed.levels, grouping.bits, packed.count).to(scale.dtype)
     numbers = (levels.view(len(scale), -1) * scale).add_(packed.offset)
@@ -51,10 +51,10 @@ def dequantize(packed: Packed, grouping: Grouping) -> Tensor:
 
 
 def numbers_of_line(shape: torch.Size, axis: int) -> int:
-    """How many numbers are cut into groups together."""
+    """Count the numbers that are cut into groups together."""
     return shape[1:].numel() if axis == 0 else shape[:-1].numel()
 
 
 def _lines(states: Tensor, axis: int) -> Tensor:
-    """What is cut into groups: rows of the batch, or channels."""
+    """View the tensor as lines that are cut into groups: rows of the batch, or channels."""
     return states.reshape(len(states), -1) if axis == 0 else states.reshape(-1, states.shape[-1]).T

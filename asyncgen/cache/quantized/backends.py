@@ -1,4 +1,4 @@
-"""The two ways to quantise, by name, with what each of them can do."""
+"""The two ways to quantise, by name, with the bits and axes of each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Backend:
     """A way to quantise.
 
     Attributes:
-        bits: Bits of a number that it has.
+        bits: Bits of a number that it supports.
         axes: Axes that it groups along.
-        quantize: From a tensor ``[B, K, T, D]``.
-        dequantize: And back.
-        numbers_of_line: How many numbers of a tensor of some shape, along some axis, are cut into
-            groups together.
+        quantize: Takes a tensor ``[B, K, T, D]``.
+        dequantize: Gives it back.
+        numbers_of_line: Counts the numbers of a tensor of some shape, along some axis, that are cut
+            into groups together.
     """
 
     bits: tuple[int, ...]
@@ -46,4 +46,4 @@ BACKENDS = {
         half_quadratic.numbers_of_line,
     ),
 }
-"""By their names in small letters."""
+"""Backends by their names in small letters."""

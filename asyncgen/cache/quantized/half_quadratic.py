@@ -1,16 +1,16 @@
 """Half-quadratic quantisation (HQQ): the offset of each group is fitted, outliers weigh less.
 
 Badri and Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models". A level is
-``round(x * scale + zero)``, with the scale of the group's range. The error's p-norm with p = 0.7
-is brought down over the offset ``zero`` alone, by turns: the error is shrunk by the generalised
-soft threshold, and the offset becomes the mean that fits what is left. It ends when the mean error
-of the whole tensor does not fall any more, or after 20 turns.
+``round(x * scale + zero)``, with the scale of the group's range. The error's p-norm with p = 0.7 is
+minimised over the offset ``zero`` alone, in turns: the error is shrunk by the generalised soft
+threshold, and the offset becomes the mean that fits the rest. It ends when the mean error of the
+whole tensor stops falling, or after 20 turns.
 
 Learnt from the paper and from the results of ``hqq`` 0.2.8 on a CPU, which it equals bit for bit.
-The weight of the threshold stays what it is at first, as there; the paper lets it grow.
+The weight of the threshold stays constant, as there; the paper lets it grow.
 
-Along axis 1 the tensor is cut into groups as it lies in memory. Along axis 0 it is cut into as
-many parts as a group has numbers, and a group has one number of each.
+Along axis 1 the tensor is cut into groups in memory order. Along axis 0 it is cut into as many
+parts as a group has numbers, and a group has one number of each.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def quantize(states: Tensor, grouping: Grouping) -> Packed:
 
 
 def dequantize(packed: Packed, grouping: Grouping) -> Tensor:
-    """The numbers that levels stand for, ``[B, K, T, D]``."""
+    """Turn levels back into numbers, ``[B, K, T, D]``."""
     scale, shape = packed.scale, packed.shape
     levels = unpack(packed.levels, grouping.bits, packed.count).to(scale.dtype)
     groups = (
@@ -65,7 +65,7 @@ def dequantize(packed: Packed, grouping: Grouping) -> Tensor:
 
 
 def numbers_of_line(shape: torch.Size, axis: int) -> int:
-    """How many numbers are cut into groups together."""
+    """Count the numbers that are cut into groups together."""
     return shape.numel()
 
 
@@ -74,7 +74,7 @@ def _levels(groups: Tensor, scale: Tensor, zero: Tensor, top: int) -> Tensor:
 
 
 def _fitted(groups: Tensor, scale: Tensor, zero: Tensor, dim: int, top: int) -> Tensor:
-    """The offsets after the last turn."""
+    """Fit the offsets."""
     best = math.inf
     for _ in range(_TURNS):
         levels = _levels(groups, scale, zero, top)

@@ -1,6 +1,6 @@
-"""Small whole numbers in as many bits as they need, and the groups that they are counted in.
+"""Pack small whole numbers into few bits, and cut tensors into groups.
 
-Knows neither caches nor how a number becomes a level.
+This module knows neither caches nor quantisation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How a tensor is cut and how finely it is kept.
+    """Cut of a tensor into groups, and the bits of a number.
 
     Attributes:
         bits: Of a number: 1, 2, 3, 4 or 8.
-        axis: The axis that groups are kept apart along; each backend says what it means by it.
+        axis: Axis along which groups stay apart; each backend defines its meaning.
         size: Numbers of a group.
     """
 
@@ -37,10 +37,10 @@ class Packed:
 
     Attributes:
         levels: The levels of all numbers, packed, uint8 ``[ceil(count * bits / 8)]``.
-        scale: A level's width in each group, of the dtype that the numbers become again.
-        offset: Where each group begins, of the same shape and dtype; each backend says of what.
-        count: How many levels there are, those that fill the last group included.
-        shape: Of the tensor, ``[B, K, T, D]``.
+        scale: A level's width in each group, in the dtype of the dequantised numbers.
+        offset: Begin of each group, of the same shape and dtype; each backend defines its meaning.
+        count: Number of levels, with those that fill the last group.
+        shape: Shape of the tensor, ``[B, K, T, D]``.
     """
 
     levels: Tensor
@@ -50,13 +50,13 @@ class Packed:
     shape: torch.Size
 
     def to(self, device: torch.device | str) -> Packed:
-        """The same on another device."""
+        """Copy it to another device."""
         levels, scale, offset = (each.to(device) for each in (self.levels, self.scale, self.offset))
         return replace(self, levels=levels, scale=scale, offset=offset)
 
 
 def fill(lines: Tensor, size: int) -> Tensor:
-    """Make lines ``[L, n]`` as long as whole groups are, by repeating the last number of each."""
+    """Lengthen lines ``[L, n]`` to whole groups, by repeating the last number of each."""
     missing = -lines.shape[1] % size
     if not missing:
         return lines
@@ -72,7 +72,7 @@ def pack(levels: Tensor, bits: int) -> Tensor:
 
     Returns:
         uint8, of one axis: a byte holds ``8 / bits`` levels, which lie far from each other in the
-        tensor, so that unpacking writes in one go. Three bits are two and one, in two parts.
+            tensor, so that unpacking writes in one go. Three bits are two and one, in two parts.
     """
     flat = levels.reshape(-1)
     if bits == 8:
@@ -87,7 +87,7 @@ def pack(levels: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Turn `pack` around: ``count`` levels, uint8 ``[count]``."""
+    """Undo `pack`: ``count`` levels, uint8 ``[count]``."""
     if bits == 8:
         return packed
     if bits == 3:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class QuantizedCache(DynamicCache):
     """A growing cache that keeps all but the newest positions in few bits.
 
-    Each layer has two stores, after KIVI (Liu et al. 2024, arXiv 2402.02750). What is first written
-    (the prompt) is quantised at once, in groups of ``q_group_size`` numbers. Later positions are
-    kept as they are until there are ``residual_length`` of them; then everything is quantised anew.
-    Reading gives back ``[B, K, T, D]`` in the model's dtype. With 4 bits and groups of 64 that is
-    0.28 of what bfloat16 takes, and the newest positions.
+    Each layer has two stores, after KIVI (Liu et al. 2024, arXiv 2402.02750). The first write (the
+    prompt) is quantised at once, in groups of ``q_group_size`` numbers. Later positions are kept
+    exactly until there are ``residual_length`` of them; then everything is quantised anew. Reading
+    gives ``[B, K, T, D]`` in the model's dtype. With 4 bits and groups of 64 that takes 0.28 of
+    bfloat16, plus the newest positions.
 
-    What a row keeps depends on the rows beside it where groups reach over rows (along axis -1 with
-    quanto, and with HQQ). `crop` of quantised positions does not make those before it exact again.
+    If groups reach over rows (along axis -1 with quanto, and with HQQ), a row's numbers depend on
+    the rows beside it. `crop` of quantised positions does not make those before it exact again.
 
     Example::
 
@@ -37,7 +37,7 @@ class QuantizedCache(DynamicCache):
     """
 
     _backend: ClassVar[str | None] = None
-    """Whose way to quantise it is, whatever the settings name; ``None``: that of the settings."""
+    """Backend of the class, over that of the settings; ``None``: that of the settings."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class QuantizedCache(DynamicCache):
         """Begin empty.
 
         Args:
-            cache_config: The settings; or, as newer code has it, the backend, and the settings one
-                by one.
+            cache_config: The settings; or, in newer code, the backend, with the settings one by
+                one.
             config: The model's, for the number of layers; without it they come as they are used.
             nbits: See `QuantizedCacheConfig`, here and below; ``None`` is the default there.
-            axis_key: How keys are grouped.
-            axis_value: How values are grouped.
+            axis_key: Axis along which keys are grouped.
+            axis_value: Axis along which values are grouped.
             q_group_size: Numbers of a group.
             residual_length: Positions at which everything is quantised anew.
             backend: The newer name of the first argument.
@@ -98,7 +98,7 @@ class QuantizedCache(DynamicCache):
 
     @classmethod
     def from_legacy_cache(cls, past_key_values: object = None) -> NoReturn:
-        """Tuples say nothing of bits.
+        """Refuse tuples, which say nothing of bits.
 
         Raises:
             InvalidRequestError: Always.
@@ -110,7 +110,7 @@ class QuantizedCache(DynamicCache):
         """Refuse groups that fit neither the model nor a prompt, before anything is computed.
 
         Args:
-            rows: Of the batch, B.
+            rows: Rows of the batch, B.
             length: Positions of the prompt.
             config: The model's.
 
@@ -132,7 +132,7 @@ class QuantizedCache(DynamicCache):
 
 
 class QuantoQuantizedCache(QuantizedCache):
-    """A cache quantised as `quanto` does it, whatever the settings name; see `QuantizedCache`.
+    """A cache quantised by `quanto`, whatever the settings name; see `QuantizedCache`.
 
     2 or 4 bits; axes 0 and -1.
     """
@@ -141,7 +141,7 @@ class QuantoQuantizedCache(QuantizedCache):
 
 
 class HQQQuantizedCache(QuantizedCache):
-    """A cache quantised as `HQQ` does it, whatever the settings name; see `QuantizedCache`.
+    """A cache quantised by `HQQ`, whatever the settings name; see `QuantizedCache`.
 
     1, 2, 3, 4 or 8 bits; axes 0 and 1.
     """
@@ -169,7 +169,7 @@ def check_model(config: Any) -> None:
 
 
 def _format(settings: QuantizedCacheConfig, backend: str) -> Format:
-    """What a layer needs of settings that were checked."""
+    """Make the format of a layer of checked settings."""
 
     def whole(name: str) -> int:
         return int(getattr(settings, name))

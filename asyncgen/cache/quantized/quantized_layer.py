@@ -1,8 +1,8 @@
 """Keys and values of one layer, quantised but for the newest positions.
 
-After Liu et al. 2024, "KIVI" (arXiv 2402.02750), as the reference does it: what is first written
-is quantised at once, and whenever the positions behind it reach the residual length, everything is
-quantised anew. Attention gets what was just written as it is.
+After Liu et al. 2024, "KIVI" (arXiv 2402.02750), as the reference does it: the first write is
+quantised at once, and whenever the positions behind it reach the residual length, everything is
+quantised anew. Attention gets the newest keys and values exactly.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a layer keeps what it is given.
+    """Format in which a layer keeps keys and values.
 
     Attributes:
         backend: The way to quantise.
         keys: Cut of the keys.
         values: Cut of the values; bits and group size are those of the keys.
-        residual_length: Positions behind the quantised ones that are waited for.
-        dtype: What quantised numbers become again, before they join the others in the model's
-            dtype; ``None``: the model's at once.
-        device: Where quantised numbers lie; ``None``: where the model computes.
+        residual_length: Positions behind the quantised ones before the next quantisation.
+        dtype: Dtype of dequantised numbers before they join the others in the model's dtype;
+            ``None``: the model's at once.
+        device: Device of quantised numbers; ``None``: the model's.
     """
 
     backend: Backend
@@ -45,9 +45,9 @@ class Format:
 class QuantizedLayer(DynamicLayer):
     """A layer whose older positions are quantised.
 
-    Rows change places without touching them: which of the quantised rows stands where is
-    remembered, and holds until everything is quantised anew. Cropping remembers how many of the
-    quantised positions still count.
+    Rows are reordered without touching them: the layer remembers the quantised row of each row
+    until everything is quantised anew. Cropping remembers how many of the quantised positions still
+    count.
     """
 
     def __init__(self, given: Format) -> None:
@@ -63,7 +63,7 @@ class QuantizedLayer(DynamicLayer):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether anything was written."""
+        """True if anything was written."""
         return self._packed is not None
 
     @property
@@ -94,10 +94,10 @@ class QuantizedLayer(DynamicLayer):
         return keys.view(shape), values.view(shape)
 
     def reserve(self, length: int) -> None:
-        """Nothing: what is quantised is made anew, and the rest has its room."""
+        """Do nothing: quantised numbers are made anew, and the rest has its room."""
 
     def exchange(self, rows: Tensor, first: int) -> None:
-        """Replace rows as `reorder` does: alike before ``first``, they are not so quantised."""
+        """Replace rows as `reorder` does: equal positions may be quantised differently."""
         self.reorder(rows)
 
     def reorder(self, rows: Tensor) -> None:
@@ -129,7 +129,7 @@ class QuantizedLayer(DynamicLayer):
         self._recent.reset()
 
     def _joined(self, new: Tensor | None) -> Tensor:
-        """All keys and values, dequantised, ``[2, B, K, T, D]``; ``new`` ones are the last.
+        """Dequantise all keys and values, ``[2, B, K, T, D]``; ``new`` ones are the last.
 
         Raises:
             InvalidRequestError: The new ones have other rows or another dtype.
@@ -159,7 +159,7 @@ class QuantizedLayer(DynamicLayer):
 
     @torch.no_grad()
     def _quantize(self, whole: Tensor) -> None:
-        """Let all of ``[2, B, K, T, D]`` be quantised, and nothing be recent."""
+        """Quantise all of ``[2, B, K, T, D]``; no position is recent afterwards."""
         given, (keys, values) = self._format, whole
         packed = (
             given.backend.quantize(keys, given.keys),

@@ -40,11 +40,11 @@ class CacheConfig:
         return cls(**config_dict | {name: kwargs[name] for name in names & kwargs.keys()})
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings by name."""
+        """Return the settings by name."""
         return copy.deepcopy(vars(self))
 
     def to_json_string(self) -> str:
-        """The settings as JSON with a final newline; a dtype becomes its name."""
+        """Return the settings as JSON with a final newline; a dtype becomes its name."""
         return json.dumps(self.to_dict(), indent=2, default=_name_of) + "\n"
 
     def to_json_file(self, json_file_path: str | os.PathLike[str]) -> None:
@@ -60,7 +60,7 @@ class CacheConfig:
         return {name: value for name, value in kwargs.items() if name not in used}
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Names and values, so that ``dict(config)`` is `to_dict`."""
+        """Yield names and values, so that ``dict(config)`` is `to_dict`."""
         return iter(self.to_dict().items())
 
 
@@ -73,18 +73,18 @@ class QuantizedCacheConfig(CacheConfig):
             ``"HQQ"`` (half-quadratic: outliers weigh less); both are computed here, without the
             packages of those names.
         nbits: Bits of a number: 2 or 4 with quanto; 1, 2, 3, 4 or 8 with HQQ.
-        axis_key: How keys are grouped: with quanto 0 (neighbours of a position) or -1 (positions
-            of a channel); with HQQ 1 (neighbours) or 0 (numbers far from each other).
+        axis_key: Grouping of keys: with quanto 0 (neighbours of a position) or -1 (positions of a
+            channel); with HQQ 1 (neighbours) or 0 (numbers far from each other).
         axis_value: The same for values.
         q_group_size: Numbers of a group, at least 1: a divisor of the model's hidden dimension, or
-            of what is grouped. Where groups do not come out even, the last is filled up with its
-            last number.
+            of what is grouped. If groups do not come out even, the last is filled up with its last
+            number.
         residual_length: Positions behind the quantised ones at which everything is quantised anew;
-            the newest positions, fewer than these, are kept as they are.
-        compute_dtype: What keys and values become when they are read, before they join the newest
-            ones in the model's dtype; a dtype or its name. ``None``: the model's.
-        device: Where what is quantised lies; it comes to the model when it is read. ``None``: with
-            the model.
+            the newest positions, fewer than these, are kept exactly.
+        compute_dtype: Dtype of keys and values when they are read, before they join the newest ones
+            in the model's dtype; a dtype or its name. ``None``: the model's.
+        device: Device of quantised numbers; they come to the model when they are read. ``None``:
+            the model's.
     """
 
     # Not one of the settings here: the kind is given by the class.
@@ -143,15 +143,15 @@ class QuantizedCacheConfig(CacheConfig):
 def read_settings(
     given: Mapping[str, Any] | QuantizedCacheConfig | None,
 ) -> QuantizedCacheConfig:
-    """The settings that a ``cache_config`` asks for.
+    """Read the settings of a ``cache_config``.
 
     Args:
         given: Settings by name, ``None`` for those that are not given, or the settings themselves.
-            What is not given has its documented default, but for `compute_dtype` and `device`,
-            which are the model's.
+            Missing ones have their documented defaults, but for `compute_dtype` and `device`, which
+            are the model's.
 
     Raises:
-        InvalidRequestError: It names a setting that there is not, or one is out of range.
+        InvalidRequestError: It names an unknown setting, or one is out of range.
     """
     if given is None or isinstance(given, dict):
         there = {name: value for name, value in (given or {}).items() if value is not None}
@@ -189,7 +189,7 @@ def _is_device(value: object) -> bool:
 
 
 def _name_of(value: object) -> str:
-    """The name of a dtype, for JSON.
+    """Return the name of a dtype, for JSON.
 
     Raises:
         TypeError: It is no dtype.

@@ -1,8 +1,7 @@
-"""All blocks of a decoder in one call, where every part of them is a kernel of ours, and with them
-its logits, where the last norm and the head are.
+"""Compute all layers of a decoder in one call, if every part of them is a kernel of ours.
 
-Between two operators of a small model Python takes longer than the operators. What is computed is
-the same, to the last bit.
+The call includes the logits if the last norm and the head are ours. Between two operators of a
+small model Python takes longer than the operators. The results are the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -25,31 +24,31 @@ if TYPE_CHECKING:
 
 
 class LayerParts(NamedTuple):
-    """The parts of one block, as modules know them or compiled; see ``_kernels.pyi``.
+    """Parts of one layer, as modules know them or compiled; see ``_kernels.pyi``.
 
     Attributes:
         input_norm: Before the attention, or ``None``.
-        qkv: Product of queries, keys and values, or what makes them of latent rows; ``None``: the
-            block does not attend.
+        qkv: Product of queries, keys and values, or the maker of latent heads; ``None``: the layer
+            does not attend.
         heads_norm: Of queries and keys together, or with ``keys_norm`` of all queries of a token;
             ``None``: none.
         keys_norm: Of all keys of a token, or ``None``.
-        is_normed_turned: Whether heads are normalised after they were turned.
-        rope: Which of the model's ropes turns the heads; -1: none.
+        is_normed_turned: True if heads are normalised after they were rotated.
+        rope: Number of the model's rope for the heads; -1: none.
         sinks: Of the query heads, ``[H]`` in float32, or ``None``.
         output: Product behind the attention, or ``None``.
-        output_norm: Of what it gives, or ``None``.
+        output_norm: Of its result, or ``None``.
         post_norm: Before the feed-forward, or ``None``.
         up: Its first product, with its activation; or experts; or ``None``.
         down: Its second; ``None`` behind experts.
-        down_norm: Of what that gives, or ``None``.
-        is_parallel: Whether both parts see the stream as it was before the block.
-        output_scale: Factor on what the attention, and the mixer, add to the stream.
-        down_scale: Factor on what the feed-forward adds to it.
-        mixer: What goes on from a state, beside the attention or in its place; or ``None``.
-        has_gates: Whether gates of what attention gives lie behind the heads.
-        input_stay: What takes the stream's place once the first norm was made of it, or ``None``.
-        post_stay: The same of the second norm.
+        down_norm: Of its result, or ``None``.
+        is_parallel: True if both parts read the stream as it was before the layer.
+        output_scale: Factor on the output of attention and mixer.
+        down_scale: Factor on the output of the feed-forward.
+        mixer: Mixer with a state, beside the attention or in its place; or ``None``.
+        has_gates: True if gates of the attention's result lie behind the heads.
+        input_stay: Norm whose result replaces the stream after the first norm, or ``None``.
+        post_stay: The same for the second norm.
     """
 
     input_norm: Any
@@ -79,16 +78,16 @@ _OURS = NativeKernel | PackedLinearKernel | NativeScaler | NativeLatentHeads | E
 
 @runtime_checkable
 class Mixer(Protocol):
-    """What mixes tokens with a state.
+    """Mixer of tokens with a state.
 
     Attributes:
-        compiled: The kernel, where all of it is ours.
+        compiled: The kernel, if all of it is ours.
     """
 
     @property
     def compiled(self) -> Any | None: ...
     def run(self, x: Tensor, layer: int, states: Any) -> Tensor:
-        """What it adds to the stream, ``[N, E]``."""
+        """Compute what it adds to the stream, ``[N, E]``."""
 
 
 def pass_gates(x: Tensor, gates: Tensor) -> Tensor:
@@ -100,7 +99,8 @@ def pass_gates(x: Tensor, gates: Tensor) -> Tensor:
 
 
 def compile_parts(block: LayerParts) -> LayerParts | None:
-    """A block of compiled parts; ``None`` where a part, or an activation, is not ours."""
+    """Replace the parts of a layer by compiled ones; ``None`` if a part, or an activation, is
+    not ours."""
     if isinstance(block.up, NativeKernel | PackedLinearKernel) and block.up.activation is None:
         return None
     parts: list[Any] = []
@@ -117,13 +117,13 @@ def compile_parts(block: LayerParts) -> LayerParts | None:
 def compile_layers(
     layers: Sequence[Any], width: int, dtype: torch.dtype, ends: tuple[Any, Any] | None
 ) -> Any | None:
-    """One call for all layers, if each has a `LayerParts`.
+    """Make one call for all layers, if each has `LayerParts`.
 
     Args:
-        layers: Modules that know their `LayerParts`, or of another kind.
-        width: Of the stream.
-        dtype: Of the stream.
-        ends: What `compiled_ends` gives: with these the call can make logits too.
+        layers: Modules with `LayerParts`, or of another kind.
+        width: Width of the stream.
+        dtype: Dtype of the stream.
+        ends: Result of `compiled_ends`: with these the call can make logits too.
     """
     if native.kernels is None or not all(hasattr(layer, "compiled") for layer in layers):
         return None
@@ -136,11 +136,11 @@ def compile_layers(
 
 
 def compiled_ends(norm: Any, head: Any) -> tuple[Any, Any] | None:
-    """The last norm and the head, compiled; ``None`` where one of them is not ours.
+    """Give the last norm and the head, compiled; ``None`` if one of them is not ours.
 
     Args:
-        norm: What normalises.
-        head: The kernel of the head.
+        norm: The norm.
+        head: Kernel of the head.
     """
     is_ours = isinstance(head, NativeKernel | PackedLinearKernel)
     return (norm.compiled, head.compiled) if is_ours and isinstance(norm, NativeScaler) else None

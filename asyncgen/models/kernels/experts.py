@@ -1,8 +1,8 @@
-"""A mixture of experts: a feed-forward of which each token uses a few of many.
+"""Mixture of experts: a feed-forward of which each token uses a few of many.
 
 Shazeer and others, "Outrageously Large Neural Networks" (2017), with a gated feed-forward in each
-expert. A step's tokens are grouped by expert, so that a weight is read once however many tokens
-chose it. The router computes in float32, whatever the rows are.
+expert. A step's tokens are grouped by expert, so that a weight is read once for all tokens that
+chose it. The router computes in float32, in any model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN_GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def pass_gate(plan: GatePlan, gate: Tensor, up: Tensor) -> Tensor:
-    """What is let through of ``[..., width]`` twice."""
+    """Multiply ``up`` by the activated gate; both are ``[..., width]``."""
     if plan.kind != "clamped":
         return PLAIN_GATES[plan.kind](gate) * up
     gate, up = gate.clamp(max=plan.limit), up.clamp(-plan.limit, plan.limit)
@@ -46,14 +46,14 @@ def pass_gate(plan: GatePlan, gate: Tensor, up: Tensor) -> Tensor:
 
 
 def activate(plan: GatePlan, wide: Tensor) -> Tensor:
-    """What becomes of a first product ``[..., width]``, twice that where there is a gate."""
+    """Activate a first product ``[..., width]``, twice as wide if there is a gate."""
     if not plan.is_gated:
         return PLAIN_GATES[plan.kind](wide)
     return pass_gate(plan, *wide.chunk(2, dim=-1))
 
 
 class DenseStack:
-    """Several weights ``[out, in]`` as torch multiplies by them, and their biases.
+    """Several weights ``[out, in]`` for torch's products, and their biases.
 
     Attributes:
         weight: ``[matrices, out, in]``.
@@ -68,12 +68,12 @@ class DenseStack:
         self.bias = None if bias is None else bias.view(matrices, -1)
 
     def product(self, x: Tensor, ids: Tensor, ends: Tensor) -> Tensor:
-        """Rows ``[P, in]``, each by the weight of its expert, as ``[P, out]``.
+        """Multiply rows ``[P, in]``, each by the weight of its expert, to ``[P, out]``.
 
         Args:
             x: The rows, those of the first expert before those of the second.
             ids: Each row's expert, ``[P]``, int64.
-            ends: Where each expert's rows end, ``[matrices]``, int32.
+            ends: End of each expert's rows, ``[matrices]``, int32.
         """
         if x.is_cuda and x.dtype == torch.bfloat16 and _fits_grouped(self.weight):
             found = torch._grouped_mm(x, self.weight.transpose(1, 2), offs=ends)
@@ -87,18 +87,19 @@ class DenseStack:
         return found if self.bias is None else found.add_(self.bias.index_select(0, ids))
 
     def dense(self) -> Tensor:
-        """The weights, ``[matrices * out, in]``."""
+        """Give the weights, ``[matrices * out, in]``."""
         return self.weight.flatten(0, 1)
 
 
 def _fits_grouped(weight: Tensor) -> bool:
-    """Whether CUDA's grouped product takes weights ``[matrices, out, in]``: lines of 16 bytes."""
+    """Return whether CUDA's grouped product takes weights ``[matrices, out, in]``: lines of 16
+    bytes."""
     is_aligned = all(size * weight.itemsize % 16 == 0 for size in weight.shape[1:])
     return is_aligned and torch.cuda.get_device_capability(weight.device) >= (9, 0)
 
 
 class Stack(Linear):
-    """The weights ``[out, in]`` of one projection of all experts, one below the other.
+    """Weights ``[out, in]`` of one projection of all experts, one below the other.
 
     Attributes:
         weight: ``[matrices * out, in]`` (a file may have ``[matrices, out, in]``), or ``None`` once
@@ -119,12 +120,12 @@ class Stack(Linear):
         """Make the parameters, uninitialised, on the current default device.
 
         Args:
-            matrices: How many experts.
+            matrices: Number of experts.
             in_features: Size of an input row.
             out_features: Size of an output row.
-            bias: Whether each has a bias.
+            bias: True if each has a bias.
             dtype: Of all parameters, rows and products.
-            gates: Whether the outputs are those of a gate and, behind them, what it lets through.
+            gates: True if the outputs are a gate's and, behind them, the up-projection's.
         """
         super().__init__(in_features, matrices * out_features, bias, dtype=dtype, gates=gates)
         self.matrices = matrices
@@ -164,7 +165,7 @@ class Stack(Linear):
         self.kernel = made
 
     def ready(self) -> Any:
-        """The prepared weights; plain ones where `prepare` was not called yet."""
+        """Return the prepared weights; plain ones if `prepare` was not called yet."""
         if self.weight is not None:
             weight = self.weight.detach().view(-1, self.in_features)
             return DenseStack(weight.to(self.dtype), self._bias(), self.matrices)
@@ -175,10 +176,11 @@ class Stack(Linear):
 
 
 class Exact(nn.Module):
-    """A tensor that keeps the dtype of its file, float32 as a rule: a choice may hang by a bit.
+    """A tensor that keeps the dtype of its file, usually float32, so that no choice changes by
+    rounding.
 
     Attributes:
-        weight: A vector, mostly.
+        weight: Usually a vector.
     """
 
     weight: nn.Parameter
@@ -191,18 +193,18 @@ class Exact(nn.Module):
 
     @property
     def saved_dtype(self) -> torch.dtype:
-        """What it is saved in."""
+        """Dtype in which it is saved."""
         return self.weight.dtype
 
     def keeps(self, stored: torch.dtype) -> bool:
-        """It does, whatever a file has."""
+        """Return whether it keeps a stored dtype: any floating one."""
         return stored.is_floating_point
 
 
 class Router(Linear):
-    """The product that gives the logits of experts, in float32 or more."""
+    """Product that gives the logits of experts, in float32 or more."""
 
-    is_packable = False  # a choice may hang by a bit
+    is_packable = False  # rounding could change a choice
 
     def __init__(
         self, in_features: int, experts: int, bias: bool = False, *, dtype: torch.dtype
@@ -212,7 +214,7 @@ class Router(Linear):
         super().__init__(in_features, experts, bias, dtype=wide)
 
     def keeps(self, stored: torch.dtype) -> bool:
-        """Whether the weight may come as a file has it: always, it is not narrowed."""
+        """Return whether the weight may stay as stored: always, it is not narrowed."""
         return stored.is_floating_point
 
     def prepare(self) -> None:
@@ -232,17 +234,17 @@ class Router(Linear):
 
 
 class Experts(Prepared):
-    """A feed-forward of experts, and of what every token passes through beside them.
+    """Feed-forward of experts, and the shared expert that every token passes through.
 
     Attributes:
-        router: Logits of the experts; behind them, where there is one, that of the gate of the
-            shared expert.
-        correction: What is added to scores for the choice, or ``None``.
-        enter: Makes of rows those that experts take, where these are others, or ``None``.
-        gate_up: First projection of all experts, a gate's and, behind it, what it lets through; or
-            what is activated.
+        router: Logits of the experts; behind them the logit of the shared expert's gate, if there
+            is one.
+        correction: Added to scores for the choice, or ``None``.
+        enter: Makes the rows that experts take, if these differ from the stream, or ``None``.
+        gate_up: First projection of all experts: gate and, behind it, up-projection; or without a
+            gate.
         down: Second projection of all experts.
-        leave: Leads back, or ``None``.
+        leave: Leads back to the stream, or ``None``.
         shared_gate_up: First projection of the shared expert, or ``None``.
         shared_down: Second one.
     """
@@ -252,7 +254,7 @@ class Experts(Prepared):
 
         Args:
             hidden: Size of a row.
-            plan: What they are.
+            plan: Plan of the experts.
             dtype: Of the parameters but the router's.
         """
         super().__init__()
@@ -275,7 +277,7 @@ class Experts(Prepared):
             self.shared_down = Linear(shared, hidden, dtype=dtype)
 
     def prepare(self) -> None:
-        """Gather what `add_to` uses; again after weights were replaced or moved."""
+        """Gather what `add_to` uses; call it again after weights were replaced or moved."""
         plan, gate_up, down = self.plan, self.gate_up.ready(), self.down.ready()
         router = self.router.ready()
         correction = None
@@ -307,15 +309,15 @@ class Experts(Prepared):
         self._plan = (lambda stream, x: self._add_plainly(stream, x, correction), None)
 
     def add_chosen(self, stream: Tensor, x: Tensor, ids: Tensor, weights: Tensor) -> None:
-        """Add what experts make of rows that were chosen before; the router is not asked.
+        """Add the results of experts that were chosen before; the router is not asked.
 
         There is no shared expert.
 
         Args:
-            stream: What is added to in place, ``[N, E]``.
+            stream: Changed in place, ``[N, E]``.
             x: The rows, ``[N, E]``.
             ids: Each row's experts, ``[N, chosen]``, int64.
-            weights: What they weigh, ``[N, chosen]``, float32.
+            weights: Their weights, ``[N, chosen]``, float32.
         """
         compiled = self.compiled
         if compiled is None:
@@ -325,25 +327,25 @@ class Experts(Prepared):
 
     @property
     def compiled(self) -> Any | None:
-        """The kernel, where all of it is ours."""
+        """The kernel, if all of it is ours."""
         return self._ready()[1]
 
     def add_to(self, stream: Tensor, x: Tensor) -> None:
-        """Add what the experts make of rows ``x`` ``[N, E]`` to ``stream`` ``[N, E]`` in place."""
+        """Add the experts' results for rows ``x`` ``[N, E]`` to ``stream`` ``[N, E]`` in place."""
         self._ready()[0](stream, x)
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
-        """What they make of rows, in ``out`` (returned)."""
+        """Write the experts' results for rows to ``out``, and return it."""
         self.add_to(out.zero_(), x)
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the experts make of ``[..., E]``, as a new tensor of that shape."""
+        """Compute the experts' results for ``[..., E]``, as a new tensor of that shape."""
         rows = x.reshape(-1, x.shape[-1])
         return self.into(rows, torch.empty_like(rows)).view(x.shape)
 
     def _add_plainly(self, stream: Tensor, x: Tensor, correction: Tensor | None) -> None:
-        """`add_to` by torch's operators; on CUDA without waiting for the device, in bfloat16."""
+        """Do `add_to` by torch's operators; on CUDA without waiting for the device, in bfloat16."""
         routing, count = self.plan.routing, self.plan.experts
         logits = self.router.ready().product(x.to(self.router.dtype))  # [N, X]
         ids, weights = choose(routing, logits[:, :count], correction)  # [N, C]
@@ -356,7 +358,7 @@ class Experts(Prepared):
         stream.add_(total)
 
     def _weighed(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """What chosen experts make of rows ``[N, E]``, added up, in the dtype of the weights."""
+        """Add up the chosen experts' results for rows ``[N, E]``, in the dtype of the weights."""
         routing, count = self.plan.routing, self.plan.experts
         sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
         x = x if self.enter is None else self.enter.ready().product(x)
@@ -376,7 +378,7 @@ class Experts(Prepared):
         return self.leave.ready().product(total.to(found.dtype)).to(total.dtype)
 
     def _shared(self, x: Tensor) -> Tensor:
-        """What the shared expert makes of rows ``[N, E]``."""
+        """Compute the shared expert's results for rows ``[N, E]``."""
         assert self.shared_gate_up is not None and self.shared_down is not None
         kernel = self.shared_gate_up.ready()
         activated = kernel.product(x)

@@ -29,16 +29,16 @@ from torch import Tensor
 from asyncgen.native.weight_memory import passing
 
 MOST_SHIFT: Final = 64
-"""The largest power of two that a weight is moved by: beyond it has no numbers worth a product."""
+"""The largest power of two that a weight is moved by; numbers beyond it do not matter."""
 
 TOP: Final = 15
 """Numbers are moved below two to this power; float16 ends at 65,504."""
 
 ALIGNMENT: Final = (16, 512)
-"""FBGEMM fills up outputs and inputs to multiples of so many."""
+"""FBGEMM fills outputs and inputs up to multiples of so many."""
 
 PART: Final = 1 << 20
-"""So many numbers are tried at a time: what that takes is small, and dropped at once."""
+"""Numbers that are tried at a time: the memory for it is small, and freed at once."""
 
 
 class HalfKernel:
@@ -54,7 +54,7 @@ class HalfKernel:
         Args:
             weight: ``[out, in]``, of any floating dtype.
             bias: ``[out]``, or ``None``.
-            shift: See `half_shift`, which found one.
+            shift: Result of `half_shift`.
         """
         # Never the weight itself: torch may write to it.
         moved = passing(tuple(weight.shape), torch.float32).copy_(weight).mul_(2.0**shift)
@@ -89,11 +89,11 @@ class HalfKernel:
 
 
 def half_shift(weight: Tensor) -> int | None:
-    """The power of two that a weight ``[out, in]`` is to be moved by to fit into float16.
+    """Find the power of two by which a weight ``[out, in]`` must be moved to fit into float16.
 
     Returns:
-        The power, or ``None`` where a number would be rounded, torch lacks the product, or the
-        weight takes more memory than in float32.
+        The power, or ``None`` if a number would be rounded, torch lacks the product, or the weight
+        takes more memory than in float32.
     """
     if not weight.numel() or half_bytes(*weight.shape) > 4 * weight.numel():
         return None
@@ -112,19 +112,19 @@ def half_shift(weight: Tensor) -> int | None:
 
 
 def half_bytes(out_features: int, in_features: int) -> int:
-    """Memory of a weight ``[out, in]`` once it is packed."""
+    """Compute the memory of a packed weight ``[out, in]``."""
     sizes = zip((out_features, in_features), ALIGNMENT, strict=True)
     return 2 * math.prod(-(-size // unit) * unit for size, unit in sizes)
 
 
 def multiplies_halves() -> bool:
-    """Whether torch has the product on this processor, and no other engine is chosen."""
+    """Return whether torch has the product on this processor, and no other engine is chosen."""
     return torch.backends.quantized.engine in ("x86", "fbgemm") and _multiply() is not None
 
 
 @functools.cache
 def _multiply() -> Any:
-    """FBGEMM's product, or ``None`` where torch has it not; asked for while that is the engine."""
+    """Return FBGEMM's product, or ``None`` if torch lacks it; called while that is the engine."""
     operators = torch.ops.quantized
     names = ("linear_prepack_fp16", "linear_unpack_fp16", "linear_dynamic_fp16")
     if not all(hasattr(operators, name) for name in names):

@@ -1,8 +1,8 @@
 """Pages of two megabytes for weights that torch has allocated.
 
 A step reads every weight once, and in pages of four kilobytes the processor looks up an address for
-every 64 lines of it: products of a few rows lose a tenth to that. Linux gathers pages that are in
-use already, where it is asked to (since 6.1); elsewhere nothing happens.
+every 64 lines of it: products of a few rows lose a tenth to that. Linux can gather pages that are
+in use already (since 6.1); elsewhere nothing happens.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ COLLAPSE: Final = 25
 
 
 def gather_pages(address: int, size: int) -> None:
-    """Ask for huge pages of some memory, and of what lies beside it in the same ones.
+    """Ask for huge pages of some memory, and of its neighbours in the same pages.
 
     Args:
-        address: Where it begins.
+        address: Begin of the memory.
         size: Its bytes; less than a quarter of a page is not worth it.
     """
     advise = _advise()
     if advise is None or size < PAGE // 4:
         return
-    # One after another: where a neighbour is not mapped, that page alone is refused.
+    # One page after another: if a neighbour is not mapped, only its page is refused.
     for page in range(address // PAGE * PAGE, address + size, PAGE):
         advise(page, PAGE, COLLAPSE)
 
 
 @functools.cache
 def _advise() -> Any:
-    """``madvise``, or ``None`` on another system."""
+    """Return ``madvise``, or ``None`` on another system."""
     if sys.platform != "linux":
         return None
     try:

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class Linear(nn.Module):
-    """``x @ weight.T + bias`` without gradients.
+    """Compute ``x @ weight.T + bias`` without gradients.
 
-    The weight is an ordinary parameter until `prepare` has laid it out for its kernel; from then
-    on ``weight`` is ``None`` and `dense_weight` gives it back.
+    The weight is an ordinary parameter until `prepare` has laid it out for its kernel; from then on
+    ``weight`` is ``None`` and `dense_weight` gives it back.
 
     Attributes:
         dtype: Dtype of rows and products.
         weight: ``[out_features, in_features]``, or ``None`` once prepared; of any floating dtype.
         bias: ``[out_features]``, or ``None``.
-        kernel: What computes; replaced by `prepare`.
-        is_in_place: Whether it is to compute with the weight as it lies, and `prepare` leaves it.
-        is_packable: Whether it takes weights in 4 and 8 bits.
+        kernel: Kernel that computes; replaced by `prepare`.
+        is_in_place: True if it computes with the weight in place, and `prepare` leaves it alone.
+        is_packable: True if it takes weights in 4 and 8 bits.
     """
 
     is_packable = True
@@ -60,11 +60,11 @@ class Linear(nn.Module):
         Args:
             in_features: Size of an input row.
             out_features: Size of an output row.
-            bias: Whether a bias is added.
+            bias: True to add a bias.
             dtype: Of weight, bias, rows and products; ``None``: torch's default.
-            gates: Whether the outputs are those of a gate and, behind them, what it lets
-                through: a kernel may join them, see `choose_kernel`.
-            activation: What will be applied to the gate or the product, which a kernel may do.
+            gates: True if the outputs are a gate's and, behind them, the up-projection's: a kernel
+                may join them, see `choose_kernel`.
+            activation: Activation of the gate or the product, which a kernel may apply.
         """
         super().__init__()
         self.in_features = in_features
@@ -81,23 +81,23 @@ class Linear(nn.Module):
         self._tied = False
 
     def keeps(self, stored: torch.dtype) -> bool:
-        """Whether the weight may come, and stay, as a file has it: its kernel widens it."""
+        """Return whether the weight may stay in a file's dtype because its kernel widens it."""
         return widens(stored, self.dtype)
 
     @property
     def packs(self) -> bool:
-        """Whether a kernel multiplies by packed weights here; elsewhere they come unpacked."""
+        """True if a kernel multiplies by packed weights here; elsewhere they come unpacked."""
         return supports_packed(self.dtype)
 
     @property
     def needs_alike(self) -> bool:
-        """Whether parts that are not alike are unpacked."""
+        """True if parts that are not alike are unpacked."""
         return bool(self.gates)
 
     def pack(self, parts: Sequence[PackedWeight]) -> None:
         """Take packed weights, one below the other, in the place of the weight; `packs` is true.
 
-        Those of a gate and of what it lets through are unpacked if they are not alike.
+        A gate and an up-projection that are not alike are unpacked.
 
         Args:
             parts: On the CPU, of all outputs together.
@@ -138,8 +138,8 @@ class Linear(nn.Module):
 
         Args:
             table: ``[out_features, in_features]``, of any floating dtype.
-            own_copy: Whether to lay out a copy for the fastest kernel; otherwise the table is
-                used as it lies, if it is in the dtype of the rows.
+            own_copy: True to lay out a copy for the fastest kernel; otherwise the table is used in
+                place, if it is in the dtype of the rows.
         """
         self._tied = True
         if own_copy:
@@ -148,37 +148,39 @@ class Linear(nn.Module):
             self.kernel = kernel_in_place(table.to(self.dtype), None)
 
     def compute_in_place(self) -> None:
-        """Have the weight back as an ordinary parameter, and compute with that; idempotent."""
+        """Make the weight an ordinary parameter again, and compute with that; idempotent."""
         self.is_in_place = True
         if self.weight is None and not self._tied:
             self.weight = _parameter(self.dense_weight())
             self.kernel = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""
+        """Multiply ``[..., in_features]``, to a new tensor ``[..., out_features]``."""
         return self.product()(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
 
     @property
     def adds_bias(self) -> bool:
-        """Whether `product` is more than that of its kernel: a tied weight may have been laid out
+        """True if `product` adds a bias to its kernel's: a tied weight may have been laid out
         before the bias was there."""
         return self._tied and self.bias is not None
 
     def product(self) -> Callable[[Tensor], Tensor]:
-        """What multiplies rows ``[N, in_features]``, as they are now."""
+        """Return the function that multiplies rows ``[N, in_features]``, with the weights as
+        they are now."""
         product = self.ready().product
         bias = _detached(self.bias) if self.adds_bias else None
         return product if bias is None else lambda x: product(x).add_(bias)
 
     def ready(self) -> Kernel:
-        """The kernel; one on the plain weight where `prepare` was not called yet."""
+        """Return the kernel; one on the plain weight if `prepare` was not called yet."""
         if self.weight is not None:
             return DenseKernel(self.weight.detach().to(self.dtype).t(), _detached(self.bias))
         assert self.kernel is not None, "a linear layer without weight cannot compute"
         return self.kernel
 
     def dense_weight(self) -> Tensor:
-        """The weight ``[out_features, in_features]`` in `dtype`; a copy if the kernel's differs."""
+        """Return the weight ``[out_features, in_features]`` in `dtype`; a copy if the kernel's
+        differs."""
         return self.ready().dense().to(self.dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
@@ -200,7 +202,7 @@ class Linear(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A look-up table whose storage may differ in dtype from what it gives.
+    """Look-up table whose storage may differ in dtype from its results.
 
     Attributes:
         weight: ``[num_embeddings, features]``, of any floating dtype.
@@ -224,7 +226,7 @@ class Embedding(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the table is."""
+        """Device of the table."""
         return self.weight.device
 
     @property
@@ -248,26 +250,26 @@ class Embedding(nn.Module):
         self.weight = _parameter(torch.empty(0, table.inputs, dtype=self.dtype))
 
     def unpack(self) -> None:
-        """Have a packed table back as an ordinary parameter; idempotent."""
+        """Make a packed table an ordinary parameter again; idempotent."""
         if self.kernel is not None:
             self.weight, self.kernel = _parameter(self.dense_weight()), None
             self._table = None
 
     def dense_weight(self) -> Tensor:
-        """The table ``[num_embeddings, features]``; a copy in `dtype` if it is packed."""
+        """Return the table ``[num_embeddings, features]``; a copy in `dtype` if it is packed."""
         weight = self.weight.detach()
         return weight if self.kernel is None else self.kernel.dense().to(self.dtype)
 
     def keeps(self, stored: torch.dtype) -> bool:
-        """Whether the table may come, and stay, as a file has it: where products do as well."""
+        """Return whether the table may stay in a file's dtype: if products may as well."""
         return widens(stored, self.dtype)
 
     def prepare(self) -> None:
-        """Take note of a newly loaded table."""
+        """Use a newly loaded table."""
         self._table = self.weight.detach()
 
     def lookup(self, ids: Tensor) -> Tensor:
-        """Rows of ids ``[N]`` (int64), as a new tensor ``[N, features]``."""
+        """Look up rows of ids ``[N]`` (int64), as a new tensor ``[N, features]``."""
         if self.kernel is not None:
             return self.kernel.look_up(ids)
         table = self._table
@@ -277,7 +279,7 @@ class Embedding(nn.Module):
         return rows if rows.dtype is self.dtype else rows.to(self.dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Rows of ids of any shape ``[...]``, as ``[..., features]``."""
+        """Look up ids of any shape ``[...]``, as ``[..., features]``."""
         return self.lookup(ids.reshape(-1)).view(*ids.shape, -1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Embedding:
@@ -297,7 +299,7 @@ class Embedding(nn.Module):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.unpack()
-        # What is loaded is copied into the table, whose dtype may have fewer bits.
+        # Loaded numbers are copied into the table, whose dtype may have fewer bits.
         if self.weight.dtype != self.dtype:
             self.weight = _parameter(self.weight.detach().to(self.dtype))
         super()._load_from_state_dict(*args)
@@ -305,7 +307,8 @@ class Embedding(nn.Module):
 
 
 def halves_pay(core: Any) -> bool:
-    """Whether a head in 16 bits, beside its table in as many, needs no more than others save.
+    """Return whether a head in 16 bits beside its table takes no more memory than other weights
+    save.
 
     Args:
         core: A model with ``lm_head``, none of whose weights have arrived.
@@ -329,6 +332,6 @@ def _detached(parameter: nn.Parameter | None) -> Tensor | None:
 
 
 def _stays(fn: Any, dtype: torch.dtype) -> bool:
-    """Whether a packed weight stays as it is: what a module's numbers become is what they are."""
+    """Return whether a packed weight stays as it is: device and dtype do not change."""
     moved: Tensor = fn(torch.empty(0, dtype=dtype))
     return moved.device.type == "cpu" and moved.dtype == dtype

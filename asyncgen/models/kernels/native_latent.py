@@ -22,7 +22,7 @@ class NativeLatentHeads:
 
     Attributes:
         compiled: The kernel itself.
-        into: Makes heads of the stream ``[N, E]`` in ``[N, 3 H D]``, which it gives back.
+        into: Makes heads of the stream ``[N, E]`` in ``[N, 3 H D]``, and returns that.
     """
 
     __slots__ = ("compiled", "into")
@@ -38,16 +38,17 @@ class NativeLatentHeads:
         heads: int,
         plan: LatentPlan,
     ) -> None:
-        """Put the parts together.
+        """Join the parts.
 
         Args:
-            latents: Product of the latent rows of queries, that of keys and values, and the part
-                of a key that is turned.
-            query_norm: Of the former; ``None``: queries are made of the stream.
+            latents: Product of the latent rows of queries, of those of keys and values, and of the
+                rotated part of a key.
+            query_norm: Norm of the first; ``None``: queries are made of the stream.
             queries: Product of all queries.
-            latent_norm: Of the rows that keys and values are made of.
-            keys_values: Product of those, for each head what is not turned, then its value.
-            heads: How many.
+            latent_norm: Norm of the rows that keys and values are made of.
+            keys_values: Product of those: for each head the part that is not rotated, then its
+                value.
+            heads: Number of heads.
             plan: The sizes.
         """
         assert native.kernels is not None
@@ -63,7 +64,7 @@ class NativeLatentHeads:
             values=plan.values,
             head_dim=plan.head_dim,
         )
-        # A step calls it as it is, without a Python function around it.
+        # A step calls it directly, without a Python function around it.
         self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 
 

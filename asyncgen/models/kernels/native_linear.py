@@ -1,6 +1,6 @@
-"""Products by our own kernels: weights in panels of 32 outputs, whatever the number of rows.
+"""Products by our own kernels: weights in panels of 32 outputs, for any number of rows.
 
-See `asyncgen.native` for what they promise, and ``asyncgen/native/src/linear_*.cpp`` for how.
+See `asyncgen.native` for what they promise, and ``asyncgen/native/src/linear_*.cpp`` for the code.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 HALF: Final = PANEL // 2
 GATES: Final = ("silu", "gelu", "gelu_tanh")
-"""The activations of gates that are joined with what they let through."""
+"""Activations of gates that are joined with their up-projections."""
 ACTIVATED: Final = (*GATES, "relu", "relu2")
-"""Those that a product of ours may come with."""
+"""Activations that our products may apply."""
 
 
 def widens(stored: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether our kernels multiply rows of a dtype by a weight that stays in 16 bits on this CPU.
+    """Return whether our kernels multiply rows of a dtype by a weight that stays in 16 bits on this
+    CPU.
 
-    It is widened in registers, which is exact: the products are those of the weight converted
-    before, bit for bit, for half of its memory.
+    The weight is widened in registers, which is exact: the products are those of the converted
+    weight, bit for bit, for half of its memory.
 
     Args:
-        stored: Of the weight.
-        dtype: Of the rows.
+        stored: Dtype of the weight.
+        dtype: Dtype of the rows.
     """
     is_wide = dtype == torch.float32 and native.supports(dtype)
     return is_wide and stored in (torch.bfloat16, torch.float16)
@@ -158,10 +159,10 @@ class NativeKernel(NativeStack):
 
 
 def halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
-    """Outputs ``[out, ...]`` as both halves of each panel, ``[panels, 16, ...]``.
+    """View outputs ``[out, ...]`` as both halves of each panel, ``[panels, 16, ...]``.
 
     They are filled up with zeros. A panel of a gated weight holds 16 outputs of the gate and the
-    same ones of the other.
+    same ones of the up-projection.
     """
     if is_gated:
         gate, up = (_filled(half, HALF).view(-1, HALF, *rows.shape[1:]) for half in rows.chunk(2))
@@ -171,7 +172,7 @@ def halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
 
 
 def whole(halves: Tensor, outputs: int, is_gated: bool) -> Tensor:
-    """The opposite of `halves`: ``[panels, 2, 16, ...]`` as ``[out, ...]``."""
+    """Undo `halves`: ``[panels, 2, 16, ...]`` to ``[out, ...]``."""
     if not is_gated:
         return halves.flatten(0, 2)[:outputs]
     gate, up = (half.flatten(0, 1)[: outputs // 2] for half in halves.unbind(1))
@@ -185,10 +186,10 @@ def _filled(rows: Tensor, multiple: int) -> Tensor:
 
 
 def _lay_out(matrices: Sequence[Tensor], is_gated: bool, *, in_tiles: bool) -> Tensor:
-    """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs.
+    """Make panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs.
 
-    Those of one matrix follow those of another, of the same size. The last tiles are filled up
-    with zeros.
+    The panels of several matrices of one size follow each other. The last tiles are filled up with
+    zeros.
     """
     outputs, inputs = matrices[0].shape
     count = -(-outputs // 2 // HALF) if is_gated else -(-outputs // PANEL)
@@ -214,9 +215,9 @@ def _fill(panels: Tensor, number: int, half: Tensor) -> None:
 
 
 def _by_halves(panels: Tensor) -> Tensor:
-    """A view ``[panels, 2, 16, in]`` of panels ``[panels, in, 32]``.
+    """View panels ``[panels, in, 32]`` as ``[panels, 2, 16, in]``.
 
-    In bfloat16 the outputs of the halves take turns, for the sake of how they are widened.
+    In bfloat16 the outputs of the halves alternate, because they are widened in pairs.
     """
     if panels.dtype == torch.bfloat16:
         return panels.view(*panels.shape[:2], HALF, 2).permute(0, 3, 2, 1)
@@ -224,7 +225,7 @@ def _by_halves(panels: Tensor) -> Tensor:
 
 
 def _take_apart(panels: Tensor, inputs: int) -> Tensor:
-    """The opposite of `_lay_out`: halves of panels, ``[panels, 2, 16, in]``."""
+    """Undo `_lay_out`: halves of panels, ``[panels, 2, 16, in]``."""
     if panels.dim() == 3:
         return _by_halves(panels)
     return panels.permute(0, 2, 4, 1, 3, 5).reshape(len(panels), 2, HALF, -1)[..., :inputs]

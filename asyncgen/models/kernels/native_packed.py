@@ -1,10 +1,10 @@
 """Products of weights in 4 and 8 bits, by our own kernels.
 
 A row's inputs become integers, each group with a scale of its own, and the sum of a group's
-products is exact; see ``asyncgen/native/src/linear_packed.cpp``. An input errs by at most
-1 / 65,534 of the largest of its group at float32 and float16, where integers have 16 bits, and by
-1 / 254 at bfloat16, where they have 8 if the weight's numbers do. So a weight is read as it is
-packed.
+products is exact; see ``asyncgen/native/src/linear_packed.cpp``. The error of an input is at most 1
+/ 65,534 of the largest of its group at float32 and float16, where integers have 16 bits, and 1 /
+254 at bfloat16, where they have 8 if the weight's numbers do. So a weight is read in its packed
+form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def supports_packed(dtype: torch.dtype) -> bool:
-    """Whether rows of a dtype are multiplied by packed weights here; else these are unpacked."""
+    """Return whether rows of a dtype are multiplied by packed weights here; else these are
+    unpacked."""
     if native.kernels is None or not native.supports(dtype):
         return False
     return bool(native.kernels.features()["avx512_vnni"])
@@ -40,8 +41,8 @@ class PackedLinearKernel:
     """Packed weights one below the other, and their bias; see `Kernel` for the methods.
 
     Attributes:
-        is_gated: See `NativeKernel`.
-        activation: See `NativeKernel`.
+        is_gated: See `NativeStack`.
+        activation: See `NativeStack`.
         compiled: The kernel itself.
     """
 
@@ -72,7 +73,7 @@ class PackedLinearKernel:
             bias: ``[out]``, or ``None``.
             is_gated: See the attribute; only of parts that are alike.
             dtype: Of rows and products.
-            activation: See the attribute; a gate's is SiLU where nothing is said.
+            activation: See the attribute; the default of a gate is SiLU.
         """
         assert native.kernels is not None
         runs = alike(parts)
@@ -100,7 +101,7 @@ class PackedLinearKernel:
         return self.into(x, x.new_empty(x.shape[0], self._outputs >> self.is_gated))
 
     def parts(self) -> list[PackedWeight]:
-        """The weights as they came; copies."""
+        """Give the weights back; copies."""
         return [run.weight() for run in self._runs]
 
     def dense(self) -> Tensor:
@@ -108,11 +109,12 @@ class PackedLinearKernel:
         return torch.cat([part.dequantise() for part in self.parts()])
 
     def bytes(self) -> Tensor:
-        """What is kept of the matrix, of one part, ``[rows, bytes]`` uint8."""
+        """View the packed bytes of the matrix, of one part, ``[rows, bytes]`` uint8."""
         return self._runs[0].panels.flatten(0, 1)
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """Rows ``[N, in]`` of the matrix, of ids ``[N]`` (int64); of one part without a gate."""
+        """Look up rows ``[N, in]`` of the matrix, of ids ``[N]`` (int64); of one part without a
+        gate."""
         rows = torch.empty(len(ids), self._runs[0].layout.inputs, dtype=self._dtype)
         found: Tensor = self.compiled.look_up(ids.contiguous(), rows)
         return found

@@ -1,8 +1,8 @@
-"""Normalisation of rows: root-mean-square in as few passes as torch allows, and by layer.
+"""Normalisation of rows: by root mean square in as few passes as torch allows, and by layer.
 
-On a CPU torch composes ``rms_norm`` of seven operators; a vector norm, a hypotenuse, a division
-and a product give the same numbers in half the time:
-``x / sqrt(mean(x²) + eps) = x · sqrt(n) / hypot(‖x‖, sqrt(n · eps))``.
+On a CPU torch composes ``rms_norm`` of seven operators; a vector norm, a hypotenuse, a division and
+a product give the same numbers in half the time: ``x / sqrt(mean(x²) + eps) = x · sqrt(n) /
+hypot(‖x‖, sqrt(n · eps))``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Norm(Prepared):
-    """Scales rows by their own spread, then by a weight per feature.
+    """Scale rows by their own spread, then by a weight per feature.
 
     By their root mean square: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019),
-    equation 4, with ``eps`` added to the mean square; the norm is taken in float32 whatever the
-    dtype. By mean and variance: Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3,
-    with ``eps`` added to the variance.
+    equation 4, with ``eps`` added to the mean square; the norm is taken in float32 in any dtype. By
+    mean and variance: Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3, with ``eps``
+    added to the variance.
 
     Attributes:
         weight: ``[features]``, or ``[heads, features]``; ``None``: all ones.
         bias: Of the same shape; ``None``: all zeros.
-        features: Size of what is normalised.
+        features: Number of features that are normalised together.
         eps: Added to the square of the spread.
-        plan: Which norm it is.
+        plan: Kind of the norm.
     """
 
     weight: nn.Parameter | None
@@ -52,10 +52,10 @@ class Norm(Prepared):
         """Make the parameters, uninitialised, on the current default device.
 
         Args:
-            features: Size of what is normalised.
+            features: Number of features that are normalised together.
             eps: Added to the square of the spread.
-            plan: Which norm it is.
-            heads: How many heads have weights of their own.
+            plan: Kind of the norm.
+            heads: Number of heads with weights of their own.
             dtype: Of the parameters.
         """
         super().__init__()
@@ -83,7 +83,8 @@ class Norm(Prepared):
         return scaler
 
     def scale(self) -> Tensor | None:
-        """The factors: the weight, and what files leave out of it, in float32 then."""
+        """Return the factors: the weight plus the constant of the plan, in float32 if there is
+        one."""
         if self.weight is None:
             return None
         weight = self.weight.detach().view(self._shape)  # files may have it in pieces
@@ -110,11 +111,11 @@ class Norm(Prepared):
 def make_scaler(
     weight: Tensor, features: int, eps: float, dtype: torch.dtype | None = None
 ) -> NativeScaler | Scaler:
-    """The arithmetic of one norm by the root mean square, also for several weights side by side.
+    """Make the arithmetic of a norm by the root mean square, also for several weights side by side.
 
     Args:
         weight: ``[features]``, or ``[heads, features]`` for rows ``[N, heads, features]``.
-        features: Size of what is normalised.
+        features: Number of features that are normalised together.
         eps: Added to the mean square.
         dtype: Of the rows; ``None``: the weight's.
     """
@@ -130,13 +131,13 @@ def make_centring(
     eps: float,
     dtype: torch.dtype | None = None,
 ) -> NativeScaler | Centring:
-    """The arithmetic of one norm by mean and variance, also for several weights side by side.
+    """Make the arithmetic of a norm by mean and variance, also for several weights side by side.
 
     Args:
         weight: ``[features]``, or ``[heads, features]`` for rows ``[N, heads, features]``;
             ``None``: all ones.
         bias: Of the same shape; ``None``: all zeros.
-        features: Size of what is normalised.
+        features: Number of features that are normalised together.
         eps: Added to the variance.
         dtype: Of the rows; ``None``: any.
     """
@@ -165,7 +166,7 @@ class NativeScaler:
         bias: Tensor | None = None,
         is_centred: bool = False,
     ) -> None:
-        """See `make_scaler` and, where it is centred, `make_centring`."""
+        """See `make_scaler`, and `make_centring` with ``is_centred``."""
         assert native.kernels is not None
         rows, summands = (
             None if each is None else each.float().contiguous().view(-1, features)
@@ -175,21 +176,21 @@ class NativeScaler:
         self.compiled = native.kernels.Norm(
             rows, summands, eps=eps, dtype=dtype, is_centred=is_centred
         )
-        # A step calls it as it is, without a Python function around it.
+        # A step calls it directly, without a Python function around it.
         self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 
 
 class Scaler:
     """The norm in torch's operators.
 
-    On a CPU shorter rows are normalised in float32 and rounded once: operators that convert what
-    they read take longer than a conversion and those that do not.
+    On a CPU short dtypes are normalised in float32 and rounded once: operators that convert their
+    input take longer than a conversion and operators that do not.
     """
 
     __slots__ = ("_floor", "_is_widened", "_reduced", "_shrink", "_weight")
 
     def __init__(self, weight: Tensor, features: int, eps: float, dtype: torch.dtype) -> None:
-        """Fold what can be folded; see `make_scaler`."""
+        """Fold constants into weight and divisor; see `make_scaler`."""
         is_short = dtype not in (torch.float32, torch.float64)
         self._is_widened = is_short and weight.device.type == "cpu"
         self._reduced = is_short and not self._is_widened
@@ -218,12 +219,12 @@ class Scaler:
 
 
 class Unweighted:
-    """The norm by the root mean square without weights, whatever the rows' dtype and device."""
+    """The norm by the root mean square without weights, for rows of any dtype and device."""
 
     __slots__ = ("_eps", "_kind", "_scaler", "_shape")
 
     def __init__(self, shape: tuple[int, ...], eps: float) -> None:
-        """Keep what is normalised, ``[features]`` or ``[heads, features]``, and ``eps``."""
+        """Keep the shape, ``[features]`` or ``[heads, features]``, and ``eps``."""
         self._shape, self._eps = shape, eps
         self._kind: tuple[torch.dtype, torch.device] | None = None
 
@@ -237,7 +238,7 @@ class Unweighted:
 
 
 class Centring:
-    """The arithmetic of one norm by mean and variance."""
+    """The norm by mean and variance."""
 
     __slots__ = ("_bias", "_eps", "_shape", "_weight")
 
@@ -246,7 +247,7 @@ class Centring:
     ) -> None:
         """Keep weight and bias, each ``[features]``, ``[heads, features]`` or ``None``.
 
-        A weight that is wider than the rows is computed with in its own dtype.
+        A weight that is wider than the rows computes in its own dtype.
         """
         self._weight, self._eps = weight, eps
         self._bias = bias if bias is None or weight is None else bias.to(weight.dtype)

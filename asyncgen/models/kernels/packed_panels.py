@@ -26,15 +26,15 @@ _NAMES: Final = ("super_scales", "super_minimums", "scales", "zeros", "minimums"
 
 @dataclass(frozen=True, slots=True)
 class PanelLayout:
-    """What the bytes of half a panel are.
+    """Layout of the bytes of half a panel.
 
     Attributes:
         inputs: See `PackedWeight`, as the following two.
         group: See there.
         table: See there.
-        kinds: The dtype of each part that there is.
-        is_by_row: Whether a row has but one scale.
-        shares: Whether two-level scales and minimums are so small that they have half a byte each,
+        kinds: Dtype of each part that there is.
+        is_by_row: True if a row has only one scale.
+        shares: True if two-level scales and minimums are so small that they have half a byte each,
             the latter negated, as those of Q2_K.
     """
 
@@ -47,7 +47,7 @@ class PanelLayout:
 
     @classmethod
     def of(cls, weights: Sequence[PackedWeight]) -> PanelLayout:
-        """The layout of weights that are alike."""
+        """Give the layout of weights that are alike."""
         weight = weights[0]
         parts = {name: getattr(weight, name) for name in _NAMES}
         kinds = {name: part.dtype for name, part in parts.items() if part is not None}
@@ -63,19 +63,19 @@ class PanelLayout:
         return -(-self.inputs // self.group)
 
     def every(self, name: str) -> int:
-        """A part stands before the first of so many groups."""
+        """Return the number of groups that share a part; it stands before the first of them."""
         if name.startswith("super_"):
             return SUPER // self.group
         return self.groups if self.is_by_row and name != "codes" else 1
 
     def width(self, name: str) -> int:
-        """Bytes of a part of one group and 16 outputs."""
+        """Return the bytes of a part of one group and 16 outputs."""
         if name == "codes":
             return self.group * HALF // (1 if self.table is None else 2)
         return HALF * self.kinds[name].itemsize
 
     def places(self) -> Iterator[tuple[str, slice, int, int]]:
-        """Each part, which of its columns, where these begin, and how far they are apart.
+        """Yield each part, its columns, the begin of these, and their distance.
 
         Columns that are evenly apart come at once.
         """
@@ -91,7 +91,7 @@ class PanelLayout:
                 at += self.width(name)
 
     def num_bytes(self) -> int:
-        """Bytes of half a panel."""
+        """Count the bytes of half a panel."""
         counts = {name: -(-self.groups // self.every(name)) for name in self.kinds}
         return sum(self.width(name) * count for name, count in counts.items())
 
@@ -108,10 +108,10 @@ def lay_out(
     Args:
         weights: Those of all matrices, one below the other, and alike; each matrix is filled up
             with zeros to whole panels.
-        layout: Theirs.
-        is_gated: Whether halves of a panel are of a gate and of what it lets through.
-        panels: Where to, ``[matrices * panels, 2, bytes]`` uint8.
-        matrices: How many there are.
+        layout: Their layout.
+        is_gated: True if halves of a panel are a gate's and an up-projection's.
+        panels: Written to, ``[matrices * panels, 2, bytes]`` uint8.
+        matrices: Number of matrices.
     """
     assert native.kernels is not None
     outputs = sum(weight.outputs for weight in weights) // matrices
@@ -133,13 +133,13 @@ def lay_out(
 def take_apart(
     panels: Tensor, layout: PanelLayout, order: Tensor | None, outputs: int, is_gated: bool
 ) -> PackedWeight:
-    """The opposite of `lay_out`.
+    """Undo `lay_out`.
 
     Args:
         panels: ``[panels, 2, bytes]``.
-        layout: What they are.
+        layout: Their layout.
         order: See `PackedWeight`.
-        outputs: How many outputs there are.
+        outputs: Number of outputs.
         is_gated: As that of `lay_out`.
     """
     rows = panels.flatten(0, 1)
@@ -166,26 +166,27 @@ def take_apart(
 
 
 def _is_small(weight: PackedWeight) -> bool:
-    """Whether scales are of 0 … 15 and minimums of -15 … 0, all of two levels."""
+    """Return whether scales are of 0 … 15 and minimums of -15 … 0, all of two levels."""
     scales, minimums = weight.scales, weight.minimums
     if weight.super_scales is None or weight.super_minimums is None or weight.zeros is not None:
         return False
     assert minimums is not None
     return all(
         int(part.min()) >= least and int(part.max()) <= least + 15
-        for rows in (slice(1), slice(None))  # one row tells as a rule
+        for rows in (slice(1), slice(None))  # one row usually decides
         for part, least in ((scales[rows], 0), (minimums[rows], -15))
     )
 
 
 def _columns(rows: Tensor, count: int, at: int, step: int, width: int) -> Tensor:
-    """A view ``[halves, count, width]`` of places that are so many bytes apart."""
+    """View places that are so many bytes apart, ``[halves, count, width]``."""
     shape, strides = (len(rows), count, width), (rows.stride(0), step, 1)
     return rows.as_strided(shape, strides, rows.storage_offset() + at)
 
 
 def _codes_back(laid: Tensor, layout: PanelLayout) -> Tensor:
-    """Codes of halves of panels, ``[halves, groups, bytes]`` uint8, as ``[halves, 16, …]``."""
+    """Turn codes of halves of panels, ``[halves, groups, bytes]`` uint8, into ``[halves, 16,
+    …]``."""
     count, groups = laid.shape[:2]
     if layout.table is None:
         pairs = laid.view(count, groups, layout.group // 2, HALF, 2)

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GROUPS: Final = (16, 32, 64, 128)
-"""How many inputs may share a scale."""
+"""Numbers of inputs that may share a scale."""
 
 SUPER: Final = 256
-"""How many inputs share the float of a two-level scale."""
+"""Inputs that share the float of a two-level scale."""
 
 LARGEST: Final = 1 << 16
-"""A table's largest number (and 128 where there are zero points) times the group is no larger: the
-sum of a group's products with inputs of 16 bits is then one of 32."""
+"""Limit of a table's largest number (plus 128 if there are zero points) times the group: then
+the sum of a group's products with inputs of 16 bits fits into 32."""
 
 UNSIGNED: Final = tuple(range(16))
 """The table of codes that are numbers themselves."""
@@ -65,22 +65,22 @@ class PackedWeight:
 
     Attributes:
         codes: ``[out, groups * group / 2]`` uint8 with a table: byte b holds the code of input 2b
-            in its lower half and that of 2b + 1 in its upper one. Without a table
-            ``[out, groups * group]`` int8.
-        inputs: ``in``: how many inputs there are.
+            in its lower half and that of 2b + 1 in its upper one. Without a table ``[out, groups *
+            group]`` int8.
+        inputs: ``in``: number of inputs.
         group: Inputs that share a scale, one of `GROUPS`.
         scales: ``[out, groups]``, or ``[out, 1]`` for one a row: float16, bfloat16 or float32; or
             int8, with ``super_scales``.
         table: The number of each of 16 codes, whole, see `LARGEST`; ``None``: codes are 8-bit
             numbers.
-        zeros: int8 of the shape of ``scales``, what is taken off a number; or ``None``.
-        minimums: Of the shape of ``scales``, what is added to a scaled number: floats or, with
+        zeros: int8 of the shape of ``scales``, subtracted from a number; or ``None``.
+        minimums: Of the shape of ``scales``, added to a scaled number: floats or, with
             ``super_minimums``, int8; or ``None``.
         super_scales: ``[out, ceil(groups * group / 256)]`` float16, factors of ``scales``; or
             ``None``.
         super_minimums: Likewise, of ``minimums``.
-        order: Which input each column of the codes is of, ``[in]`` int32 (GPTQ with ``desc_act``);
-            ``None``: its own.
+        order: Input of each column of the codes, ``[in]`` int32 (GPTQ with ``desc_act``); ``None``:
+            its own.
     """
 
     codes: Tensor
@@ -147,7 +147,7 @@ class PackedWeight:
         return sum(part.nbytes for part in self._tensors().values())
 
     def numbers(self) -> Tensor:
-        """The number of each element by columns, ``[out, groups * group]`` int16."""
+        """Look up the number of each element by columns, ``[out, groups * group]`` int16."""
         if self.table is None:
             return self.codes.to(torch.int16)
         table = torch.tensor(self.table, dtype=torch.int16)
@@ -155,17 +155,17 @@ class PackedWeight:
         return table[codes.int()]
 
     def full_scales(self) -> Tensor:
-        """The scale of each group, ``[out, groups]`` float32."""
+        """Compute the scale of each group, ``[out, groups]`` float32."""
         return self._whole(self.scales, self.super_scales)
 
     def full_minimums(self) -> Tensor | None:
-        """The minimum of each group, ``[out, groups]`` float32; ``None``: none is added."""
+        """Compute the minimum of each group, ``[out, groups]`` float32; ``None``: none is added."""
         if self.minimums is None:
             return None
         return self._whole(self.minimums, self.super_minimums)
 
     def dequantise(self) -> Tensor:
-        """The values, ``[out, in]`` float32: each operation of the formula rounded once."""
+        """Compute the values, ``[out, in]`` float32: each operation of the formula rounded once."""
         numbers = self.numbers().view(self.outputs, self.num_groups, self.group).float()
         if self.zeros is not None:
             numbers -= self.zeros.float().unsqueeze(2)
@@ -181,7 +181,7 @@ class PackedWeight:
         return placed
 
     def rows(self, index: Tensor | slice) -> PackedWeight:
-        """Some rows of the matrix, in an order.
+        """Select rows of the matrix, in an order.
 
         Args:
             index: ``[rows]`` int64, or a slice.
@@ -192,15 +192,15 @@ class PackedWeight:
         return replace(self, **parts)
 
     def is_finite(self) -> bool:
-        """Whether all values are numbers: those that scales and minimums give."""
+        """Return whether all values are finite: scales and minimums decide."""
         factors = (self.scales, self.minimums, self.super_scales, self.super_minimums)
         floats = [one for one in factors if one is not None and one.is_floating_point()]
-        # A sum reads them once, and makes nothing of their size.
+        # A sum reads them once; the size of the numbers does not matter.
         sums = (one.sum(dtype=torch.float32).isfinite() for one in floats)
         return all(sums) or all(bool(one.isfinite().all()) for one in floats)
 
     def is_like(self, other: PackedWeight) -> bool:
-        """Whether rows of both could be those of one matrix."""
+        """Return whether rows of both could be those of one matrix."""
         return self._likeness() == other._likeness() and _same(self.order, other.order)
 
     def _likeness(self) -> tuple[object, ...]:
@@ -223,7 +223,7 @@ class PackedWeight:
 
 
 def alike(parts: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
-    """Matrices one below the other, in runs of neighbours that could be one.
+    """Group matrices one below the other into runs of neighbours that could be one.
 
     Args:
         parts: At least one, of the same inputs.
@@ -238,7 +238,7 @@ def alike(parts: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
 
 
 def join(parts: Sequence[PackedWeight]) -> list[PackedWeight]:
-    """Matrices one below the other: neighbours that are alike become one.
+    """Join neighbours that are alike to one matrix.
 
     Args:
         parts: As those of `alike`.

@@ -1,4 +1,4 @@
-"""Modules that make of their parameters, once, what they compute with."""
+"""Modules that make a plan of their parameters, once, and compute with that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Prepared(nn.Module):
-    """A module with a plan: what `prepare` made of its parameters, until these are moved.
+    """Module with a plan: the result of `prepare`, until parameters are moved.
 
     Looking up parameters and submodules goes through ``nn.Module.__getattr__``, which costs as much
     as a small operator; a tuple is unpacked in one instruction.
@@ -17,17 +17,17 @@ class Prepared(nn.Module):
     _plan: Any = None
 
     def prepare(self) -> None:
-        """Make the plan; again after parameters were replaced."""
+        """Make the plan; call it again after parameters were replaced."""
         raise NotImplementedError
 
     def _ready(self) -> Any:
-        """The plan, made now if there is none."""
+        """Return the plan, made now if there is none."""
         if self._plan is None:
             self.prepare()
         return self._plan
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy makes a plan of its own."""
+        """Leave the plan out of a copy, which makes its own."""
         return {**self.__dict__, "_plan": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:

@@ -73,7 +73,7 @@ from asyncgen.models.kernels.native_linear import NativeKernel, widens
 
 FEW_ROWS: Final = 16
 """Up to so many rows a packed product is copied into the caller's buffer: that costs a
-microsecond and saves the caller from making new views of a new tensor."""
+microsecond and saves the caller new views of a new tensor."""
 
 COLUMN_ROWS: Final = 4
 """Up to so many rows a plain float32 weight is multiplied from the left."""
@@ -93,38 +93,37 @@ CHUNK: Final = 96
 """Outputs of a chunk on Intel: MKL's kernels are 48 wide."""
 
 LEAST_CHUNKED: Final = 1 << 20
-"""Elements of a weight that is worth chunks: for a single row the calls of smaller ones cost more
-than their products gain."""
+"""Elements of the smallest weight that is chunked: for a single row the calls of smaller ones
+cost more than their products gain."""
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 MOST_CHUNKS: Final = 64
-"""Chunks of a weight for a single row: at least one a thread, and never only one."""
+"""Most chunks of a weight for a single row; there are at least one a thread and two."""
 
 
 class Kernel(Protocol):
     """A weight ``[out, in]`` in the layout of one kernel, and its bias.
 
     Attributes:
-        is_gated: Whether `product` and `into` give ``act(gate) * up`` ``[N, out / 2]`` instead.
-        activation: What that ``act`` is, or what is applied to all of the product; ``None``:
-            nothing.
+        is_gated: True if `product` and `into` give ``act(gate) * up`` ``[N, out / 2]`` instead.
+        activation: That ``act``, or the activation of all of the product; ``None``: nothing.
     """
 
     is_gated: bool
     activation: str | None
 
     def product(self, x: Tensor) -> Tensor:
-        """``x @ weight.T + bias`` of ``[N, in]``, as a new tensor ``[N, out]``."""
+        """Compute ``x @ weight.T + bias`` of ``[N, in]``, as a new tensor ``[N, out]``."""
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
-        """The product, in ``out`` (returned) or, where that is cheaper, in a new tensor."""
+        """Write the product to ``out`` (returned) or, if that is cheaper, return a new tensor."""
 
     def add_to(self, residual: Tensor, x: Tensor) -> None:
         """Add the product to ``residual`` ``[N, out]`` in place."""
 
     def dense(self) -> Tensor:
-        """The weight ``[out, in]`` as it is kept, in the ordinary layout; maybe a copy."""
+        """Return the weight ``[out, in]`` as it is kept, in the ordinary layout; maybe a copy."""
 
 
 class DenseKernel:
@@ -135,7 +134,7 @@ class DenseKernel:
     activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take the weight as ``[in, out]``, of any strides, and the bias ``[out]``."""
+        """Keep the weight as ``[in, out]``, of any strides, and the bias ``[out]``."""
         self.weight = weight
         self.bias = bias
 
@@ -163,7 +162,7 @@ class DenseKernel:
 
 
 class InPlaceKernel(DenseKernel):
-    """A float32 weight that stays where it lies: few rows by MKL, more by oneDNN."""
+    """A float32 weight in place: few rows by MKL, more by oneDNN."""
 
     __slots__ = ("most",)
 
@@ -239,7 +238,7 @@ class ChunkedKernel:
         return self.weight.transpose(1, 2).reshape(-1, self.weight.shape[1])
 
     def _spread(self, x: Tensor) -> Any:
-        """One row for each chunk, ``[C, 1, in]``."""
+        """Expand one row for each chunk, ``[C, 1, in]``."""
         known, view = self._rows
         if known is not x:
             view = x.expand(self.shape)
@@ -247,7 +246,7 @@ class ChunkedKernel:
         return view
 
     def _cut(self, out: Tensor) -> Any:
-        """One row of results by chunks, ``[C, 1, 96]``."""
+        """View one row of results by chunks, ``[C, 1, 96]``."""
         known, view = self._results
         if known is not out:
             view = out.view(self.count, 1, CHUNK)
@@ -297,7 +296,7 @@ class PackedKernel:
 
 
 class PlainKernel:
-    """Products on a float32 weight that stays as it lies, by number of rows."""
+    """Products on a float32 weight in place, by number of rows."""
 
     __slots__ = ("bias", "chunks", "columns", "shape", "strides", "weight")
     is_gated = False
@@ -364,7 +363,7 @@ class PlainKernel:
         return self.weight
 
     def _few(self, x: Tensor) -> Tensor:
-        """The product, ``[N, out]``, one row beside the other in memory."""
+        """Compute the product, ``[N, out]``, one row beside the other in memory."""
         product = torch.mm(self.weight, x.t()).t()
         return product if self.bias is None else product.add_(self.bias)
 
@@ -374,14 +373,14 @@ class PlainKernel:
 
 
 def _num_chunks(out: int) -> int:
-    """The fewest equal chunks of ``out`` features that are enough for the threads."""
+    """Return the fewest equal chunks of ``out`` features that are enough for the threads."""
     enough = max(2, torch.get_num_threads())
     fitting = [count for count in range(2, MOST_CHUNKS + 1) if out % count == 0]
     return next((count for count in fitting if count >= enough), fitting[-1] if fitting else 1)
 
 
 def _find_packed_linear() -> Any:
-    """The packed product, or ``None`` in a build of torch that lacks it."""
+    """Return the packed product, or ``None`` in a build of torch that lacks it."""
     operators = torch.ops.mkldnn
     if not (torch._C._has_mkldnn and hasattr(operators, "_linear_pointwise")):
         return None
@@ -406,13 +405,13 @@ def choose_kernel(
     Args:
         weight: ``[out, in]``.
         bias: ``[out]``, or ``None``.
-        dtype: Of rows and products; ``None``: the weight's. A weight in another is converted,
+        dtype: Of rows and products; ``None``: the weight's. A weight in another dtype is converted,
             unless the kernel widens it as it computes.
-        gates: Whether the weight is that of a gate, and of what it lets through, one below the
-            other. A kernel may compute ``act(gate) * up`` then; see `Kernel.is_gated`.
-        activation: What will be applied to the gate, or to the product, and may be by the
-            kernel; see `Kernel.activation`.
-        is_shared: Whether the weight stays in memory for others.
+        gates: True if the weight is a gate's and an up-projection's, one below the other. A kernel
+            may then compute ``act(gate) * up``; see `Kernel.is_gated`.
+        activation: Activation of the gate or the product, which the kernel may apply; see
+            `Kernel.activation`.
+        is_shared: True if the weight stays in memory for others.
     """
     dtype = dtype or weight.dtype
     is_here = weight.device.type == "cpu"
@@ -436,7 +435,7 @@ def choose_kernel(
 
 
 def kernel_in_place(weight: Tensor, bias: Tensor | None) -> Kernel:
-    """The fastest kernel that reads a weight ``[out, in]`` as it lies, without a copy."""
+    """Make the fastest kernel that reads a weight ``[out, in]`` in place, without a copy."""
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or _linear is None:
         return DenseKernel(weight.t(), bias)
     if not has_intel_kernels():
@@ -446,7 +445,8 @@ def kernel_in_place(weight: Tensor, bias: Tensor | None) -> Kernel:
 
 @functools.cache
 def has_intel_kernels() -> bool:
-    """Whether torch computes with MKL on a processor of Intel: on others MKL is another library."""
+    """Return whether torch computes with MKL on a processor of Intel: on others MKL is another
+    library."""
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
@@ -457,28 +457,29 @@ def has_intel_kernels() -> bool:
 
 
 def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
-    """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
+    """Return whether the fastest kernel on the CPU needs a copy of such a weight in another
+    layout."""
     if native.supports(dtype):
         return True
     return packs(dtype) or chunks(dtype, out_features, in_features)
 
 
 def fits_halves(dtype: torch.dtype) -> bool:
-    """Whether a copy in 16 bits is the fastest on the CPU, of weights that have no more."""
+    """Return whether a copy in 16 bits is the fastest on the CPU, of weights that have no more."""
     if dtype != torch.float32 or native.supports(dtype) or has_intel_kernels():
         return False
     return multiplies_halves()
 
 
 def packs(dtype: torch.dtype) -> bool:
-    """Whether a packed copy is the fastest way to compute in ``dtype`` on the CPU."""
+    """Return whether a packed copy is the fastest way to compute in ``dtype`` on the CPU."""
     if _linear is None or dtype != torch.bfloat16:
         return False
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def chunks(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
-    """Whether chunks are the fastest way to compute in ``dtype`` on the CPU."""
+    """Return whether chunks are the fastest way to compute in ``dtype`` on the CPU."""
     if dtype != torch.float32 or not has_intel_kernels():
         return False
     if out_features % CHUNK or out_features * in_features < LEAST_CHUNKED:

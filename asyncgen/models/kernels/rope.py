@@ -1,13 +1,13 @@
 """Rotary position embeddings: the angles of each position, for every scaling in use.
 
-Su et al., "RoFormer" (2021), section 3.4, with the halves of a head as partners. Scalings:
-*linear* (Chen et al. 2023, section 2.3), *dynamic* NTK-aware base (bloc97 and emozilla, 2023),
-*llama3* (Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4), *longrope*
-(Ding et al. 2024, section 3.2: a searched factor for each pair), *proportional* (Gemma 4: only the
-fastest pairs turn).
+Su et al., "RoFormer" (2021), section 3.4, with the halves of a head as partners. Scalings: *linear*
+(Chen et al. 2023, section 2.3), *dynamic* NTK-aware base (bloc97 and emozilla, 2023), *llama3*
+(Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4), *longrope* (Ding et
+al. 2024, section 3.2: a searched factor for each pair), *proportional* (Gemma 4: only the fastest
+pairs rotate).
 
-`Rotary` keeps no state that a request could leave behind: the angles of *dynamic* and *longrope*
-depend on the largest position of the forward pass alone.
+`Rotary` keeps no state of a request: the angles of *dynamic* and *longrope* depend on the largest
+position of the forward pass alone.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FIRST_TABLE = 512
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = None) -> Tensor:
-    """Radians per position of each pair of a head, ``[D / 2]`` float32 on the CPU.
+    """Compute the radians per position of each pair of a head, ``[D / 2]`` float32 on the CPU.
 
     Args:
         rope: The scaling and its parameters.
         head_dim: Size of a head, D.
-        length: Tokens in sight; read by ``dynamic`` and ``longrope``, which change beyond their
-            original length.
+        length: Tokens of the longest text; read by ``dynamic`` and ``longrope``, which change
+            beyond their original length.
     """
     turned = round(rope.turned * head_dim)
     if turned < head_dim:
@@ -71,9 +71,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
 
 
 def attention_factor(rope: RopeConfig) -> float:
-    """Factor on cos and sin of pairs that are turned.
+    """Compute the factor on cos and sin of pairs that rotate.
 
-    Other than 1 for ``yarn`` (section 3.4, equation 22) and ``longrope`` (section 3.3) only.
+    It differs from 1 for ``yarn`` (section 3.4, equation 22) and ``longrope`` (section 3.3) only.
     """
     if rope.rope_type not in ("yarn", "longrope"):
         return 1.0
@@ -129,14 +129,14 @@ def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
 
 
 def query_factors(scaling: QueryScaling, positions: Tensor, dtype: torch.dtype) -> Tensor:
-    """Factors on the queries of positions ``[N]``, after they were turned: ``[N, 1, 1]``."""
+    """Compute the factors on rotated queries at positions ``[N]``: ``[N, 1, 1]``."""
     steps = (positions + scaling.offset).div(scaling.length, rounding_mode="floor")
     factors = 1 + scaling.beta * torch.log1p(steps.to(torch.float32))
     return factors.to(dtype)[:, None, None]
 
 
 def sinusoids(width: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """What gives sines and, behind them, cosines of positions ``[N]``, as ``[N, width]``.
+    """Make the function from positions ``[N]`` to their sines, then cosines, ``[N, width]``.
 
     Vaswani et al., "Attention Is All You Need" (2017), section 3.5, with wavelengths that end at
     10,000, and the two halves one behind the other.
@@ -157,10 +157,11 @@ def sinusoids(width: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 
 def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
-    """What turns heads seen as halves ``[N, heads, 2, D / 2]`` by `Rotary.rows`, in place.
+    """Make the function that rotates heads in halves ``[N, heads, 2, D / 2]`` by `Rotary.rows`, in
+    place.
 
     Args:
-        like: Something of the dtype and on the device of the heads.
+        like: Tensor of the dtype and on the device of the heads.
     """
     if like.device.type != "cpu" or not native.supports(like.dtype):
         return _turn
@@ -177,8 +178,8 @@ def _turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
 class Rotary:
     """Gives the cosines and sines of positions, in the model's dtype.
 
-    A head seen as two halves ``[2, D / 2]`` is turned by ``x * cos + x.flip(0) * sin``: the first
-    half of ``sin`` is negated here, so nothing needs to be split, negated and joined.
+    A head in two halves ``[2, D / 2]`` is rotated by ``x * cos + x.flip(0) * sin``: the first half
+    of ``sin`` is negated here, so nothing needs to be split, negated and joined.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
@@ -199,7 +200,7 @@ class Rotary:
         self.dtype = dtype
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Cosines and signed sines, each ``[N, 1, 2, D / 2]``, of positions.
+        """Give cosines and signed sines, each ``[N, 1, 2, D / 2]``, of positions.
 
         Args:
             positions: ``[N]``, int64, from 0.
@@ -238,7 +239,7 @@ class Rotary:
         return self._table
 
     def _compute(self, positions: Tensor, frequencies: Tensor) -> Tensor:
-        """Cosines and signed sines, ``[N, 2, 1, 2, D / 2]``, computed in float32."""
+        """Compute cosines and signed sines, ``[N, 2, 1, 2, D / 2]``, in float32."""
         angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
         cos, sin = angles.cos(), angles.sin()  # [N, D / 2]
         if self._factor != 1:

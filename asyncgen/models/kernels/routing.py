@@ -1,4 +1,4 @@
-"""Which experts of a feed-forward a token is sent to, and what each of them weighs."""
+"""Choose the experts of each token, and their weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple
     """Choose the experts of some tokens.
 
     Args:
-        routing: How.
+        routing: Rules of the choice.
         logits: ``[N, experts]``, in float32 at least.
-        correction: ``[experts]``, added to scores, or to logits, for the choice, but not to
-            weights (DeepSeek-V3, section 2.1.2); ``None``: nothing is.
+        correction: ``[experts]``, added to scores, or to logits, for the choice, but not to weights
+            (DeepSeek-V3, section 2.1.2); ``None``: nothing is.
 
     Returns:
         Ids and weights ``[N, chosen]``, the best expert first.
@@ -30,7 +30,7 @@ def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple
     scores = logits.softmax(-1) if is_softmax else logits.sigmoid()
     is_corrected = correction is not None and not routing.corrects_logits
     by_scores = is_corrected or routing.best_of_group > 1
-    # Where nothing is added, logits tell more experts apart than their scores.
+    # Without a correction, logits tell more experts apart than their scores.
     ranks = scores if by_scores else logits
     if correction is not None:
         ranks = ranks + correction
@@ -44,7 +44,7 @@ def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple
 
 
 def _keep_best_groups(routing: Routing, ranks: Tensor) -> Tensor:
-    """The ranks, with ``-inf`` outside of the best groups."""
+    """Set the ranks outside of the best groups to ``-inf``."""
     groups = ranks.view(len(ranks), routing.groups, -1)  # [N, G, experts / G]
     worths = groups.topk(min(routing.best_of_group, groups.shape[-1]), dim=-1).values.sum(-1)
     best = worths.topk(routing.chosen_groups, dim=-1).indices

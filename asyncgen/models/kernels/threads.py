@@ -1,9 +1,9 @@
-"""Which threads our kernels compute on, and what torch's own operators do meanwhile.
+"""Threads of our kernels, and of torch's own operators beside them.
 
-The kernels have a team of threads for each thread that calls them (``src/team.h``). OpenMP's,
-which torch's operators use, spin for milliseconds when such an operator is done; on the same
-processors both teams would wait for each other. So where a model computes with our kernels, the few
-operators that are left to torch compute on the calling thread alone.
+The kernels have a team of threads for each thread that calls them (``src/team.h``). The OpenMP
+threads of torch's operators spin for milliseconds after such an operator; on the same processors
+both teams would wait for each other. So if a model computes with our kernels, the few operators
+that are left to torch compute on the calling thread alone.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def claim_thread(core: object) -> bool:
     """Give this thread to a model that computes with our kernels, until the thread ends.
 
     Args:
-        core: The model; whatever else it may be, nothing happens.
+        core: The model; for any other object nothing happens.
 
     Returns:
-        Whether the thread has a team now.
+        True if the thread has a team now.
     """
     if _claims(core):
         assert native.kernels is not None
@@ -42,7 +42,7 @@ def claim_thread(core: object) -> bool:
 
 @contextmanager
 def claimed_thread(core: object) -> Iterator[None]:
-    """The same for a while; where the thread is claimed already, nothing changes."""
+    """Claim this thread for a while; if it is claimed already, nothing changes."""
     if not _claims(core):
         yield
         return
