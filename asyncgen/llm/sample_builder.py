@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from asyncgen.structured.answer_values import read_answer
+from asyncgen.structured.answer_reader import read_answer
 from asyncgen.types import Sample, ToolCall
 
 if TYPE_CHECKING:

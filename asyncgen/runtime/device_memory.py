@@ -1,7 +1,4 @@
-"""How much memory a device has, and how much of it is free: limits of containers included.
-
-It measures; what is done about it is decided elsewhere.
-"""
+"""Measure total and free memory of a device, including the limits of containers."""
 
 from __future__ import annotations
 
@@ -19,21 +16,21 @@ if TYPE_CHECKING:
 ROOT: Final = Path("/")
 
 _KEPT_APART = ("inactive_file",)
-"""Lines of ``memory.stat`` that a control group counts as used and that nobody uses."""
+"""Lines of ``memory.stat`` that a control group counts as used although nobody uses them."""
 
 _GIVEN_BACK = (*_KEPT_APART, "active_file")
-"""Those of what the kernel takes back before it refuses memory to anybody."""
+"""Lines for memory that the kernel reclaims before it refuses memory."""
 
 
 def device_memory(device: torch.device, *, root: Path = ROOT) -> tuple[int, int]:
-    """Bytes free and bytes in all, of a device or of the machine, limits of a container included.
+    """Return free and total bytes of a device or of the machine, within the limits of a container.
 
-    Memory of a CUDA device that torch keeps without a use, such as that of a closed engine, is
-    given back first. Files that the kernel only keeps in case they are read again take none.
+    Unused memory of a CUDA device that torch keeps, such as that of a closed engine, is released
+    first. Files in the page cache count as free memory.
 
     Args:
-        device: CUDA devices have memory of their own; all others are taken to use the machine's.
-        root: Where ``proc`` and ``sys`` lie.
+        device: A CUDA device has its own memory; all others use that of the machine.
+        root: Folder of ``proc`` and ``sys``.
     """
     if device.type == "cuda":
         gc.collect()
@@ -47,13 +44,13 @@ def device_memory(device: torch.device, *, root: Path = ROOT) -> tuple[int, int]
 
 
 def memory_to_load(device: torch.device, *, root: Path = ROOT) -> int | None:
-    """Bytes beyond which loading would surely fail; ``None`` where nobody knows.
+    """Return the bytes beyond which loading would surely fail; ``None`` if unknown.
 
-    More than `device_memory` calls free: pages that were read twice and swap space count as well.
+    More than the free bytes of `device_memory`: the active page cache and swap space count as well.
 
     Args:
-        device: As of `device_memory`.
-        root: As of `device_memory`.
+        device: As in `device_memory`.
+        root: As in `device_memory`.
     """
     if device.type == "cuda":
         return device_memory(device)[0]
@@ -65,14 +62,14 @@ def memory_to_load(device: torch.device, *, root: Path = ROOT) -> int | None:
 
 
 def _meminfo(root: Path, name: str) -> int | None:
-    """A figure of the machine in bytes, as Linux tells it."""
+    """Return a figure of ``/proc/meminfo`` in bytes."""
     lines = _read(root / "proc/meminfo").splitlines()
     found = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
     return int(found[0]) * 1024 if found else None
 
 
 def _within_groups(root: Path, free: int, total: int, unused: Sequence[str]) -> tuple[int, int]:
-    """Lower both figures to the tightest limit of the control groups that this process is in."""
+    """Lower both figures to the tightest limit of the control groups of this process."""
     for folder, names, prefix in _groups(root):
         limit, used = (_figure(folder / name) for name in names)
         if limit is None or used is None:
@@ -86,10 +83,10 @@ def _within_groups(root: Path, free: int, total: int, unused: Sequence[str]) -> 
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str], str]]:
-    """Folders of the memory controller from this process's group upwards.
+    """Yield folders of the memory controller from this process's group upwards.
 
-    Each with the names of its limit and its use, and what stands before the names in
-    ``memory.stat`` that count what lies below as well.
+    Each with the file names of its limit and its use, and the prefix of names in ``memory.stat``
+    that include the groups below.
     """
     mounts = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -109,7 +106,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str], str]]:
 
 
 def _figure(file: Path) -> int | None:
-    """The number that is a file's content; ``None`` for "max", and where there is no file."""
+    """Return the number in a file; ``None`` for "max", and if the file is missing."""
     text = _read(file).strip()
     return int(text) if text.isdecimal() else None
 

@@ -1,7 +1,6 @@
-"""How far long work is: a bar where it turns out to take longer than a second, or a call.
+"""Report the progress of long work: a bar for work longer than a second, or calls of a function.
 
-Nothing is shown without a terminal on stderr, and nothing is imported until there is something to
-show.
+Nothing is shown without a terminal on stderr, and tqdm is imported only for a bar.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ must be quick; what it raises is logged.
 
 
 def progress_option(value: object) -> str | None:
-    """The rule for a `ProgressOption`."""
+    """Check a `ProgressOption`; return the allowed values if it is invalid."""
     if value is None or value is False or callable(value):
         return None
     return "None (automatic), False, or a function of what, done and total"
 
 
 def tell(progress: Callable[[str, int, int], object], what: str, done: int, total: int) -> None:
-    """Call what the user gave; an error of it is no reason to stop the work."""
+    """Call the user's function; an error of it does not stop the work."""
     try:
         progress(what, done, total)
     except Exception:
@@ -46,11 +45,11 @@ def tell(progress: Callable[[str, int, int], object], what: str, done: int, tota
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal to paint on.
+    """Tell whether a stream is a terminal.
 
-    What a terminal application puts in the place of stderr says that it is one, but has no file
-    that is. It may lack anything else of a file; stderr is ``None`` under pythonw, and a closed
-    stream raises.
+    The stand-in of a terminal application for stderr may claim to be one, but has no file
+    descriptor of one, and may lack other methods of a file. stderr is ``None`` under pythonw, and a
+    closed stream raises.
     """
     try:
         return stream is not None and stream.isatty() and os.isatty(stream.fileno())
@@ -59,16 +58,16 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 class Progress:
-    """Counts bytes, or something else, and shows a bar from the second second on.
+    """Counts bytes, or another unit, and shows a bar after one second.
 
-    Use as a context manager; leaving it takes the bar away.
+    Use as a context manager; leaving it removes the bar.
 
     Args:
-        total: Bytes in all.
-        label: What the bar says in front.
-        unit: What is counted.
-        progress: A bar, nothing, or what is called.
-        stream: Where the bar goes; ``sys.stderr`` if left out.
+        total: Total count.
+        label: Text before the bar.
+        unit: Unit of the count.
+        progress: A bar, nothing, or a function; see `ProgressOption`.
+        stream: Stream of the bar; ``sys.stderr`` if left out.
         clock: Returns seconds; replaced by tests.
     """
 
@@ -105,12 +104,12 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
     def advance(self, count: int) -> None:
-        """Count so many more."""
+        """Add to the count."""
         self._done += count
         if self._call is not None:
             tell(self._call, self._label, self._done, self._total)

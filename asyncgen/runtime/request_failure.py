@@ -1,12 +1,12 @@
-"""Keeps the end of one request from being the end of its thread.
+"""Turn errors of a request's own code into failures of that request alone.
 
-What a request brings with it may raise anything: a processor ``SystemExit``, a tokenizer written in
-Rust a panic, which is a ``BaseException``. On the threads of the engine these end the request, and
-are told to its reader as an ``Exception``: raised as they are, they would end the thread that all
-share, or reach an event loop as a cancellation or an interrupt that nobody has asked for.
+Code of a request may raise anything: a processor ``SystemExit``, a tokenizer written in Rust a
+panic, which is a ``BaseException``. On the threads of the engine these end the request, and its
+reader gets an ``Exception``. Raised unchanged, they would end the thread that all requests share,
+or reach an event loop as a cancellation or an interrupt.
 
-Event loops and the threads of users do not come here: there a cancelled task, Ctrl-C and
-``GeneratorExit`` mean what they say.
+Event loops and threads of users do not use this: there a cancelled task, Ctrl-C and
+``GeneratorExit`` keep their meaning.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import threading
 
 
 def request_failure(error: BaseException) -> Exception:
-    """Turn what a request's own code raised into what its reader is raised.
+    """Turn an error of a request's code into the error for its reader.
 
     Args:
-        error: As it was caught.
+        error: The error that was caught.
 
     Returns:
-        The same, if it is an ``Exception``; else a ``RuntimeError`` that names it, the original
-        chained.
+        The same, if it is an ``Exception``; else a ``RuntimeError`` that names it, with the
+        original chained.
 
     Raises:
-        BaseException: Ctrl-C or ``SystemExit``, on the main thread: it is the process that is
-            meant. Where an engine runs on the thread of its caller, they come in the midst of
-            any request.
+        BaseException: Ctrl-C or ``SystemExit`` on the main thread, since they are meant for the
+            process. An engine on its caller's thread meets them in the middle of any request.
     """
     if isinstance(error, Exception):
         return error
@@ -40,7 +39,7 @@ def request_failure(error: BaseException) -> Exception:
 
 
 def describe(error: BaseException | None) -> str:
-    """Name an exception and its message, which may be one that raises in turn."""
+    """Return the name and the message of an exception, whose ``__str__`` may raise."""
     name = type(error).__name__
     try:
         text = str(error)

@@ -1,7 +1,7 @@
-"""Numbers to a device and back, without waiting for what the device still has to do.
+"""Copy tensors to a device and back without waiting for its earlier work.
 
-A plain copy from ordinary memory waits until everything that was asked of the device before is
-done. Over pinned memory it takes its place in the queue, and the caller goes on.
+A plain copy from ordinary memory waits until all earlier work of the device is done. A copy from
+pinned memory is queued, and the caller goes on.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the CPU to a device.
 
     Args:
-        values: Of any shape; may be forgotten at once.
-        device: Where it shall be; the tensor itself is returned where it is there already.
+        values: Tensor of any shape; the caller need not keep it.
+        device: Target; a tensor that is there already is returned unchanged.
     """
     if device.type != "cuda":
         return values.to(device)
-    # torch keeps pinned memory from being used again until the copy has read it.
+    # torch does not reuse pinned memory before the copy has read it.
     return values.pin_memory().to(device, non_blocking=True)
 
 
 class Readback:
-    """A copy of a tensor on its way from a device: begun now, waited for when it is needed."""
+    """Copy of a tensor from a device, started at once and awaited later."""
 
     def __init__(self, values: Tensor) -> None:
-        """Begin to copy.
+        """Start to copy.
 
         Args:
-            values: Of any shape; what is computed later does not change the copy, unless it
-                writes to this very tensor on a CPU.
+            values: Tensor of any shape; later computations do not change the copy, unless they
+                write to this tensor on a CPU.
         """
         self._event: torch.cuda.Event | None = None
         self._values = values
@@ -46,7 +46,7 @@ class Readback:
             self._event.record(torch.cuda.current_stream(values.device))
 
     def wait(self) -> Tensor:
-        """Wait for the copy alone, not for what was asked of the device after it.
+        """Wait for the copy alone, not for later work of the device.
 
         Returns:
             The values, on the CPU.

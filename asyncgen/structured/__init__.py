@@ -1,7 +1,7 @@
-"""Answers in a shape: what was asked for, its grammar, and where each row is in it.
+"""Structured outputs: answers that follow a JSON schema, a regular expression or a grammar.
 
-`shape` reads parameters, `compiling` makes a grammar of a shape and a tokenizer, `grammar` is that
-grammar with a matcher for each row, `parsing` turns texts into values. The engine of grammars is
-llguidance, of the extra ``structured``; nothing but `compiling` imports it. This package knows no
-model, no batch and no event.
+`output_format` reads parameters, `grammar_compiler` makes a grammar for a format and a tokenizer,
+`grammar` is that grammar with a matcher for each row, `answer_reader` turns texts into values. The
+grammar engine is llguidance, of the extra ``structured``; only `grammar_compiler` imports it. Knows
+no model, no batch and no event.
 """

@@ -1,9 +1,9 @@
-"""A grammar over the tokens of a model, and a matcher for each row that follows it.
+"""Compiled grammar over the tokens of a model, and a matcher for each row.
 
-A matcher is a function of the ids that a row has generated, and of nothing else: it may be brought
-to any of them, forwards and back. So a row that is preempted, drafted for, or taken up behind ids
-that it generated elsewhere is allowed the same tokens. It knows bits and ids; the engine of
-grammars stands behind it as an object that was handed in.
+The state of a matcher depends only on the ids that a row has generated; it can move to any of them,
+forwards and back. So a row that is preempted, has draft tokens, or resumes after ids that were
+generated elsewhere is allowed the same tokens. This module knows bits and ids; the grammar engine
+is an object that the caller gives.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ if TYPE_CHECKING:
 
 
 MOST_FORCED = 4096
-"""Tokens that a grammar may force at one place: they are looked for in one go."""
+"""Most tokens that a grammar may force at one place, since they are computed in one call."""
 
 
 class Grammar:
-    """A compiled shape.
+    """A compiled output format.
 
     Attributes:
-        shape: What was compiled.
-        vocab_size: V, the scores of a row.
-        num_words: Words of 32 bits that a mask of one row has.
-        is_canonical: Whether forced bytes can be tokenised as the tokenizer would; where it is
-            false, nothing is forced.
-        tokens: The tokenizer, as the engine of grammars has it.
-        own_eos: What that takes for the end of a text, whatever ends a row.
+        output_format: The source of the grammar.
+        vocab_size: V, the number of scores in a row.
+        num_words: Words of 32 bits in the mask of one row.
+        is_canonical: Forced bytes are tokenised as the tokenizer would; if False, nothing is
+            forced.
+        tokens: The tokenizer of the grammar engine.
+        own_eos: End-of-text ids of that tokenizer, which may differ from those of a row.
     """
 
-    def __init__(self, shape: OutputFormat, prototype: Any, tokens: Any, vocab_size: int) -> None:
-        """Keep what matchers are copied from.
+    def __init__(
+        self, output_format: OutputFormat, prototype: Any, tokens: Any, vocab_size: int
+    ) -> None:
+        """Keep the prototype of matchers.
 
         Args:
-            shape: What was compiled.
+            output_format: The source of the grammar.
             prototype: A matcher of llguidance at the beginning; only copied.
             tokens: The tokenizer of llguidance that it was compiled for.
-            vocab_size: Scores of a row.
+            vocab_size: Number of scores in a row.
         """
-        self.shape = shape
+        self.output_format = output_format
         self.vocab_size = vocab_size
         self.num_words = -(-int(tokens.vocab_size) // 32)
         self.is_canonical = bool(tokens.is_canonical)
@@ -60,21 +62,21 @@ class Grammar:
         """Return a matcher at the beginning; costs some microseconds.
 
         Args:
-            eos_token_ids: Ids that end a row: allowed where the grammar is complete, and only
-                there, whatever text they stand for.
+            eos_token_ids: Ids that end a row: allowed only if the grammar is complete, whatever
+                their text.
         """
         return Matcher(self, self._prototype.deep_copy(), frozenset(eos_token_ids))
 
 
 class Matcher:
-    """Where one row is in a grammar.
+    """State of one row in a grammar.
 
     Attributes:
         grammar: The grammar.
-        token_ids: What it was brought to: all generated ids.
-        is_lost: Whether these ids, without an end-of-sequence id behind them, are no beginning of
-            any allowed text; then everything is allowed.
-        has_ended: Whether the last of them is an end-of-sequence id.
+        token_ids: All generated ids of the row.
+        is_lost: True if these ids, without an end-of-sequence id at the end, begin no allowed text;
+            then everything is allowed.
+        has_ended: True if the last of them is an end-of-sequence id.
     """
 
     __slots__ = (
@@ -99,35 +101,35 @@ class Matcher:
         self._inner = inner
         self._eos = eos
         self._foreign_eos = grammar.own_eos - eos
-        # What each id did, to be undone: tokens of the grammar that it consumed, and what stood
-        # in the other attributes before it.
+        # For rollback, of each id: the tokens of the grammar that it consumed, and the values of
+        # the other attributes before it.
         self._steps: list[tuple[int, tuple[int, ...], int, bytes | None, bool, bool]] = []
-        self._tail: bytes | None = b"" if grammar.shape.after else None
+        self._tail: bytes | None = b"" if grammar.output_format.after else None
         self._forced: tuple[int, ...] = ()
         self._place = 0  # how many of them the row has
         self._look_ahead()
 
     def copy(self) -> Matcher:
-        """Return another one at the beginning."""
+        """Return a new matcher at the beginning."""
         inner = self._inner.deep_copy()
         inner.reset()
         return Matcher(self.grammar, inner, self._eos)
 
     @property
     def is_free(self) -> bool:
-        """Whether any text is allowed: the shape has not begun, or the row has left it."""
+        """True if any text is allowed: the format has not begun, or the row has left it."""
         return self._tail is not None or self.is_lost or self.has_ended
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text may end here."""
+        """True if the text may end here."""
         if self._tail is not None:
-            return self.grammar.shape.may_never_begin
+            return self.grammar.output_format.may_never_begin
         return not self.is_lost and (self.has_ended or bool(self._inner.is_accepting()))
 
     @property
     def is_over(self) -> bool:
-        """Whether the text must end here: it is complete, and nothing may follow."""
+        """True if the text must end here: it is complete, and nothing may follow."""
         return (
             self._tail is None
             and not self.is_lost
@@ -137,20 +139,20 @@ class Matcher:
 
     @property
     def forced(self) -> tuple[int, ...]:
-        """Ids that must come next, one after the other; may be none."""
+        """Ids that must come next, in this order; may be none."""
         return self._forced[self._place :]
 
     def accept(self, token_id: int) -> bool:
-        """Go on by one id.
+        """Advance by one id.
 
         Args:
-            token_id: The id that the row has taken.
+            token_id: The next id of the row.
 
         Returns:
-            Whether the grammar allows it.
+            True if the grammar allows it.
 
         Raises:
-            InvalidRequestError: To go on would take more than a step may cost.
+            InvalidRequestError: The step is too expensive.
         """
         before = (self._forced, self._place, self._tail, self.is_lost, self.has_ended)
         self.token_ids.append(token_id)
@@ -175,7 +177,7 @@ class Matcher:
         return not self.is_lost
 
     def rollback(self, count: int) -> None:
-        """Take the last so many ids back."""
+        """Undo the last ``count`` ids."""
         for _ in range(count):
             consumed, forced, place, tail, is_lost, has_ended = self._steps.pop()
             self._forced, self._place, self._tail = forced, place, tail
@@ -185,11 +187,11 @@ class Matcher:
                 self._inner.rollback(consumed)
 
     def follow(self, token_ids: Sequence[int], start: int = 0) -> None:
-        """Be brought to a row's ids, by way of what they have in common with those of before.
+        """Move to a row's ids, from the ids that they have in common with the present ones.
 
         Args:
             token_ids: All ids of the row.
-            start: How many of them are its prompt.
+            start: Number of ids of its prompt.
 
         Raises:
             InvalidRequestError: As `accept`.
@@ -203,25 +205,24 @@ class Matcher:
         self.extend(token_ids, start)
 
     def extend(self, token_ids: Sequence[int], start: int = 0) -> None:
-        """Be brought to a row's ids, which begin with those of before; see `follow`."""
+        """Move to a row's ids, which begin with the present ones; see `follow`."""
         for token_id in token_ids[start + len(self.token_ids) :]:
             self.accept(token_id)
 
     def fill(self, words: Tensor) -> None:
-        """Write which ids may come next.
+        """Write the mask of ids that may come next.
 
         Args:
             words: int32 [num_words] on the CPU, contiguous: bit ``t % 32`` of word ``t // 32`` is
-                set for each id t that is allowed; all are where the row is free.
+                set for each allowed id t; all bits are set if the row is free.
 
         Raises:
-            InvalidRequestError: To find out would take more than a step may cost, or there is no
-                such id.
+            InvalidRequestError: The step is too expensive, or no id is allowed.
         """
         bits = (c_uint32 * self.grammar.num_words).from_address(words.data_ptr())
         if self.is_free:
             words.fill_(-1)
-            if self._tail is not None and not self.grammar.shape.may_never_begin:
+            if self._tail is not None and not self.grammar.output_format.may_never_begin:
                 for token_id in self._eos:
                     _set(bits, token_id, value=False)
             return
@@ -238,12 +239,12 @@ class Matcher:
         for token_id in self._eos:
             _set(bits, token_id, value=ends)
         if loses and not words.any():
-            shape = self.grammar.shape
-            allowed = "it goes on only with tokens that end an answer: see `stop_token_ids`"
-            raise InvalidRequestError(shape.parameter, shape.source[:80], allowed)
+            raise self._error(
+                "it goes on only with tokens that end an answer: see `stop_token_ids`"
+            )
 
     def _consume(self, token_ids: tuple[int, ...]) -> int:
-        """Hand ids to the grammar; return how many it took, and be lost if not all."""
+        """Pass ids to the grammar; return the number that it took. The row is lost if not all."""
         taken = 0
         for token_id in token_ids:
             if token_id >= self.grammar.tokens.vocab_size or not self._takes(token_id):
@@ -258,8 +259,8 @@ class Matcher:
         return taken
 
     def _seek(self, token_id: int) -> int:
-        """Look for the text behind which the shape begins; return what was consumed behind it."""
-        tokens, after = self.grammar.tokens, self.grammar.shape.after.encode()
+        """Search for the text before the format; return the number of ids consumed after it."""
+        tokens, after = self.grammar.tokens, self.grammar.output_format.after.encode()
         assert self._tail is not None
         text = self._tail + _bytes_of(tokens, token_id)
         place = text.find(after)
@@ -271,28 +272,29 @@ class Matcher:
         return self._consume(tuple(tokens.tokenize_bytes(rest))) if rest else 0
 
     def _look_ahead(self) -> None:
-        """Find out what is forced next."""
+        """Compute the ids that are forced next."""
         self._forced, self._place = (), 0
         if self.is_free or not self.grammar.is_canonical or self._inner.is_stopped():
             return
         forced = tuple(self._inner.compute_ff_tokens())
         self._check()
         if len(forced) > MOST_FORCED:
-            shape = self.grammar.shape
-            allowed = f"it forces {len(forced)} tokens at one place; at most {MOST_FORCED}"
-            raise InvalidRequestError(shape.parameter, shape.source[:80], allowed)
+            most = f"at most {MOST_FORCED}"
+            raise self._error(f"it forces {len(forced)} tokens at one place; {most}")
         size = self.grammar.vocab_size
         if any(token_id in self._eos or token_id >= size for token_id in forced):
             return
         self._forced = forced
 
     def _check(self) -> None:
-        """Raise what the engine of grammars has run into."""
+        """Raise an error of the grammar engine."""
         if self._inner.is_error():
             problem = self._inner.get_error().strip().partition("\n")[0]
-            allowed = f"it is too complex to go on at this place: {problem[:300]}"
-            shape = self.grammar.shape
-            raise InvalidRequestError(shape.parameter, shape.source[:80], allowed)
+            raise self._error(f"it is too complex to go on at this place: {problem[:300]}")
+
+    def _error(self, problem: str) -> InvalidRequestError:
+        source = self.grammar.output_format
+        return InvalidRequestError(source.parameter, source.source[:80], problem)
 
 
 def _set(bits: Array[c_uint32], token_id: int, *, value: bool = True) -> None:
@@ -302,10 +304,10 @@ def _set(bits: Array[c_uint32], token_id: int, *, value: bool = True) -> None:
 
 
 def _is_set(bits: Array[c_uint32], token_id: int) -> bool:
-    """Whether the bit of an id is set."""
+    """Tell whether the bit of an id is set."""
     return bool(bits[token_id // 32] >> token_id % 32 & 1)
 
 
 def _bytes_of(tokens: Any, token_id: int) -> bytes:
-    """The text of an id; that of a special token is its name."""
+    """Return the text of an id; for a special token its name."""
     return bytes(tokens.decode_bytes([token_id])) if token_id < tokens.vocab_size else b""

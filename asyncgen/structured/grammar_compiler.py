@@ -1,9 +1,9 @@
-"""Makes a grammar of a shape and a tokenizer, within limits, and keeps those that were made.
+"""Compile grammars for an output format and a tokenizer, within limits, and cache them.
 
-The one module that knows llguidance (https://github.com/guidance-ai/llguidance). It runs where
-requests are made ready, off the event loops and off the thread that computes; llguidance lets go
-of the interpreter lock while it compiles. What a tokenizer needs is built at its first grammar,
-once, with the lock held: 0.7 s at 64,000 tokens.
+Only this module knows llguidance (https://github.com/guidance-ai/llguidance). It runs on the
+threads that prepare requests, not on event loops nor on the decode thread; llguidance releases the
+interpreter lock while it compiles. The tables of a tokenizer are built once, at its first grammar,
+with the lock held: 0.7 s at 64,000 tokens.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 _MOST_KEPT = 128
-"""Grammars of a tokenizer that are kept, those used last."""
+"""Most cached grammars of a tokenizer; the least recently used one goes first."""
 
 _SEPARATORS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-"""JSON is written on one line, as `json.dumps` does: so its punctuation is forced, and no model
-can fill its tokens with spaces."""
+"""JSON is written on one line, as by `json.dumps`: its punctuation is forced, and no model can
+waste its tokens on spaces."""
 
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
@@ -37,32 +37,29 @@ _LIMITS: dict[str, Any] = {
     "precompute_large_lexemes": False,
     "verbose_errors": False,
 }
-"""What a grammar may cost: to compile, half a second; a step, some milliseconds."""
+"""Limits on the cost of a grammar: half a second to compile, some milliseconds a step."""
 
 _compilers: weakref.WeakKeyDictionary[Any, dict[int, Compiler]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def compile_grammar(shape: OutputFormat, tokenizer: Any, vocab_size: int) -> Grammar:
-    """Return the grammar of a shape; one that was compiled of late costs a copy.
+def compile_grammar(output_format: OutputFormat, tokenizer: Any, vocab_size: int) -> Grammar:
+    """Return the grammar of an output format; a cached one costs a copy.
 
     Args:
-        shape: What the answer must look like.
-        tokenizer: Of the model, with a ``backend_tokenizer`` of the library `tokenizers`.
-        vocab_size: Scores a row that the model makes.
-
-    Returns:
-        The grammar.
+        output_format: Format of the answer.
+        tokenizer: Tokenizer of the model, with a ``backend_tokenizer`` of the library `tokenizers`.
+        vocab_size: Number of scores in a row of logits.
 
     Raises:
-        InvalidRequestError: It cannot be compiled: it is wrong, it holds what is not supported, or
-            it takes too much; or llguidance is not installed, or the tokenizer is of another kind.
+        InvalidRequestError: The format is wrong, not supported or too complex; llguidance is not
+            installed; or the tokenizer is of another kind.
     """
-    return compiler_of(shape.parameter, tokenizer, vocab_size).compile(shape)
+    return compiler_of(output_format.parameter, tokenizer, vocab_size).compile(output_format)
 
 
 def compiler_of(parameter: str, tokenizer: Any, vocab_size: int) -> Compiler:
-    """Return the compiler of a tokenizer; for errors it is told the parameter that needs it."""
+    """Return the compiler of a tokenizer; errors name the given parameter."""
     try:
         import llguidance  # noqa: F401
     except ImportError as error:
@@ -84,12 +81,12 @@ class Compiler:
     """Compiles for one tokenizer; may be called from several threads."""
 
     def __init__(self, backend: Any, eos_token_id: int | None, vocab_size: int) -> None:
-        """Lay the tokens out.
+        """Build the tables of the tokenizer.
 
         Args:
             backend: A tokenizer of the library `tokenizers`.
-            eos_token_id: Of the tokenizer; ``None`` where it has none.
-            vocab_size: Scores a row that the model makes.
+            eos_token_id: End-of-sequence id of the tokenizer; ``None`` if it has none.
+            vocab_size: Number of scores in a row of logits.
         """
         from llguidance import LLParserLimits, LLTokenizer
 
@@ -105,30 +102,32 @@ class Compiler:
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compile(self, shape: OutputFormat) -> Grammar:
-        """Compile a shape, or take what was compiled; see `compile_grammar`."""
-        key = shape.kind, shape.source
+    def compile(self, output_format: OutputFormat) -> Grammar:
+        """Compile an output format, or take it from the cache; see `compile_grammar`."""
+        key = output_format.kind, output_format.source
         with self._lock:
             matcher = self._kept.get(key)
             if matcher is not None:
                 self._kept.move_to_end(key)
         if matcher is None:
-            matcher = self._compiled(shape)
+            matcher = self._compiled(output_format)
             with self._lock:
                 self._kept[key] = matcher
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
-        return Grammar(shape, matcher, self._tokens, self._vocab_size)
+        return Grammar(output_format, matcher, self._tokens, self._vocab_size)
 
-    def _compiled(self, shape: OutputFormat) -> Any:
-        """A matcher at the beginning of the grammar, to be copied."""
+    def _compiled(self, output_format: OutputFormat) -> Any:
+        """Return a matcher at the beginning of the grammar, to be copied."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokens, _grammar_text(shape), log_level=0, limits=self._limits)
+        matcher = LLMatcher(
+            self._tokens, _grammar_text(output_format), log_level=0, limits=self._limits
+        )
         problem = matcher.get_error() if matcher.is_error() else ""
         problem = problem or "; ".join(matcher.get_grammar_warnings())
         if not problem:
-            # What the first mask finds out is better said now than in the first step.
+            # Compute the first mask here, so that its errors are raised before the first step.
             first = matcher.deep_copy()
             while forced := first.compute_ff_tokens():
                 if len(forced) > MOST_FORCED:
@@ -139,31 +138,33 @@ class Compiler:
                 first.compute_bitmask()
             problem = first.get_error() if first.is_error() else problem
         if problem:
-            raise InvalidRequestError(shape.parameter, _shortly(shape.source), _in_a_line(problem))
+            raise InvalidRequestError(
+                output_format.parameter, _shortly(output_format.source), _in_a_line(problem)
+            )
         return matcher
 
 
-def _grammar_text(shape: OutputFormat) -> str:
-    """A shape in the form that llguidance reads."""
+def _grammar_text(output_format: OutputFormat) -> str:
+    """Return an output format in the syntax of llguidance."""
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import any_to_lark
 
-    if shape.kind == "json":
+    if output_format.kind == "json":
         try:
-            return LLMatcher.grammar_from_json_schema(shape.source, defaults=_SEPARATORS)
+            return LLMatcher.grammar_from_json_schema(output_format.source, defaults=_SEPARATORS)
         except ValueError as error:
             raise InvalidRequestError(
-                shape.parameter, _shortly(shape.source), _in_a_line(str(error))
+                output_format.parameter, _shortly(output_format.source), _in_a_line(str(error))
             ) from error
-    if shape.kind == "regex":
-        return LLMatcher.grammar_from_regex(shape.source)
-    text = shape.source
-    if shape.parameter == "grammar":
+    if output_format.kind == "regex":
+        return LLMatcher.grammar_from_regex(output_format.source)
+    text = output_format.source
+    if output_format.parameter == "grammar":
         try:
             text = any_to_lark(text)
         except Exception as error:
             allowed = f"neither Lark nor GBNF: {_in_a_line(str(error))}"
-            raise InvalidRequestError(shape.parameter, _shortly(text), allowed) from error
+            raise InvalidRequestError(output_format.parameter, _shortly(text), allowed) from error
     return LLMatcher.grammar_from_lark(text)
 
 
@@ -172,5 +173,5 @@ def _shortly(source: str) -> str:
 
 
 def _in_a_line(problem: str) -> str:
-    """What llguidance says, in one line."""
+    """Return a message of llguidance as one line."""
     return " ".join(problem.split())[:400]

@@ -1,6 +1,6 @@
-"""What an answer must look like, as it was asked for: one of several parameters, made plain.
+"""Read the parameters that ask for structured output, such as ``json_schema`` or ``regex``.
 
-Knows no tokenizer and no engine of grammars.
+Knows no tokenizer and no grammar engine.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["json", "regex", "lark"]
 
 PARAMETERS = ("json_schema", "json_object", "response_model", "regex", "grammar", "choice")
-"""Each of them asks for a shape; a request may have one."""
+"""Parameters that ask for structured output; a request may have one."""
 
-SHAPES = frozenset(PARAMETERS)
+OUTPUT_FORMATS = frozenset(PARAMETERS)
 
 MOST_CHARACTERS = 2**16
-"""Of a schema or a grammar: it is read on a thread that others wait for."""
+"""Most characters of a schema or a grammar: other requests wait for the thread that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What an answer must look like.
+    """Format that an answer must have.
 
     Attributes:
-        parameter: Name of the parameter that asked for it, which errors name.
-        kind: What ``source`` is: a JSON schema as JSON, a regular expression, or a Lark grammar.
+        parameter: Name of the parameter that asked for it, for errors.
+        kind: Kind of ``source``: a JSON schema as JSON, a regular expression, or a Lark grammar.
         source: The schema, expression or grammar.
-        after: A text behind which the shape begins, such as the end of the reasoning; until then
-            the answer is free. Empty where it begins at once.
-        may_never_begin: Whether an answer may end before that text came.
-        model: What the answer is turned into in the end; ``None`` for plain values of JSON, or
-            the text itself.
+        after: Text after which the format begins, such as the end of the reasoning; until then
+            the answer is free. Empty if it begins at once.
+        may_never_begin: An answer may end without that text.
+        model: Class of the parsed answer; ``None`` for plain values of JSON, or the text itself.
     """
 
     parameter: str
@@ -55,31 +54,31 @@ class OutputFormat:
 
     @property
     def is_json(self) -> bool:
-        """Whether an answer of this shape is a JSON value."""
+        """True if an answer of this format is a JSON value."""
         return self.kind == "json"
 
 
 _MOST_WEIGHT = 2_000**2
-"""Of the objects of a schema: what is optional may be left out in so many ways."""
+"""Most squares of properties in the objects of a schema, since any optional one may be left out."""
 
 
 def given_output_formats(params: Mapping[str, Any]) -> list[str]:
-    """Names of the parameters that ask for a shape; ``None`` does not."""
+    """Return the names of the given parameters that ask for structured output."""
     found = [name for name in PARAMETERS if params.get(name) is not None]
     return [name for name in found if name != "json_object" or params[name]]
 
 
 def read_output_format(params: Mapping[str, Any]) -> OutputFormat | None:
-    """Read what a request asks for.
+    """Read the output format of a request.
 
     Args:
-        params: Parameters by name, each held to its own rule already.
+        params: Parameters by name, each checked already.
 
     Returns:
-        The shape; ``None`` where none was asked for.
+        The format; ``None`` without structured output.
 
     Raises:
-        InvalidRequestError: Several shapes, one that is none, or a class that has no schema.
+        InvalidRequestError: Several parameters, an invalid schema, or a class without a schema.
     """
     names = given_output_formats(params)
     if not names:
@@ -88,16 +87,16 @@ def read_output_format(params: Mapping[str, Any]) -> OutputFormat | None:
     if len(names) > 1:
         allowed = f"also `{names[1]}` is given; an answer has one shape"
         raise InvalidRequestError(name, params[name], allowed)
-    shape = _READERS[name](params[name])
-    if len(shape.source) > MOST_CHARACTERS:
-        allowed = f"{len(shape.source)} characters; at most {MOST_CHARACTERS}"
-        raise InvalidRequestError(name, f"{shape.source[:60]}…", allowed)
+    output_format = _READERS[name](params[name])
+    if len(output_format.source) > MOST_CHARACTERS:
+        allowed = f"{len(output_format.source)} characters; at most {MOST_CHARACTERS}"
+        raise InvalidRequestError(name, f"{output_format.source[:60]}…", allowed)
     try:
-        shape.source.encode()
+        output_format.source.encode()
     except UnicodeEncodeError as error:
         allowed = f"no Unicode text: a lone surrogate at position {error.start}"
         raise InvalidRequestError(name, params[name], allowed) from error
-    return shape
+    return output_format
 
 
 def _of_schema(value: Any, parameter: str = "json_schema") -> OutputFormat:
@@ -124,7 +123,7 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> OutputFormat:
 
 
 def _weight(schema: Any) -> int:
-    """Squares of the numbers of properties, summed: each takes a tenth of a microsecond."""
+    """Sum the squares of the numbers of properties; each unit takes a tenth of a microsecond."""
     if isinstance(schema, list):
         return sum(map(_weight, schema))
     if not isinstance(schema, dict):
@@ -145,7 +144,7 @@ def _of_model(value: Any) -> OutputFormat:
 
 
 def _close(schema: Any) -> None:
-    """Allow no keys beside those of a class, which would drop them."""
+    """Allow only the keys of a class, since it would drop others."""
     inner = schema.values() if isinstance(schema, dict) else schema
     for each in inner:
         if isinstance(each, dict | list):

@@ -1,4 +1,4 @@
-"""Classes that an answer is to become an object of: pydantic models and dataclasses."""
+"""Use pydantic models and dataclasses as the classes of parsed answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NEEDS_PYDANTIC = "needs the package `pydantic`: pip install 'asyncgen[structured
 
 
 def adapter_of(model: Any) -> Any:
-    """What pydantic makes of a class: its schema, and its checks.
+    """Return pydantic's adapter of a class: its schema and its checks.
 
     Raises:
-        InvalidRequestError: It is no class that pydantic knows, or there is no pydantic.
+        InvalidRequestError: The class is not supported, or pydantic is not installed.
     """
     try:
         from pydantic import BaseModel, TypeAdapter

@@ -1,9 +1,9 @@
-"""Where the engine of grammars allows more than a schema does, the schema is made narrower.
+"""Make a schema narrower where the grammar engine would allow more than the schema.
 
-llguidance 1.9 writes `0` where a number must be above 0 and below 1, seconds of 60 at any time of
-the day, host names of any length, and rounds bounds beyond 2**53. A narrower schema allows a part
-of what was asked for, and nothing else; the soak test of random schemas finds what else there may
-be.
+llguidance 1.9 writes `0` for a number that must be above 0 and below 1, seconds of 60 at any time
+of the day, and host names of any length, and it rounds bounds beyond 2**53. The narrower schema
+allows a part of the original one, and nothing else. The soak test of random schemas searches for
+further cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMATS: dict[str, dict[str, Any]] = {
         "pattern": "^[^@]{1,64}@[^.@\\[]{1,63}(\\.[^.@]{1,63})*$",
     },
 }
-"""What formats mean beyond their grammars. Of leap seconds only some are valid, and none is used;
+"""Rules of formats beyond their grammars. Leap seconds are excluded, since only some are valid;
 lengths are those of RFC 1123 and RFC 5321, section 4.5.3.1."""
 
 
@@ -57,7 +57,7 @@ def narrow_schema(schema: Any) -> Any:
 
 
 def _narrow_format(schema: dict[str, Any]) -> None:
-    """Add what the format of a string means, beside what the schema says itself."""
+    """Add the rules of a string's format to the schema."""
     name = schema.get("format")
     further = _FORMATS.get(name) if isinstance(name, str) else None
     if further is None:
@@ -69,7 +69,7 @@ def _narrow_format(schema: dict[str, Any]) -> None:
 
 
 def _narrow_large(schema: dict[str, Any]) -> None:
-    """Move bounds that are no floats inwards, to numbers of so few digits that they are told."""
+    """Move bounds that no float can represent inwards, to numbers of 14 digits."""
     for name, sign in (
         *(("minimum", 1), ("exclusiveMinimum", 1)),
         *(("maximum", -1), ("exclusiveMaximum", -1)),
@@ -90,7 +90,7 @@ def _narrow_bounds(schema: dict[str, Any]) -> None:
         if not _is_number(bound) or bound != int(bound):
             continue
         room = [abs(schema[other] - bound) for other in opposite if _is_number(schema.get(other))]
-        # Nothing lies between a number and itself: to say so, a bound that leaves nothing.
+        # Nothing lies between a number and itself, so the bound leaves nothing.
         step = min([1e-9, *(each * 1e-6 for each in room)]) if all(room) else 1
         beside = bound + sign * max(step, abs(bound) * 1e-15)
         old = schema.get(inclusive)

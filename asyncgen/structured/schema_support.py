@@ -1,8 +1,8 @@
-"""What the engine of grammars would take for something else, or would take too long for: refused.
+"""Refuse schemas that the grammar engine would misread, or take too long for.
 
-llguidance 1.9 reads numbers as 64-bit floats, so that a large integer becomes another one; its
-patterns know sets within sets, which those of JSON Schema (ECMA 262) do not; and its automaton for
-multiples of a number has as many states as that has units.
+llguidance 1.9 reads numbers as 64-bit floats, so a large integer becomes another one. Its patterns
+support sets within sets, unlike those of JSON Schema (ECMA 262). Its automaton for multiples of a
+number has one state for each unit of the number.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MOST_EXACT = 2**53
-"""Integers beyond it are not all floats."""
+"""Largest magnitude up to which all integers are floats."""
 
 MOST_UNITS = 2_000
-"""Of a number whose multiples are asked for, in units of its last digit: a tenth of a second."""
+"""Most units (of its last digit) of a ``multipleOf``: they take a tenth of a second."""
 
 MOST_JOINED_UNITS = 10_000
-"""The same of the least common multiple, where several may hold for one value."""
+"""Most units of the least common multiple, if several may hold for one value."""
 
 _DATA = frozenset(("const", "enum", "default", "examples", "example"))
 _MAPS = frozenset(
@@ -33,17 +33,17 @@ _SETS = re.compile(r"\[:|&&|--|~~")
 
 
 class UnsupportedSchemaError(Exception):
-    """A schema that cannot be kept to; the message names the keyword."""
+    """A schema that cannot be enforced; the message names the keyword."""
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse a schema whose grammar would not be what the schema says.
+    """Check that the grammar of a schema will be exact.
 
     Args:
         schema: A JSON schema.
 
     Raises:
-        UnsupportedSchemaError: Names the keyword.
+        UnsupportedSchemaError: A keyword cannot be enforced; names it.
     """
     units = []
     is_joined = False
@@ -66,7 +66,7 @@ def check_schema(schema: Any) -> None:
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """A schema and all within it; data and names are none."""
+    """Yield a schema and all schemas within it."""
     if isinstance(schema, list):
         for each in schema:
             yield from _schemas(each)
@@ -81,7 +81,7 @@ def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether all integers of a value are floats as well."""
+    """Tell whether floats can represent all integers of a value."""
     if isinstance(value, list):
         return all(map(_is_exact, value))
     if isinstance(value, dict):
@@ -90,12 +90,12 @@ def _is_exact(value: Any) -> bool:
 
 
 def _has_sets(pattern: str) -> bool:
-    """Whether a set of characters holds what is a set of its own, or an operator on sets."""
+    """Tell whether a set of characters contains another set, or an operator on sets."""
     return any(_SETS.search(found[1] or "") for found in _CLASS.finditer(pattern))
 
 
 def _units(value: Any) -> int | None:
-    """A number in units of its last digit; ``None`` for what is none."""
+    """Return a number in units of its last digit; ``None`` for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int):

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.structured.answer_values import NOTHING, PartialValue, read_answer
+from asyncgen.structured.answer_reader import NOTHING, PartialValue, read_answer
 from asyncgen.structured.grammar_compiler import compile_grammar
 from asyncgen.structured.output_format import MOST_CHARACTERS, OutputFormat, read_output_format
 from tests.cases import for_each

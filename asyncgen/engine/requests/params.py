@@ -31,7 +31,7 @@ from asyncgen.generation.custom_methods import one_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
-from asyncgen.structured.output_format import SHAPES, read_output_format
+from asyncgen.structured.output_format import OUTPUT_FORMATS, read_output_format
 
 if TYPE_CHECKING:
     import os
@@ -199,7 +199,7 @@ def resolve_params(
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
-        shape=read_output_format(params) if SHAPES & params.keys() else None,
+        shape=read_output_format(params) if OUTPUT_FORMATS & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )
