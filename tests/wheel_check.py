@@ -14,27 +14,37 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"asyncgen", "streamers", "asyncgen_apps"}
 
 
-def run(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
-    """Run a command; its output."""
+def run(
+    *command: str | Path,
+    folder: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    fails: bool = False,
+) -> str:
+    """Run a command, and return its output; that of errors if it must fail."""
     # Where this script runs must not help what it starts.
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         [str(part) for part in command],
         cwd=folder,
-        env={**own, **environment},
+        env={**own, **(environment or {})},
         capture_output=True,
         text=True,
         check=False,
     )
-    if ended.returncode:
+    if bool(ended.returncode) != fails:
         raise SystemExit(f"{command} in {folder}:\n{ended.stdout}{ended.stderr}")
-    return ended.stdout
+    return ended.stderr if fails else ended.stdout
 
 
 def content(wheel: Path) -> dict[str, str]:
@@ -61,7 +71,8 @@ def build(folder: Path) -> Path:
     assert others == PACKAGES, f"the wheel installs {sorted(others)}"
     assert "asyncgen/__init__.pyi" in first, "the public names are read from it"
     for name in first:
-        assert "demo_model/" not in name and "test" not in name, f"the wheel carries {name}"
+        for part in ("demo_model/", "asyncgen_apps/bench/", "test"):
+            assert part not in name, f"the wheel carries {name}"
     (sdist,) = (folder / "both").glob("*.tar.gz")
     print(f"{of_sdist.name}: {len(first)} files, {of_sdist.stat().st_size / 1e6:.1f} MB")  # noqa: T201
     print(f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB")  # noqa: T201
@@ -75,12 +86,17 @@ def try_out(python: Path, folder: Path) -> None:
     (project / "apps" / "__init__.py").write_text("raise ImportError('not yours')\n")
     command = python.with_name("asyncgen")
     for environment in ({}, {"PYTHONPATH": "."}):
-        version = run(command, "--version", folder=project, **environment)
+        here = partial(run, folder=project, environment=environment)
+        version = here(command, "--version")
         assert version.strip().startswith("asyncgen "), version
-        module = run(python, "-m", "asyncgen_apps.cli", "--version", folder=project, **environment)
+        module = here(python, "-m", "asyncgen_apps.cli", "--version")
         assert module == version
-        run(python, "-c", "import asyncgen; asyncgen.AsyncLLM", folder=project, **environment)
-        answer = run(command, "chat", "Hi", folder=project, **environment)
+        here(python, "-c", "import asyncgen; asyncgen.AsyncLLM")
+        for arguments in ([], ["stream", "--runs", "1"], ["--help"]):
+            said = here(command, "bench", *arguments, fails=True)
+            assert said.startswith("error: the benchmarks are part of the checkout"), said
+            assert '".[bench]"' in said and said.count("\n") == 1, said
+        answer = here(command, "chat", "Hi")
         assert len(answer.split()) > 3, answer
         print(f"{environment or 'plain'}: {version.strip()}: {' '.join(answer.split())[:60]}")  # noqa: T201
 

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from asyncgen_apps.bench.checkpoints import MADE, SHAPES, write_description
-from asyncgen_apps.bench.concurrency_sides import (
-    AsyncgenStreams,
-    TransformersContinuous,
-    TransformersPadded,
-)
 from asyncgen_apps.bench.models import Checkpoint
 from asyncgen_apps.bench.random_models import bandwidth, bytes_per_token
+from asyncgen_apps.bench.sides.streams import AsyncgenStreams
+from asyncgen_apps.bench.sides.transformers import TransformersContinuous, TransformersPadded
 from tests.device.context import Finding, Skipped
 
 if TYPE_CHECKING:
+    from asyncgen_apps.bench.jobs import Run
     from tests.device.context import Context
     from tests.device.plan import Item
 
@@ -150,18 +148,19 @@ async def _cell(
     """One number of streams with prompts of one length: once to warm up, once to be measured."""
     answers = context.sizes.answers
 
-    async def run(new_tokens: int, seed: int) -> dict[str, Any]:
-        prompts = found.prompts(streams, (prompt, prompt), seed)
-        return await side.run(prompts=prompts, new_tokens=new_tokens, **found.floor(new_tokens))
+    async def run(new_tokens: int, seed: int) -> Run:
+        job = found.job(found.prompts(streams, (prompt, prompt), seed), new_tokens)
+        got: Run = await side.run(job)
+        return got
 
     if streams * prompt <= LARGEST_WARMED:
         await run(min(WARM_TOKENS, answers), 1000 + number)
     got = await run(answers, 2000 + number)
-    cell: dict[str, Any] = {"streams": streams, "prompt": prompt, "seconds": got["total"]}
-    cell["tokens_per_second"] = streams * answers / got["total"]
-    if got.get("first"):
-        cell["first_ms"] = 1000 * median(got["first"])
-        cell["gap_ms"] = 1000 * median(got["gaps"])
+    cell: dict[str, Any] = {"streams": streams, "prompt": prompt, "seconds": got.total}
+    cell["tokens_per_second"] = streams * answers / got.total
+    if got.first:
+        cell["first_ms"] = 1000 * median(got.first)
+        cell["gap_ms"] = 1000 * median(got.gaps)
         cell["decoded_per_second"] = streams * 1000 / cell["gap_ms"]
     return cell
 

@@ -1,7 +1,4 @@
-"""Numbers out of samples, and what a reader needs to know about the machine they come from.
-
-Plain Python; knows no benchmark and no table.
-"""
+"""Compute statistics of samples, and describe the machine that they come from."""
 
 from __future__ import annotations
 
@@ -10,15 +7,17 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "Ratio",
+    "gaps",
     "hardware",
     "median",
     "overhead",
@@ -76,6 +75,11 @@ def percentile(samples: Sequence[float], share: float) -> float:
     # The rounding keeps 0.999 * 1000 at 999.
     rank = math.ceil(round(share * len(ordered), 9))
     return ordered[max(0, rank - 1)]
+
+
+def gaps(times: Iterable[Sequence[float]]) -> list[float]:
+    """Return the seconds between the tokens of each stream, all streams one after the other."""
+    return [after - before for one in times for before, after in pairwise(one)]
 
 
 def overhead(seconds: Sequence[float], baseline: Sequence[float]) -> float:

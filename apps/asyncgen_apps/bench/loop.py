@@ -1,25 +1,23 @@
-"""``bench loop``: how late an event loop is beside a model at work, ours and transformers'.
-
-Interleaves the runs of the sides and turns them into figures; measures nothing itself.
-"""
+"""``bench loop``: lateness of an event loop beside a model at work, ours and transformers'."""
 
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.figures import percentile
-from asyncgen_apps.bench.loop_sides import PHASES
 from asyncgen_apps.bench.models import checkpoint
+from asyncgen_apps.bench.report import Report, open_frame
+from asyncgen_apps.bench.settings import LoopBench
 from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.sides.loop import PHASES
 from asyncgen_apps.bench.ticker import PERIOD
-from asyncgen_apps.bench.workers import Worker
+from asyncgen_apps.bench.workers import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,11 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from asyncgen_apps.bench.models import Checkpoint
+    from asyncgen_apps.bench.workers import Worker
 
 
 SIDES = {
-    "asyncgen": "asyncgen_apps.bench.loop_sides:AsyncgenApplication",
-    "transformers": "asyncgen_apps.bench.loop_sides:TransformersApplication",
+    "asyncgen": "asyncgen_apps.bench.sides.loop:AsyncgenApplication",
+    "transformers": "asyncgen_apps.bench.sides.loop:TransformersApplication",
 }
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 CHARACTERS = 200_000
@@ -40,72 +39,36 @@ PROMPT_TOKENS = 32
 WARM_UP = Shape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
 
 
-@dataclass(frozen=True, slots=True)
-class LoopBench:
-    """What to measure.
-
-    Attributes:
-        shape: Name of a made checkpoint, or ``demo``.
-        model: A folder instead.
-        dtype: Type of the weights.
-        new_tokens: Tokens of the decoding phase.
-        runs: Runs of each side; every run loads anew.
-        threads: Compute threads of each side, for the record; the environment sets them.
-    """
-
-    shape: str
-    model: Path | None
-    dtype: str
-    new_tokens: int
-    runs: int
-    threads: int
-
-
 @dataclass(slots=True)
-class LoopReport:
-    """The lateness of every tick.
+class LoopReport(Report[LoopBench]):
+    """Lateness of every tick.
 
     Attributes:
-        bench: What was measured.
+        bench: Settings that were measured with.
         runs: For each side its runs; a run is the lateness in seconds for each phase.
     """
 
+    kind = "loop"
     bench: LoopBench
     runs: dict[str, list[dict[str, list[float]]]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, bench: LoopBench, progress: Callable[[str], None] = lambda text: None) -> Self:
-        """Run a benchmark.
-
-        Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
-
-        Raises:
-            BenchError: A side failed.
-        """
-        report = cls(bench, {side: [] for side in SIDES})
+    def measure(self, progress: Callable[[str], None]) -> None:
+        """Run both sides in turn; every run loads anew."""
+        bench = self.bench
+        self.runs = {side: [] for side in SIDES}
         progress("loading")
-        with checkpoint(bench.shape, bench.model, bench.dtype) as found, ExitStack() as stack:
-            workers = {side: stack.enter_context(Worker(name)) for side, name in SIDES.items()}
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found, started(SIDES) as workers:
             _warm_up(workers.values())
             arguments = _arguments(bench, found)
             for number in range(bench.runs):
                 for side, worker in workers.items():
                     progress(f"run {number + 1} of {bench.runs}: {side}")
-                    report.runs[side].append(worker.call("phases", **arguments))
-        return report
+                    self.runs[side].append(worker.call("phases", **arguments))
 
-    @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "loop"
-
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the benchmark, for JSON."""
         fixed = {"period": PERIOD, "characters": CHARACTERS, "prefill_tokens": PREFILL_TOKENS}
-        model = str(self.bench.model) if self.bench.model else None
-        return {**asdict(self.bench), "model": model, **fixed}
+        return {**self.bench.data(), **fixed}
 
     def results(self) -> object:
         """Return figures and all ticks of all runs, for JSON."""
@@ -129,9 +92,8 @@ class LoopReport:
     def table(self) -> Table:
         """Lay the percentiles out, both sides of a phase below each other."""
         bench = self.bench
-        name = bench.shape if bench.model is None else bench.model.name
         title = (
-            f"lateness of a {PERIOD * 1000:.0f} ms ticker, ms: {name} {bench.dtype}, "
+            f"lateness of a {PERIOD * 1000:.0f} ms ticker, ms: {bench.name} {bench.dtype}, "
             f"{bench.threads} threads, {bench.runs} runs"
         )
         table = Table("phase", "", title=title)
@@ -167,8 +129,8 @@ class LoopReport:
         axes.set_yticks([-place for place in range(len(PHASES))], PHASES)
         axes.axvline(50, color="#d1242f", linewidth=1, linestyle=":")
         axes.set_xlabel("lateness in ms, logarithmic: p50 ● p99 ■ p99.9 ◆ maximum ▲; dotted: 50 ms")
-        axes.set_title("How late is the event loop while a model works?")
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title("Lateness of the event loop while a model works")
+        open_frame(axes)
         axes.legend(frameon=False)
 
 
@@ -181,18 +143,16 @@ def _warm_up(workers: Iterable[Worker]) -> None:
 
 
 def _arguments(bench: LoopBench, found: Checkpoint) -> dict[str, object]:
-    """Return what both sides are asked to do."""
+    """Return the work of both sides."""
     words = found.prompt(CHARACTERS // 2, seed=3)
-    # Letters and spaces in the proportions of a text; what they mean does not matter here.
+    # Letters and spaces in the proportions of a text.
     text = " ".join(f"{word:x}".translate(LETTERS) for word in words)[:CHARACTERS]
     return {
         "folder": str(found.folder),
         "dtype": bench.dtype,
         "text": text,
         "long_prompt": found.prompt(PREFILL_TOKENS, seed=1),
-        "prompt": found.prompt(PROMPT_TOKENS, seed=2),
-        "new_tokens": bench.new_tokens,
-        **found.floor(bench.new_tokens),
+        "job": found.job([found.prompt(PROMPT_TOKENS, seed=2)], bench.new_tokens),
     }
 
 

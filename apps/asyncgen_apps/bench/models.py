@@ -1,7 +1,4 @@
-"""Which checkpoint a benchmark runs on: made on the spot, bundled, or a folder of the user's.
-
-Knows checkpoints, not measurements.
-"""
+"""Provide the checkpoint of a benchmark: made on the spot, bundled, or a folder of the user's."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncgen_apps.bench.checkpoints import MADE, SHAPES, write_checkpoint, write_description
+from asyncgen_apps.bench.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +23,12 @@ LOUD_LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder to load, and what a benchmark must know about it.
+    """Folder to load, and the facts that a benchmark must know about it.
 
     Attributes:
-        folder: Where it is.
+        folder: The folder.
         vocab: Number of token ids that a prompt may use.
-        has_end: Whether generation may end by itself, which a benchmark must forbid.
+        has_end: True if generation may end by itself, which a benchmark must forbid.
     """
 
     folder: Path
@@ -60,6 +58,11 @@ class Checkpoint:
     def floor(self, new_tokens: int) -> dict[str, int]:
         """Return the parameters that keep a generation from ending early."""
         return {"min_new_tokens": new_tokens} if self.has_end else {}
+
+    def job(self, prompts: list[list[int]], new_tokens: int) -> Job:
+        """Ask for greedy answers, each of ``new_tokens``."""
+        options = {"max_new_tokens": new_tokens, "do_sample": False, **self.floor(new_tokens)}
+        return Job(prompts, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,27 @@
-"""``bench scale``: how many streams one loop can carry, and what each token costs the host.
-
-Turns the runs of one worker into figures; measures nothing itself.
-"""
+"""``bench scale``: streams that one loop can carry, and the host time of each token."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from asyncgen_apps.bench.figures import median, percentile
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.workers import Worker
+from asyncgen_apps.bench.report import Report, judged, open_frame
+from asyncgen_apps.bench.settings import ScaleBench
+from asyncgen_apps.bench.workers import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
     from asyncgen_apps.bench.models import Checkpoint
 
 
-SIDE = "asyncgen_apps.bench.scale_sides:ScaleSide"
+SIDE = {"asyncgen": "asyncgen_apps.bench.sides.scale:ScaleSide"}
 PROMPT_TOKENS = (16, 64)
 SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 WARM_UP_STREAMS = 16
@@ -37,32 +35,9 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleBench:
-    """What to measure.
-
-    Attributes:
-        shape: Name of a made checkpoint, or ``demo``.
-        model: A folder instead.
-        dtype: Type of the weights.
-        streams: Numbers of streams at a time.
-        new_tokens: Tokens of each answer.
-        runs: Runs with each number of streams.
-        threads: Compute threads, for the record; the environment sets them.
-    """
-
-    shape: str
-    model: Path | None
-    dtype: str
-    streams: tuple[int, ...]
-    new_tokens: int
-    runs: int
-    threads: int
-
-
 @dataclass(slots=True)
 class Level:
-    """What was measured with one number of streams.
+    """Figures of one number of streams.
 
     Attributes:
         streams: Streams at a time.
@@ -85,7 +60,7 @@ class Level:
     outside: list[float] = field(default_factory=list)
 
     def add(self, run: Mapping[str, Any]) -> None:
-        """Take in what the worker measured in a run."""
+        """Take in the figures of a run."""
         self.totals.append(run["total"])
         self.lost += run["lost"]
         if "lateness" in run:
@@ -129,59 +104,49 @@ class Level:
 
 
 @dataclass(slots=True)
-class ScaleReport:
-    """The levels of one benchmark.
+class ScaleReport(Report[ScaleBench]):
+    """Levels of one benchmark.
 
     Attributes:
-        bench: What was measured.
+        bench: Settings that were measured with.
         levels: One for each number of streams.
         waiting_kb: Kilobytes of a stream that waits for its turn; ``None`` if not known.
     """
 
+    kind = "scale"
     bench: ScaleBench
     levels: list[Level] = field(default_factory=list)
     waiting_kb: float | None = None
 
-    @classmethod
-    def of(cls, bench: ScaleBench, progress: Callable[[str], None] = lambda text: None) -> Self:
-        """Run a benchmark.
-
-        Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
-
-        Raises:
-            BenchError: The side failed.
-        """
-        report = cls(bench)
+    def measure(self, progress: Callable[[str], None]) -> None:
+        """Run each number of streams with a ticker and without, then measure memory."""
+        bench, most = self.bench, max(self.bench.streams)
         progress("loading")
-        with checkpoint(bench.shape, bench.model, bench.dtype) as found, Worker(SIDE) as worker:
-            most = max(bench.streams)
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found, started(SIDE) as workers:
+            worker = workers["asyncgen"]
             worker.call("load", folder=str(found.folder), dtype=bench.dtype, streams=most)
-            _run(worker, found, WARM_UP_STREAMS, WARM_UP_TOKENS, seed=0, ticks=False)
+
+            def run(streams: int, new_tokens: int, seed: int, ticks: bool) -> dict[str, Any]:
+                prompts = found.prompts(streams, PROMPT_TOKENS, seed)
+                return worker.call("run", job=found.job(prompts, new_tokens), ticks=ticks)
+
+            run(WARM_UP_STREAMS, WARM_UP_TOKENS, 0, False)
             for streams in bench.streams:
                 level = Level(streams, bench.new_tokens)
-                report.levels.append(level)
+                self.levels.append(level)
                 for number in range(bench.runs):
                     for ticks in (True, False):
                         what = "lateness" if ticks else "cost"
                         progress(f"{streams} streams, run {number + 1} of {bench.runs}: {what}")
                         # Other prompts each time: an engine may remember those it has seen.
                         seed = 2 * (1000 * number + streams) + ticks
-                        level.add(_run(worker, found, streams, bench.new_tokens, seed, ticks))
+                        level.add(run(streams, bench.new_tokens, seed, ticks))
             progress(f"memory of {most} waiting streams")
-            report.waiting_kb = _waiting_kb(found, bench.dtype, most)
-        return report
+            self.waiting_kb = _waiting_kb(found, bench.dtype, most)
 
-    @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "scale"
-
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
-        model = str(self.bench.model) if self.bench.model else None
-        return {**asdict(self.bench), "model": model, "prompt_tokens": PROMPT_TOKENS}
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the benchmark, for JSON."""
+        return {**self.bench.data(), "prompt_tokens": PROMPT_TOKENS}
 
     def results(self) -> object:
         """Return figures and runs, for JSON."""
@@ -194,7 +159,7 @@ class ScaleReport:
         """Lay the figures out."""
         bench = self.bench
         table = Table(
-            title=f"{_name(bench)} {bench.dtype}, {bench.threads} threads, prompts of "
+            title=f"{bench.name} {bench.dtype}, {bench.threads} threads, prompts of "
             f"{PROMPT_TOKENS[0]}-{PROMPT_TOKENS[1]} tokens, {bench.new_tokens} new each",
             caption=self._caption(),
         )
@@ -213,10 +178,10 @@ class ScaleReport:
             late = [level.late_ms(share) for share in SHARES.values()]
             table.add_row(
                 str(level.streams),
-                _judged(level.lost, 0, f"{level.lost}"),
+                judged(f"{level.lost}", not level.lost),
                 f"{level.tokens_per_second:.0f}",
-                _judged(late[1], LATE_MS, " / ".join(f"{one:.1f}" for one in late)),
-                _judged(level.host_us, COST_US, f"{level.host_us:.1f}"),
+                judged(" / ".join(f"{one:.1f}" for one in late), late[1] <= LATE_MS),
+                judged(f"{level.host_us:.1f}", level.host_us <= COST_US),
                 *(f"{level.cost_us(one):.1f}" for one in (level.decode, level.loop, level.outside)),
             )
         return table
@@ -225,7 +190,7 @@ class ScaleReport:
         """Explain the columns and give the memory."""
         lines = [CAPTION]
         if self.waiting_kb is not None:
-            shown = _judged(self.waiting_kb, WAITING_KB, f"{self.waiting_kb:.1f} KB")
+            shown = judged(f"{self.waiting_kb:.1f} KB", self.waiting_kb <= WAITING_KB)
             lines.append(f"a waiting stream: {shown}, wanted below {WAITING_KB:.0f} KB")
         return "\n".join(lines)
 
@@ -245,37 +210,15 @@ class ScaleReport:
         for axes in (cost, late):
             axes.set_xlabel("streams at a time; dotted: what is wanted")
             axes.set_ylim(bottom=0)
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.suptitle(f"{_name(self.bench)} {self.bench.dtype}")
-
-
-def _run(
-    worker: Worker, found: Checkpoint, streams: int, new_tokens: int, seed: int, ticks: bool
-) -> dict[str, Any]:
-    """Let the worker answer the prompts of one seed."""
-    return worker.call(
-        "run",
-        prompts=found.prompts(streams, PROMPT_TOKENS, seed),
-        new_tokens=new_tokens,
-        ticks=ticks,
-        **found.floor(new_tokens),
-    )
+            open_frame(axes)
+        figure.suptitle(f"{self.bench.name} {self.bench.dtype}")
 
 
 def _waiting_kb(found: Checkpoint, dtype: str, streams: int) -> float | None:
-    """Measure in a process of its own: one that has run streams has room that it would use."""
-    with Worker(SIDE) as worker:
+    """Measure in a fresh process: one that has run streams would use its freed memory again."""
+    with started(SIDE) as workers:
+        worker = workers["asyncgen"]
         worker.call("load", folder=str(found.folder), dtype=dtype, streams=1)
         prompts = found.prompts(streams, PROMPT_TOKENS, seed=0)
         size = worker.call("waiting", prompts=prompts, has_end=found.has_end)["bytes"]
     return None if size is None else size / 1000
-
-
-def _judged(value: float, limit: float, text: str) -> str:
-    """Colour a figure by whether it is within its limit."""
-    return f"[bold {'green' if value <= limit else 'red'}]{text}[/]"
-
-
-def _name(bench: ScaleBench) -> str:
-    """Name the checkpoint."""
-    return bench.shape if bench.model is None else bench.model.name

@@ -1,14 +1,14 @@
-"""``bench serve``: our server beside ``transformers serve``, and beside no server at all.
+"""``bench serve``: our server beside ``transformers serve``, and beside no server.
 
-All sides answer the same prompts from the same checkpoint, in turns; the client has a core of its
-own, every server the same others. Turns the runs into figures; measures nothing itself.
+All sides answer the same prompts from the same checkpoint in turn. The client has the last core,
+and every server has the others.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -16,85 +16,37 @@ import anyio
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from asyncgen_apps.bench.cores import cores, pin
 from asyncgen_apps.bench.figures import median, percentile
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.neighbours import CpuBackoff
-from asyncgen_apps.bench.serve_client import ask_all
-from asyncgen_apps.bench.serve_sides import ServerProcess, Wanted, cores, pin
+from asyncgen_apps.bench.report import Report, busy_note, judged, open_frame
+from asyncgen_apps.bench.settings import ServeBench
+from asyncgen_apps.bench.sides.http_client import ask_all
+from asyncgen_apps.bench.sides.servers import ServerProcess, Wanted
 from asyncgen_apps.bench.workers import BenchError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
+    from asyncgen_apps.bench.jobs import Run
     from asyncgen_apps.bench.models import Checkpoint
 
 
 IN_PROCESS = "in process"
-WORKER = "asyncgen_apps.bench.concurrency_sides:AsyncgenStreams"
+WORKER = "asyncgen_apps.bench.sides.streams:AsyncgenStreams"
 WARM_UP_TOKENS = 4
 TARGETS = {8: 2.0, 32: 2.0}
-"""How many times as fast as the faster of the two ways of transformers, from so many clients on."""
+"""Wanted multiple of the faster of the two ways of transformers, from so many clients on."""
 SHARE = 0.9
-"""Of the tokens per second without a server, what is to be left with one."""
-DISTURBING = 0.15
+"""Wanted share of the tokens per second without a server."""
 COLORS = {"asyncgen": "#1f6feb", "continuous": "#9aa5b1", "plain": "#d4a72c", IN_PROCESS: "#8250df"}
-
-
-@dataclass(frozen=True, slots=True)
-class ServeBench:
-    """What to measure.
-
-    Attributes:
-        shape: Name of a made checkpoint.
-        model: A folder instead; its model must not end by itself.
-        dtype: Type of the weights.
-        clients: Numbers of clients at a time.
-        in_process: Streams of the comparison without a server; 0 leaves it out.
-        new_tokens: Tokens of each answer.
-        prompt_tokens: Tokens of each prompt, about.
-        runs: Rounds of each side.
-        threads: Compute threads of each side.
-        against: Ways of ``transformers serve``: ``continuous``, ``plain``.
-    """
-
-    shape: str
-    model: Path | None
-    dtype: str
-    clients: tuple[int, ...]
-    in_process: int
-    new_tokens: int
-    prompt_tokens: int
-    runs: int
-    threads: int
-    against: tuple[str, ...]
-
-    @property
-    def most(self) -> int:
-        """Most streams at a time."""
-        return max(*self.clients, self.in_process)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """All clients of one side, once.
-
-    Attributes:
-        total: Seconds from the first request to the last byte.
-        first: Seconds to each stream's first text.
-        others: Cores that other processes used meanwhile; ``None`` if not known.
-    """
-
-    total: float
-    first: tuple[float, ...]
-    others: float | None = None
 
 
 @dataclass(slots=True)
 class Cell:
-    """The rounds of all sides with one number of clients.
+    """Rounds of all sides with one number of clients.
 
     Attributes:
         clients: Clients at a time.
@@ -104,7 +56,7 @@ class Cell:
 
     clients: int
     new_tokens: int
-    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    rounds: dict[str, list[Run]] = field(default_factory=dict)
 
     def rate(self, side: str) -> float:
         """Median tokens per second of all streams of a side together."""
@@ -115,12 +67,12 @@ class Cell:
         return 1000 * percentile([t for one in self.rounds[side] for t in one.first], share)
 
     def ratio(self) -> float | None:
-        """How many times as fast as the faster way of transformers; ``None`` without one."""
+        """Our rate as a multiple of the faster way of transformers; ``None`` without one."""
         others = [self.rate(side) for side in self.rounds if side in ("continuous", "plain")]
         return self.rate("asyncgen") / max(others) if others else None
 
     def share(self) -> float | None:
-        """What our server leaves of the tokens per second without one; median of the pairs."""
+        """Share of the tokens per second without a server that ours keeps; median of the pairs."""
         if IN_PROCESS not in self.rounds:
             return None
         pairs = zip(self.rounds["asyncgen"], self.rounds[IN_PROCESS], strict=True)
@@ -136,51 +88,36 @@ class Cell:
             "ratio": self.ratio(),
             "share_of_in_process": self.share(),
             "rounds": {
-                side: [{"total": one.total, "others": one.others} for one in rounds]
-                for side, rounds in self.rounds.items()
+                side: [one.data() for one in rounds] for side, rounds in self.rounds.items()
             },
         }
 
 
 @dataclass(slots=True)
-class ServeReport:
-    """The cells of one benchmark.
+class ServeReport(Report[ServeBench]):
+    """Cells of one benchmark.
 
     Attributes:
-        bench: What was measured.
+        bench: Settings that were measured with.
         cells: One for each number of clients.
     """
 
+    kind = "serve"
     bench: ServeBench
     cells: list[Cell] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, bench: ServeBench, progress: Callable[[str], None] = lambda text: None) -> Self:
-        """Run a benchmark.
-
-        Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
+    def measure(self, progress: Callable[[str], None]) -> None:
+        """Run all sides in turn.
 
         Raises:
-            BenchError: A side failed.
+            BenchError: A side failed, or the model ends by itself.
         """
-        report = cls(bench)
+        bench = self.bench
         with checkpoint(bench.shape, bench.model, bench.dtype) as found:
             if found.has_end:
                 raise BenchError("this model ends by itself: bench serve needs equal lengths")
             with _Sides(bench, found, progress) as sides:
-                report.cells += sides.measure()
-        return report
-
-    @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "serve"
-
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
-        return {**asdict(self.bench), "model": str(self.bench.model) if self.bench.model else None}
+                self.cells += sides.measure()
 
     def results(self) -> object:
         """Return figures and rounds, for JSON."""
@@ -189,10 +126,10 @@ class ServeReport:
     def table(self) -> Table:
         """Lay the medians out."""
         bench = self.bench
-        name = bench.shape if bench.model is None else bench.model.name
         title = (
-            f"{name} {bench.dtype}, {bench.threads} threads, prompts of {bench.prompt_tokens} "
-            f"tokens, {bench.new_tokens} new each, medians of {bench.runs} runs"
+            f"{bench.name} {bench.dtype}, {bench.threads} threads, prompts of "
+            f"{bench.prompt_tokens} tokens, {bench.new_tokens} new each, medians of "
+            f"{bench.runs} runs"
         )
         table = Table(title=title, caption=self._caption(), box=SIMPLE_HEAD, padding=0)
         for column in ("clients", "", "tokens/s", "first ms\np50/p99", "asyncgen is"):
@@ -208,11 +145,8 @@ class ServeReport:
 
     def _caption(self) -> str:
         rounds = [one for cell in self.cells for side in cell.rounds.values() for one in side]
-        busy = [one for one in rounds if one.others is not None and one.others > DISTURBING]
-        lines = [f"wanted: {SHARE:.0%} of in process, {TARGETS[8]:.0f} × transformers from 8 on"]
-        if busy:
-            lines.append(f"{len(busy)} of {len(rounds)} runs shared the cores with others")
-        return "\n".join(lines)
+        wanted = f"wanted: {SHARE:.0%} of in process, {TARGETS[8]:.0f} × transformers from 8 on"
+        return "\n".join([wanted, *busy_note(rounds)])
 
     def draw(self, figure: Figure) -> None:
         """Draw the rate and the time to the first text of each side over the clients."""
@@ -227,7 +161,7 @@ class ServeReport:
             axes.set_xscale("log", base=2)
             axes.set_xlabel("clients at a time")
             axes.set_ylabel(label)
-            axes.spines[["top", "right"]].set_visible(False)
+            open_frame(axes)
         firsts.set_yscale("log")
         rates.set_ylim(bottom=0)
         rates.legend(frameon=False)
@@ -293,27 +227,24 @@ class _Sides:
         return list(cells.values())
 
     def _of(self, count: int) -> list[str]:
-        """Sides that take part with so many clients."""
+        """Return the sides that take part with this number of clients."""
         bench = self._bench
         others = bench.against if count in bench.clients or count == 1 else ()
         inside = (IN_PROCESS,) if self._worker is not None and count == bench.in_process else ()
         return ["asyncgen", *others, *inside]
 
-    def _round(self, side: str, count: int, new_tokens: int, seed: int) -> Round:
+    def _round(self, side: str, count: int, new_tokens: int, seed: int) -> Run:
         """Answer the prompts of one seed; all sides get the same."""
         texts, prompts = _prompts(self._found, self._bench.prompt_tokens, count, seed)
         if side == IN_PROCESS:
             assert self._worker is not None
-            neighbours = CpuBackoff(self._worker.pid)
-            got = self._worker.call("run", prompts=prompts, new_tokens=new_tokens)
-            return Round(got["total"], tuple(got["first"]), neighbours.cores())
+            return self._worker.run(self._found.job(prompts, new_tokens))
         server = self._servers[side]
         bodies = [_body(side, self._found, text, new_tokens) for text in texts]
         try:
-            asked = anyio.run(partial(ask_all, server.port, bodies, new_tokens))
+            return anyio.run(partial(ask_all, server.port, bodies, new_tokens))
         except* (RuntimeError, OSError) as errors:
             raise BenchError(f"{_title(side)}: {errors.exceptions[0]}") from errors
-        return Round(asked.total, asked.first)
 
 
 def _prompts(
@@ -329,26 +260,26 @@ def _prompts(
 
 
 def _body(side: str, found: Checkpoint, text: str, new_tokens: int) -> dict[str, object]:
-    """One request, in the API's words."""
+    """Return the body of one request."""
     ours = {"stream_options": {"include_usage": True}} if side == "asyncgen" else {}
     body = {"model": str(found.folder), "prompt": text, "max_tokens": new_tokens}
     return {**body, "temperature": 0, "stream": True, **ours}
 
 
 def _told(cell: Cell, side: str) -> str:
-    """What the figures of a side say about ours."""
+    """Compare our figures with those of a side, in words."""
     if side == "asyncgen":
         ratio = cell.ratio()
         if ratio is None:
             return ""
         wanted = max((v for least, v in TARGETS.items() if cell.clients >= least), default=None)
-        color = "bold" if wanted is None else "bold green" if ratio >= wanted else "bold red"
-        return f"[{color}]{ratio:.2f} × transformers[/]"
+        is_good = None if wanted is None else ratio >= wanted
+        return judged(f"{ratio:.2f} × transformers", is_good)
     if side != IN_PROCESS:
         return ""
     share = cell.share()
     assert share is not None
-    return f"[bold {'green' if share >= SHARE else 'red'}]{share:.0%} of it[/]"
+    return judged(f"{share:.0%} of it", share >= SHARE)
 
 
 def _title(side: str) -> str:

@@ -1,22 +1,20 @@
-"""``bench strategies``: every decoding strategy beside transformers, or beside our greedy decoding.
-
-Interleaves the runs of both sides and turns them into figures; measures nothing itself.
-"""
+"""``bench strategies``: each decoding strategy beside transformers, or beside greedy decoding."""
 
 from __future__ import annotations
 
 import random
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from asyncgen_apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY, Case
+from asyncgen_apps.bench.cases import GREEDY, GROUNDED_GREEDY, Case
 from asyncgen_apps.bench.figures import median
+from asyncgen_apps.bench.jobs import Job
 from asyncgen_apps.bench.models import drafted_checkpoint
-from asyncgen_apps.bench.neighbours import CpuBackoff
-from asyncgen_apps.bench.workers import BenchError, Worker
+from asyncgen_apps.bench.report import Report, busy_note, open_frame
+from asyncgen_apps.bench.settings import StrategiesBench
+from asyncgen_apps.bench.workers import BenchError, EndedError, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,81 +22,25 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from asyncgen_apps.bench.jobs import Run
     from asyncgen_apps.bench.models import Drafted
+    from asyncgen_apps.bench.workers import Worker
 
 
 SIDES = {
-    "asyncgen": "asyncgen_apps.bench.strategies_sides:AsyncgenCaller",
-    "transformers": "asyncgen_apps.bench.strategies_sides:TransformersCaller",
+    "asyncgen": "asyncgen_apps.bench.sides.strategies:AsyncgenCaller",
+    "transformers": "asyncgen_apps.bench.sides.strategies:TransformersCaller",
 }
 COLORS = {"float32": "#1f6feb", "bfloat16": "#8250df"}
 WARM_UP_TOKENS = 12
-DISTURBING = 0.15
-"""Cores; a desktop at rest stays below."""
 DEMO = "demo"
 WORDS = 12
 """Words that a grounded prompt asks to say again."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategiesBench:
-    """What to measure.
-
-    Attributes:
-        shape: Name of a made checkpoint, or ``demo``.
-        model: A folder instead.
-        dtypes: Types of the weights, all strategies at each.
-        strategies: Names of the strategies; empty for all.
-        new_tokens: Tokens of each answer; a grounded answer may end before.
-        prompt_tokens: Tokens of each prompt.
-        runs: Measured runs of each strategy and side.
-        threads: Compute threads of each side, for the record; the environment sets them.
-    """
-
-    shape: str
-    model: Path | None
-    dtypes: tuple[str, ...]
-    strategies: tuple[str, ...]
-    new_tokens: int
-    prompt_tokens: int
-    runs: int
-    threads: int
-
-    @property
-    def cases(self) -> tuple[Case, ...]:
-        """The strategies that were asked for, and greedy decoding, which they are compared with."""
-        chosen = [case for case in CASES if not self.strategies or case.name in self.strategies]
-        for greedy in (GREEDY, GROUNDED_GREEDY):
-            if any(case.is_grounded == greedy.is_grounded for case in chosen) and (
-                greedy not in chosen
-            ):
-                chosen.insert(0, greedy)
-        return tuple(chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One call.
-
-    Attributes:
-        total: Seconds.
-        tokens: New tokens.
-        others: Cores that other processes used meanwhile; ``None`` if not known.
-    """
-
-    total: float
-    tokens: int
-    others: float | None = None
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.total
-
-
 @dataclass(slots=True)
 class Comparison:
-    """A strategy on one model.
+    """Runs of a strategy on one model.
 
     Attributes:
         model: Name of the model.
@@ -106,31 +48,31 @@ class Comparison:
         case: The strategy.
         runs: For each side its answers, in the order they were made.
         greedy: Our greedy answers to the same prompts.
-        same: Whether both sides gave the same tokens every time; ``None`` with one side.
-        note: Why a side has no runs.
+        same: True if both sides gave the same tokens every time; ``None`` with one side.
+        note: Reason that a side has no runs.
     """
 
     model: str
     dtype: str
     case: Case
-    runs: dict[str, list[Answer]] = field(default_factory=dict)
-    greedy: list[Answer] = field(default_factory=list)
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    greedy: list[Run] = field(default_factory=list)
     same: bool | None = None
     note: str | None = None
 
     def rate(self, side: str) -> float | None:
         """Median tokens per second of a side, if it ran."""
         runs = self.runs.get(side)
-        return median(run.rate for run in runs) if runs else None
+        return median(_rate(run) for run in runs) if runs else None
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as transformers ours is, run by run; the median."""
+        """Our rate as a multiple of transformers', run by run; the median."""
         return _ratio(self.runs.get("asyncgen", []), self.runs.get("transformers", []))
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as our greedy decoding ours is, run by run; the median."""
+        """Our rate as a multiple of our greedy decoding's, run by run; the median."""
         return _ratio(self.runs.get("asyncgen", []), self.greedy)
 
     def data(self) -> dict[str, object]:
@@ -145,66 +87,53 @@ class Comparison:
             "ratio_to_greedy": self.gain,
             "same_tokens": self.same,
             "note": self.note,
-            "runs": {side: [asdict(run) for run in runs] for side, runs in self.runs.items()},
+            "runs": {
+                side: [{"tokens": len(run.token_ids), **run.data()} for run in runs]
+                for side, runs in self.runs.items()
+            },
         }
 
 
-def _ratio(runs: list[Answer], others: list[Answer]) -> float | None:
+def _rate(run: Run) -> float:
+    """Return the tokens per second of a run."""
+    return len(run.token_ids) / run.total
+
+
+def _ratio(runs: list[Run], others: list[Run]) -> float | None:
     """Compare neighbours, which meet the same state of the machine."""
     pairs = list(zip(runs, others, strict=False))
-    return median(run.rate / other.rate for run, other in pairs) if pairs else None
+    return median(_rate(run) / _rate(other) for run, other in pairs) if pairs else None
 
 
 @dataclass(slots=True)
-class StrategiesReport:
-    """The comparisons of one benchmark.
+class StrategiesReport(Report[StrategiesBench]):
+    """Comparisons of all strategies.
 
     Attributes:
-        bench: What was measured.
+        bench: Settings that were measured with.
         comparisons: One for each strategy and data type.
     """
 
+    kind = "strategies"
     bench: StrategiesBench
     comparisons: list[Comparison] = field(default_factory=list)
 
-    @classmethod
-    def of(
-        cls, bench: StrategiesBench, progress: Callable[[str], None] = lambda text: None
-    ) -> Self:
-        """Run a benchmark.
-
-        Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
-
-        Raises:
-            BenchError: A side cannot load the model, or its process ended.
-        """
-        report = cls(bench)
+    def measure(self, progress: Callable[[str], None]) -> None:
+        """Run plain strategies on the checkpoint, and grounded ones on the bundled model."""
+        bench = self.bench
         for dtype in bench.dtypes:
             plain = [case for case in bench.cases if not case.is_grounded]
             grounded = [case for case in bench.cases if case.is_grounded]
-            for shape, model, cases in (
-                (bench.shape, bench.model, plain),
-                (DEMO, None, grounded),
+            for name, shape, model, cases in (
+                (bench.name, bench.shape, bench.model, plain),
+                (DEMO, DEMO, None, grounded),
             ):
                 if cases:
-                    progress(f"{_name(shape, model)}, {dtype}: loading")
+                    progress(f"{name}, {dtype}: loading")
                     with drafted_checkpoint(shape, model, dtype) as found:
-                        measured = _measure(bench, found, dtype, cases, progress)
-                        for one in measured:
-                            one.model = _name(shape, model)
-                            report.comparisons.append(one)
-        return report
-
-    @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "strategies"
-
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
-        return {**asdict(self.bench), "model": str(self.bench.model) if self.bench.model else None}
+                        some = [Comparison(name, dtype, case) for case in cases]
+                        self.comparisons += some
+                        _measure(bench, found, some, progress)
 
     def results(self) -> object:
         """Return figures and runs, for JSON."""
@@ -214,7 +143,7 @@ class StrategiesReport:
         """Lay the medians out."""
         bench = self.bench
         title = (
-            f"{_name(bench.shape, bench.model)}, {_threads(bench)}, {bench.prompt_tokens} + "
+            f"{bench.name}, {bench.threads_text}, {bench.prompt_tokens} + "
             f"{bench.new_tokens} tokens, medians of {bench.runs} runs, tokens/s"
         )
         table = Table("dtype", title=title, caption=self._caption())
@@ -228,15 +157,12 @@ class StrategiesReport:
         return table
 
     def _caption(self) -> str | None:
-        """Say what was left out, and if the machine was too busy for the figures to mean much."""
+        """Name what was left out, and warn if the machine was busy."""
         lines = [
             f"{one.case.name}, {one.dtype}: {one.note}" for one in self.comparisons if one.note
         ]
         runs = [run for one in self.comparisons for side in one.runs.values() for run in side]
-        busy = [run for run in runs if run.others is not None and run.others > DISTURBING]
-        if busy:
-            lines.append(f"{len(busy)} of {len(runs)} runs shared the cores with other processes")
-        return "\n".join(lines) or None
+        return "\n".join([*lines, *busy_note(runs)]) or None
 
     def draw(self, figure: Figure) -> None:
         """Draw the ratios as bars, one group for each strategy that has one."""
@@ -259,17 +185,15 @@ class StrategiesReport:
         axes.invert_yaxis()
         axes.axvline(1, color="#57606a", linewidth=1)
         axes.set_xlabel("times as fast as transformers (*: as our greedy decoding)")
-        axes.set_title(
-            f"Strategies on {_name(self.bench.shape, self.bench.model)}, {_threads(self.bench)}"
-        )
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title(f"Strategies on {self.bench.name}, {self.bench.threads_text}")
+        open_frame(axes)
         axes.margins(x=0.12)
         if dtypes:
             axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _shown(one: Comparison) -> float | None:
-    """Return what a bar shows: the ratio to transformers, else to our greedy decoding."""
+    """Return the height of a bar: the ratio to transformers, else to our greedy decoding."""
     return one.ratio if one.case.theirs else one.gain
 
 
@@ -291,45 +215,32 @@ def _cells(one: Comparison) -> tuple[str, ...]:
     return ours, theirs, ratio, gain, same
 
 
-def _threads(bench: StrategiesBench) -> str:
-    """Count the compute threads in words."""
-    return f"{bench.threads} thread" + ("" if bench.threads == 1 else "s")
-
-
-def _name(shape: str, model: Path | None) -> str:
-    """Name a checkpoint."""
-    return shape if model is None else model.name
-
-
 def _measure(
     bench: StrategiesBench,
     found: Drafted,
-    dtype: str,
-    cases: list[Case],
+    comparisons: list[Comparison],
     progress: Callable[[str], None],
-) -> list[Comparison]:
-    """Run all strategies on one checkpoint."""
+) -> None:
+    """Run all strategies of one checkpoint; greedy decoding comes first."""
     folders = {
         "folder": str(found.target.folder),
         "draft": str(found.draft) if found.draft else None,
         "foreign": str(found.foreign) if found.foreign else None,
     }
-    measured: list[Comparison] = []
-    with ExitStack() as stack:
-        workers = {side: stack.enter_context(Worker(name)) for side, name in SIDES.items()}
+    with started(SIDES) as workers:
         for worker in workers.values():
-            worker.call("load", dtype=dtype, **folders)
-        for case in cases:
-            progress(f"{dtype}: {case.name}")
-            one = Comparison("", dtype, case)
-            measured.append(one)
+            worker.call("load", dtype=comparisons[0].dtype, **folders)
+        for one in comparisons:
+            case = one.case
+            progress(f"{one.dtype}: {case.name}")
             if case.draft is not None and getattr(found, case.draft) is None:
                 one.note = "needs a small model that drafts; made checkpoints have one"
                 continue
             _run(bench, found, one, workers)
-            same_prompts = [other for other in measured if other.case in (GREEDY, GROUNDED_GREEDY)]
-            one.greedy = same_prompts[0].runs.get("asyncgen", []) if same_prompts else []
-    return measured
+            greedy = next(
+                (each for each in comparisons if each.case in (GREEDY, GROUNDED_GREEDY)), None
+            )
+            one.greedy = greedy.runs.get("asyncgen", []) if greedy is not None else []
 
 
 def _run(
@@ -341,31 +252,27 @@ def _run(
     for side in list(sides):
         try:
             _call(workers[side], found, case, WARM_UP_TOKENS, bench.prompt_tokens, seed=0)
+        except EndedError:
+            raise
         except BenchError as error:
-            if "the process ended" in str(error):
-                raise
             one.note = str(error)
             sides.remove(side)
     if "asyncgen" not in sides:
         return
-    token_ids: dict[str, list[list[int]]] = {side: [] for side in sides}
     one.runs = {side: [] for side in sides}
     for number in range(bench.runs):
         for side in sides:
-            neighbours = CpuBackoff(workers[side].pid)
-            got = _call(
-                workers[side], found, case, bench.new_tokens, bench.prompt_tokens, seed=number + 1
+            one.runs[side].append(
+                _call(workers[side], found, case, bench.new_tokens, bench.prompt_tokens, number + 1)
             )
-            fresh = Answer(got["total"], len(got["token_ids"]), neighbours.cores())
-            one.runs[side].append(fresh)
-            token_ids[side].append(got["token_ids"])
     if len(sides) == 2:
-        one.same = token_ids["asyncgen"] == token_ids["transformers"]
+        ours, theirs = ([list(run.token_ids) for run in runs] for runs in one.runs.values())
+        one.same = ours == theirs
 
 
 def _call(
     worker: Worker, found: Drafted, case: Case, new_tokens: int, prompt_tokens: int, seed: int
-) -> dict[str, Any]:
+) -> Run:
     """Generate one answer; both sides get the same prompt in the same round."""
     target = found.target
     arguments = {"do_sample": False, "max_new_tokens": new_tokens, **case.parameters}
@@ -374,18 +281,12 @@ def _call(
     else:
         prompt = target.prompt(prompt_tokens, seed)
         arguments |= target.floor(new_tokens)
-    return worker.call(
-        "run",
-        prompt=prompt,
-        seed=seed,
-        arguments=arguments,
-        draft=case.draft,
-        wants_tokenizer=case.wants_tokenizer,
-    )
+    job = Job([prompt], arguments)
+    return worker.run(job, seed=seed, draft=case.draft, wants_tokenizer=case.wants_tokenizer)
 
 
 def _grounded(folder: Path, seed: int) -> list[int]:
-    """Ask to say some words again; the bundled model has learnt to."""
+    """Ask to say some words again, which the bundled model has learnt."""
     from asyncgen import load_tokenizer
     from asyncgen_apps.demo_model.world import OBJECTS
 

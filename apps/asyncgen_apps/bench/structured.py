@@ -1,37 +1,37 @@
-"""``bench structured``: what answers in a shape cost, those that have one and those beside them.
+"""``bench structured``: speed of structured output, and of free streams beside it.
 
-Turns pairs of runs of one worker into ratios; measures nothing itself. Both runs of a pair are
-neighbours in time, and each goes first in every other pair.
+Both runs of a pair come one after the other, and each goes first in every other pair.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from asyncgen_apps.bench.figures import paired_ratio, percentile
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.workers import Worker
+from asyncgen_apps.bench.report import Report, judged, open_frame
+from asyncgen_apps.bench.settings import StructuredBench
+from asyncgen_apps.bench.workers import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
     from asyncgen_apps.bench.figures import Ratio
     from asyncgen_apps.bench.models import Checkpoint
+    from asyncgen_apps.bench.workers import Worker
 
 
-SIDE = "asyncgen_apps.bench.structured_sides:StructuredStreams"
+SIDE = {"asyncgen": "asyncgen_apps.bench.sides.structured:StructuredStreams"}
 ANSWERS = ("records", "text")
 SCHEMAS = ("optional", "patterns", "keys")
-PARTS = ("all", "beside", "compiling")
 PROMPT_TOKENS = (8, 24)
 GAP_STREAMS = 4
-"""One in so many streams runs while schemas are compiled."""
+"""One of this many streams runs while schemas are compiled."""
 WANTED = {"all": 0.90, "beside": 0.92, "compiling": 3.0}
 TITLES = {
     "all": "{streams} streams in a shape, their tokens/s as a share of free ones'",
@@ -42,33 +42,6 @@ CAPTION = (
     "each a mean of the ratios of neighbouring runs, with its interval of 95 % confidence; of "
     "records keys and punctuation are forced, and count as tokens; of text nothing is"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StructuredBench:
-    """What to measure.
-
-    Attributes:
-        shape: Name of a made checkpoint, or ``demo``.
-        model: A folder instead.
-        dtype: Type of the weights.
-        parts: Names in ``PARTS``.
-        streams: Streams at a time.
-        new_tokens: Tokens of each answer.
-        temperature: Of the draws; 0 takes the likeliest token.
-        runs: Pairs of each figure.
-        threads: Compute threads, for the record; the environment sets them.
-    """
-
-    shape: str
-    model: Path | None
-    dtype: str
-    parts: tuple[str, ...]
-    streams: int
-    new_tokens: int
-    temperature: float
-    runs: int
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +58,26 @@ class Pair:
 
 
 @dataclass(slots=True)
-class StructuredReport:
-    """The pairs of one benchmark.
+class StructuredReport(Report[StructuredBench]):
+    """Pairs of one benchmark.
 
     Attributes:
-        bench: What was measured.
+        bench: Settings that were measured with.
         pairs: By part, and by answer or schema.
         compiled: Schemas that were compiled while streams ran.
     """
 
+    kind = "structured"
     bench: StructuredBench
     pairs: dict[tuple[str, str], list[Pair]] = field(default_factory=dict)
     compiled: int = 0
 
-    @classmethod
-    def of(
-        cls, bench: StructuredBench, progress: Callable[[str], None] = lambda text: None
-    ) -> Self:
-        """Run a benchmark.
-
-        Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
-
-        Raises:
-            BenchError: The worker failed.
-        """
-        report = cls(bench)
+    def measure(self, progress: Callable[[str], None]) -> None:
+        """Run all pairs of each part, again and again."""
+        bench = self.bench
         progress(f"{bench.dtype}: loading")
-        with checkpoint(bench.shape, bench.model, bench.dtype) as found, Worker(SIDE) as worker:
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found, started(SIDE) as workers:
+            worker = workers["asyncgen"]
             worker.call("load", folder=str(found.folder), dtype=bench.dtype, streams=bench.streams)
             runs = _Runs(bench, found, worker)
             for number in range(bench.runs):
@@ -121,26 +85,19 @@ class StructuredReport:
                 for part in bench.parts:
                     for name in SCHEMAS if part == "compiling" else ANSWERS:
                         pair = runs.pair(part, name, number)
-                        report.pairs.setdefault((part, name), []).append(pair)
-            report.compiled = runs.compiled
-        return report
-
-    @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "structured"
+                        self.pairs.setdefault((part, name), []).append(pair)
+            self.compiled = runs.compiled
 
     def ratio(self, part: str, name: str) -> Ratio:
-        """A figure: how much is kept of the rate, or how many times as long the gaps are."""
+        """Return a figure: the share of the rate that is kept, or the multiple of the gaps."""
         pairs = self.pairs[part, name]
         if part == "compiling":
             return paired_ratio([(pair.shaped, pair.free) for pair in pairs])
         return paired_ratio([(pair.free, pair.shaped) for pair in pairs])
 
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
-        model = str(self.bench.model) if self.bench.model else None
-        return {**asdict(self.bench), "model": model, "prompt_tokens": PROMPT_TOKENS}
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the benchmark, for JSON."""
+        return {**self.bench.data(), "prompt_tokens": PROMPT_TOKENS}
 
     def results(self) -> object:
         """Return figures and runs, for JSON."""
@@ -162,8 +119,8 @@ class StructuredReport:
         """Lay the figures out."""
         bench = self.bench
         title = (
-            f"{bench.shape if bench.model is None else bench.model.name} {bench.dtype}, "
-            f"{bench.threads} threads, {bench.new_tokens} new tokens each"
+            f"{bench.name} {bench.dtype}, {bench.threads} threads, "
+            f"{bench.new_tokens} new tokens each"
         )
         table = Table(title=title, caption=self._caption())
         for column in ("", "of", "measured", "wanted"):
@@ -178,15 +135,14 @@ class StructuredReport:
         return table
 
     def _row(self, part: str, name: str) -> tuple[str, str]:
-        """Return a figure and what is wanted of it as text."""
+        """Return a figure and its wanted value as text."""
         found, wanted = self.ratio(part, name), WANTED[part]
         if part == "compiling":
             good, sign, form = found.mean <= wanted, "≤ {} ×", "{:.2f} ×"
         else:
             good, sign, form = found.mean >= wanted, "≥ {:.0%}", "{:.1%}"
         shown = [form.format(value) for value in (found.mean, found.low, found.high)]
-        text = f"[bold {'green' if good else 'red'}]{shown[0]}[/] ({shown[1]} to {shown[2]})"
-        return text, sign.format(wanted)
+        return f"{judged(shown[0], good)} ({shown[1]} to {shown[2]})", sign.format(wanted)
 
     def _caption(self) -> str:
         return f"{CAPTION}; schemas compiled: {self.compiled}" if self.compiled else CAPTION
@@ -204,19 +160,19 @@ class StructuredReport:
             axes.bar(names, heights, yerr=(below, above), color="#1f6feb")
             axes.axhline(WANTED[part], color="#d1242f", linewidth=1, linestyle=":")
             axes.set_title(part)
-            axes.spines[["top", "right"]].set_visible(False)
+            open_frame(axes)
         figure.suptitle("ratios with and without a shape; dotted: what is wanted")
 
 
 class _Runs:
-    """Makes the pairs."""
+    """Pairs of runs of one worker."""
 
     def __init__(self, bench: StructuredBench, found: Checkpoint, worker: Worker) -> None:
         self._bench, self._found, self._worker = bench, found, worker
         self.compiled = 0
 
     def pair(self, part: str, name: str, number: int) -> Pair:
-        """Run both of a pair, of which the one or the other goes first."""
+        """Run both of a pair; each goes first in every other pair."""
         order = ("", name) if number % 2 else (name, "")
         times = {each: self._run(part, each, number) for each in order}
         return Pair(times[""], times[name])
@@ -241,5 +197,5 @@ class _Runs:
 
 
 def _few(bench: StructuredBench) -> int:
-    """Streams that run while schemas are compiled."""
+    """Return the number of streams that run while schemas are compiled."""
     return max(1, bench.streams // GAP_STREAMS)

@@ -1,32 +1,36 @@
-"""``bench websocket``: what a WebSocket between an engine and its readers costs.
+"""``bench websocket``: time and memory that WebSockets between an engine and its readers take.
 
-One engine on one part of the cores, read in its own process or by a client on another core, in
-turns. Turns the runs into figures; measures nothing itself.
+One engine on one part of the cores is read in its process or by a client on another core, in turn.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from asyncgen_apps.bench.cores import cores, pin
 from asyncgen_apps.bench.figures import median, percentile
 from asyncgen_apps.bench.models import checkpoint
-from asyncgen_apps.bench.serve_sides import cores, pin
-from asyncgen_apps.bench.workers import BenchError, Worker
+from asyncgen_apps.bench.report import Report, judged, open_frame
+from asyncgen_apps.bench.settings import BURDEN, READERS, WebsocketBench
+from asyncgen_apps.bench.workers import BenchError, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
+    from asyncgen_apps.bench.jobs import Job
     from asyncgen_apps.bench.models import Checkpoint
+    from asyncgen_apps.bench.workers import Worker
 
 
-SERVER = "asyncgen_apps.bench.websocket_sides:ServerSide"
-CLIENT = "asyncgen_apps.bench.websocket_client:ClientSide"
+SIDES = {
+    "server": "asyncgen_apps.bench.sides.websocket:ServerSide",
+    "client": "asyncgen_apps.bench.sides.websocket_client:ClientSide",
+}
 WARM_UP_TOKENS = 4
 SHARE = 0.95
 DELAY_MS = {"p50": 1.0, "p99": 10.0}
@@ -36,48 +40,8 @@ SLOWER = 1.1
 SEND_SECONDS = 3.0
 SEND_BUFFER = 16384
 WRITE_LIMIT = 65536
-READERS, BURDEN = 16, 8
 BURDEN_TOKENS = 1000
 LATE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class WebsocketBench:
-    """What to measure.
-
-    Attributes:
-        shape: Name of a made checkpoint, or ``demo``.
-        model: A folder instead.
-        dtype: Type of the weights.
-        streams: Numbers of streams for the comparison with streams in process.
-        delayed: Streams while delays are measured.
-        crowds: Connections, and streams on each.
-        idle: Connections without a request; 0 leaves their memory out.
-        stall: Measure what a client that reads nothing does to the others.
-        new_tokens: Tokens of each answer.
-        prompt_tokens: Tokens of each prompt.
-        runs: Pairs of runs of the comparison.
-        threads: Compute threads, for the record; the environment sets them.
-    """
-
-    shape: str
-    model: Path | None
-    dtype: str
-    streams: tuple[int, ...]
-    delayed: int
-    crowds: tuple[tuple[int, int], ...]
-    idle: int
-    stall: bool
-    new_tokens: int
-    prompt_tokens: int
-    runs: int
-    threads: int
-
-    @property
-    def most(self) -> int:
-        """Most streams at a time."""
-        crowds = [connections * each for connections, each in self.crowds]
-        return max(*self.streams, self.delayed, READERS + BURDEN, *crowds, 1)
 
 
 @dataclass(slots=True)
@@ -102,16 +66,16 @@ class Pair:
 
     @property
     def share(self) -> float:
-        """What sockets leave of the tokens per second; median of the pairs."""
+        """Share of the tokens per second that sockets keep; median of the pairs."""
         return median(a / b for a, b in zip(self.inside, self.outside, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Very many streams.
+    """Figures of very many streams.
 
     Attributes:
-        connections: How many connections.
+        connections: Number of connections.
         each: Streams on each.
         lost: Streams that did not get all their tokens.
         disordered: Streams with a gap, a repetition or another text than was put in.
@@ -127,7 +91,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What a client that reads nothing does.
+    """Effect of a client that reads nothing.
 
     Attributes:
         reading: Seconds between the deltas of the others while that client reads.
@@ -145,19 +109,19 @@ class Stall:
 
     @property
     def slower(self) -> float:
-        """How many times as long the others wait for a delta, in the median."""
+        """Time that the others wait for a delta, as a multiple; the median."""
         return median(self.stalled) / median(self.reading)
 
 
 def delays(put: Mapping[str, Sequence[Any]], streams: Mapping[str, Sequence[Any]]) -> list[float]:
-    """Seconds from putting a text to its receipt, for each text of each stream.
+    """Return the seconds from putting a text to its receipt, for each text of each stream.
 
     Args:
-        put: By stream: a checksum, and when how many characters had been put.
-        streams: The same of what was received. Deltas merge, so there may be fewer of them.
+        put: By stream: a checksum, and the characters that had been put at each time.
+        streams: The same of the received text. Deltas merge, so there may be fewer of them.
 
     Raises:
-        BenchError: A stream was received otherwise than it was put.
+        BenchError: A received stream differs from what was put.
     """
     found = []
     for name, (check, texts) in put.items():
@@ -174,18 +138,19 @@ def delays(put: Mapping[str, Sequence[Any]], streams: Mapping[str, Sequence[Any]
 
 
 @dataclass(slots=True)
-class WebsocketReport:
-    """The figures of one benchmark.
+class WebsocketReport(Report[WebsocketBench]):
+    """Figures of one benchmark.
 
     Attributes:
-        bench: What was measured.
+        bench: Settings that were measured with.
         pairs: In process and over sockets, for each number of streams.
         delay: Seconds from putting a text to its receipt.
         crowds: Very many streams.
         idle_kb: Kilobytes of a connection without requests; ``None`` if left out.
-        stall: What a client that reads nothing does; ``None`` if left out.
+        stall: Effect of a client that reads nothing; ``None`` if left out.
     """
 
+    kind = "websocket"
     bench: WebsocketBench
     pairs: list[Pair] = field(default_factory=list)
     delay: list[float] = field(default_factory=list)
@@ -193,24 +158,12 @@ class WebsocketReport:
     idle_kb: float | None = None
     stall: Stall | None = None
 
-    @classmethod
-    def of(cls, bench: WebsocketBench, progress: Callable[[str], None] = lambda text: None) -> Self:
-        """Run a benchmark.
-
-        Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
-
-        Raises:
-            BenchError: A side failed.
-        """
-        report = cls(bench)
+    def measure(self, progress: Callable[[str], None]) -> None:
+        """Measure memory, pairs, delays, crowds and a stalled client."""
+        bench = self.bench
         progress("loading")
-        with (
-            checkpoint(bench.shape, bench.model, bench.dtype) as found,
-            Worker(SERVER) as server,
-            Worker(CLIENT) as client,
-        ):
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found, started(SIDES) as workers:
+            server, client = workers["server"], workers["client"]
             server_cpus, client_cpus = cores()
             pin(server.pid, server_cpus)
             pin(client.pid, client_cpus)
@@ -218,26 +171,16 @@ class WebsocketReport:
             server.call("load", folder=folder, dtype=bench.dtype, streams=bench.most)
             sides = _Sides(bench, found, server, client)
             progress(f"memory of {bench.idle} connections")
-            report.idle_kb = sides.idle()  # first: what the others need would be used again
-            report.pairs += sides.pairs(progress)
+            self.idle_kb = sides.idle()  # first: memory that others leave would be used again
+            self.pairs += sides.pairs(progress)
             progress(f"delay of {bench.delayed} streams")
-            report.delay += sides.delay()
+            self.delay += sides.delay()
             for connections, each in bench.crowds:
                 progress(f"{connections} connections with {each} streams")
-                report.crowds.append(sides.crowd(connections, each))
+                self.crowds.append(sides.crowd(connections, each))
             if bench.stall:
                 progress("a client that reads nothing")
-                report.stall = sides.stall()
-        return report
-
-    @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "websocket"
-
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
-        return {**asdict(self.bench), "model": str(self.bench.model) if self.bench.model else None}
+                self.stall = sides.stall()
 
     def results(self) -> object:
         """Return the figures and the pairs of runs, for JSON."""
@@ -261,16 +204,15 @@ class WebsocketReport:
         }
 
     def delay_ms(self, share: float) -> float:
-        """Milliseconds that this share of the texts needed at most."""
+        """Return the milliseconds that this share of the texts needed at most."""
         return 1000 * percentile(self.delay, share)
 
     def table(self) -> Table:
         """Lay the figures out."""
         bench = self.bench
-        name = bench.shape if bench.model is None else bench.model.name
         table = Table(
-            title=f"{name} {bench.dtype}, threads: {bench.threads}, {bench.new_tokens} new tokens "
-            f"each, medians of {bench.runs} pairs",
+            title=f"{bench.name} {bench.dtype}, threads: {bench.threads}, "
+            f"{bench.new_tokens} new tokens each, medians of {bench.runs} pairs",
             caption="engine and server on the same cores both ways, the client on its own",
         )
         table.add_column("what")
@@ -286,18 +228,18 @@ class WebsocketReport:
             told = f"{one.rate(one.outside):.0f} of {one.rate(one.inside):.0f}, {one.share:.1%}"
             wanted = f"≥ {SHARE:.0%}" if one.streams >= 32 else ""
             ok = not wanted or one.share >= SHARE
-            rows.append((f"tokens/s, {one.streams} streams", _judged(told, ok), wanted))
+            rows.append((f"tokens/s, {one.streams} streams", judged(told, ok), wanted))
         for name, share in SHARES.items():
             value = self.delay_ms(share)
-            shown = _judged(f"{value:.2f} ms", value < DELAY_MS[name])
+            shown = judged(f"{value:.2f} ms", value < DELAY_MS[name])
             what = f"delay {name}, {self.bench.delayed} streams"
             rows.append((what, shown, f"< {DELAY_MS[name]:.0f} ms"))
         for crowd in self.crowds:
             told = f"{crowd.lost} lost, {crowd.disordered} disordered, {crowd.rate:.0f} tokens/s"
-            shown = _judged(told, not crowd.lost and not crowd.disordered)
+            shown = judged(told, not crowd.lost and not crowd.disordered)
             rows.append((f"{crowd.connections} connections × {crowd.each} streams", shown, "0, 0"))
         if self.idle_kb is not None:
-            shown = _judged(f"{self.idle_kb:.1f} KB", self.idle_kb < IDLE_KB)
+            shown = judged(f"{self.idle_kb:.1f} KB", self.idle_kb < IDLE_KB)
             rows.append(("memory of an idle connection", shown, f"< {IDLE_KB:.0f} KB"))
         return rows + self._stall_rows()
 
@@ -305,15 +247,15 @@ class WebsocketReport:
         stall = self.stall
         if stall is None:
             return []
-        grown = _judged(f"{stall.grown / 1024:.0f} KiB", stall.grown <= stall.bound)
-        slower = _judged(f"× {stall.slower:.2f}", stall.slower <= SLOWER)
+        grown = judged(f"{stall.grown / 1024:.0f} KiB", stall.grown <= stall.bound)
+        slower = judged(f"× {stall.slower:.2f}", stall.slower <= SLOWER)
         when = "never" if stall.dropped is None else f"{stall.dropped:.1f} s"
         in_time = stall.dropped is not None and stall.dropped <= SEND_SECONDS + LATE_SECONDS
         limit = f"{SEND_SECONDS:.0f} s"
         return [
             ("a stalled client: growth", grown, f"≤ {stall.bound / 1024:.0f} KiB"),
             ("… gaps of the others", slower, f"≤ × {SLOWER:.2f}"),
-            ("… dropped after", _judged(when, in_time), limit),
+            ("… dropped after", judged(when, in_time), limit),
         ]
 
     def draw(self, figure: Figure) -> None:
@@ -338,12 +280,11 @@ class WebsocketReport:
         spread.set_xlabel(f"ms from put to receipt, {self.bench.delayed} streams")
         spread.set_title("% of the deltas")
         spread.legend(frameon=False)
-        for axes in (rates, spread):
-            axes.spines[["top", "right"]].set_visible(False)
+        open_frame(rates, spread)
 
 
 class _Sides:
-    """The engine's process and the client's."""
+    """Processes of the engine and the client."""
 
     def __init__(
         self, bench: WebsocketBench, found: Checkpoint, server: Worker, client: Worker
@@ -355,7 +296,7 @@ class _Sides:
         self._port = server.call("serve")["port"]
 
     def idle(self) -> float | None:
-        """Kilobytes of the server for a connection without requests."""
+        """Return the kilobytes of the server for a connection without requests."""
         count = self._bench.idle
         if not count:
             return None
@@ -367,7 +308,7 @@ class _Sides:
         return grown / count / 1000
 
     def pairs(self, progress: Callable[[str], None]) -> list[Pair]:
-        """One way, the other way, in turns that change."""
+        """Run both ways in turn; each goes first in every other pair."""
         bench = self._bench
         found = {count: Pair(count, bench.new_tokens) for count in bench.streams}
         for count in sorted({max(bench.streams), 1}):
@@ -407,13 +348,11 @@ class _Sides:
         """Measure the others beside a client that reads, and beside one that does not."""
         served = self._server.call("serve", send_seconds=SEND_SECONDS, send_buffer=SEND_BUFFER)
         self._port = served["port"]
-        prompts = self._prompts(BURDEN, 4)
-        params = self._params(BURDEN_TOKENS)
+        burden = self._job(BURDEN, BURDEN_TOKENS, 4)
         gaps: list[tuple[float, ...]] = []
         for reads in (True, True, False):  # the first one warms up
             self._server.call("watch")
-            burden = {"prompts": prompts, "params": params, "reads": reads}
-            self._client.call("burden", port=self._port, **burden)
+            self._client.call("burden", port=self._port, job=burden, reads=reads)
             gaps.append(tuple(self._outside(READERS, BURDEN_TOKENS // 2, 5)["gaps"]))
             seen = self._server.call("watched")
             self._client.call("release")
@@ -422,11 +361,7 @@ class _Sides:
         return Stall(gaps[1], gaps[2], seen["grown"], bound, dropped)
 
     def _inside(self, count: int, new_tokens: int, seed: int) -> float:
-        got = self._server.call(
-            "run", prompts=self._prompts(count, seed), params=self._params(new_tokens)
-        )
-        total: float = got["total"]
-        return total
+        return self._server.run(self._job(count, new_tokens, seed)).total
 
     def _outside(
         self, count: int, new_tokens: int, seed: int, details: bool = False
@@ -443,20 +378,11 @@ class _Sides:
         return self._client.call(
             "run",
             port=self._port,
-            prompts=self._prompts(count, seed),
+            job=self._job(count, new_tokens, seed),
             connections=connections,
-            params=self._params(new_tokens),
             details=details,
         )
 
-    def _prompts(self, count: int, seed: int) -> list[list[int]]:
+    def _job(self, count: int, new_tokens: int, seed: int) -> Job:
         length = self._bench.prompt_tokens
-        return self._found.prompts(count, (length, length), seed)
-
-    def _params(self, new_tokens: int) -> dict[str, object]:
-        floor = self._found.floor(new_tokens)
-        return {"max_new_tokens": new_tokens, "do_sample": False, **floor}
-
-
-def _judged(text: str, ok: bool) -> str:
-    return f"[bold {'green' if ok else 'red'}]{text}[/]"
+        return self._found.job(self._found.prompts(count, (length, length), seed), new_tokens)

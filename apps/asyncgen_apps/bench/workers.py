@@ -1,8 +1,8 @@
-"""One process for each side of a comparison, spoken to in lines of JSON.
+"""Start each side of a comparison in a fresh process, and speak to it in lines of JSON.
 
-A side computes in its own process because torch's threads, allocator and caches are per process;
-while the other side is measured it waits for a line and uses no CPU. Knows no benchmark: what a
-worker can do is a class named on its command line.
+A side computes in its own process because torch's threads, allocator and caches are per process.
+While another side is measured, it waits for a line and uses no CPU. The class of a side is named on
+the command line of its process.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.to_thread
 
+from asyncgen_apps.bench.jobs import Job, Run
+from asyncgen_apps.bench.other_processes import OtherProcesses
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
 
@@ -37,9 +42,10 @@ class EndedError(BenchError):
 
 
 class Side(Protocol):
-    """What a worker can do: every public coroutine method answers a request of its name.
+    """One side of a comparison: each public coroutine method answers a request of its name.
 
-    Its event loop is that of asyncio, or of uvloop where an attribute ``use_uvloop`` is true.
+    It runs on asyncio, or on uvloop where an attribute ``use_uvloop`` is true. A parameter ``job``
+    is a :class:`Job`.
     """
 
     async def aclose(self) -> None:
@@ -53,13 +59,13 @@ def own_environment() -> dict[str, str]:
 
 
 class Worker:
-    """A child process that serves a :class:`Side`; use as a context manager.
+    """Child process that serves a :class:`Side`; use as a context manager.
 
     Args:
         side: ``module:Class`` of the side, built without arguments.
         command: Another program that answers such lines; this module by default.
         environment: Of that program; this process's by default.
-        has_group: Whether the process leads a group of its own, with those that it starts.
+        has_group: True if the process leads a group of those that it starts.
     """
 
     def __init__(
@@ -116,7 +122,8 @@ class Worker:
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"do": operation, "with": arguments}) + "\n")
+            request = {"do": operation, "with": arguments}
+            self._process.stdin.write(json.dumps(request, default=asdict) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
@@ -129,11 +136,29 @@ class Worker:
             raise BenchError(f"{what}: {answer['error']}")
         return answer["result"]
 
+    def run(self, job: Job, **arguments: object) -> Run:
+        """Have the side do a job; note how busy other processes were meanwhile.
+
+        Raises:
+            BenchError: The job failed.
+            EndedError: The process ended.
+        """
+        others = OtherProcesses(self.pid)
+        found = Run(**self.call("run", job=job, **arguments))
+        return replace(found, others=others.cores())
+
     def _last_words(self) -> str:
         """Return the end of what the process wrote to standard error."""
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+@contextmanager
+def started(sides: Mapping[str, str]) -> Iterator[dict[str, Worker]]:
+    """Start a worker for each side, by the names of the sides, and end all on leaving."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(Worker(side)) for name, side in sides.items()}
 
 
 async def serve(side: Side, requests: IO[str], answers: IO[str]) -> None:
@@ -146,11 +171,14 @@ async def serve(side: Side, requests: IO[str], answers: IO[str]) -> None:
         while line := await anyio.to_thread.run_sync(requests.readline):
             request = json.loads(line)
             try:
-                result = await getattr(side, request["do"])(**request["with"])
+                given = request["with"]
+                if "job" in given:
+                    given["job"] = Job(**given["job"])
+                result = await getattr(side, request["do"])(**given)
                 answer = {"result": result}
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            answers.write(json.dumps(answer) + "\n")
+            answers.write(json.dumps(answer, default=asdict) + "\n")
             answers.flush()
     finally:
         await side.aclose()

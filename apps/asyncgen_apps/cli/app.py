@@ -1,21 +1,34 @@
 """The commands of ``asyncgen`` under one roof. Imports no torch."""
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from asyncgen_apps.cli.batch import batch
-from asyncgen_apps.cli.bench import bench
-from asyncgen_apps.cli.bench_peers import peers
-from asyncgen_apps.cli.bench_structured import structured
 from asyncgen_apps.cli.chat import chat
 from asyncgen_apps.cli.generate import generate
 from asyncgen_apps.cli.gradio import gradio
+from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.listing import App
 from asyncgen_apps.cli.quantize import quantize
 from asyncgen_apps.cli.serve import serve
 from asyncgen_apps.cli.serve_ray import serve_ray
 from asyncgen_apps.cli.serve_ws import serve_ws
+
+NO_BENCH = (
+    "the benchmarks are part of the checkout, not of the package: in a checkout of asyncgen, "
+    'run pip install -e ".[bench]"'
+)
+ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""Settings of a command that takes whatever is typed behind it."""
+
+
+def no_bench() -> None:
+    """Say how to get the benchmarks, which a wheel does not carry."""
+    with one_line_errors():
+        raise UserError(NO_BENCH)
+
 
 app = App(
     name="asyncgen",
@@ -32,9 +45,12 @@ app.command("serve-ws")(serve_ws)
 app.command("serve-ray")(serve_ray)
 app.command("gradio")(gradio)
 app.command("quantize")(quantize)
-bench.command("structured")(structured)
-bench.command("peers")(peers)
-app.add_typer(bench, name="bench")
+if find_spec("asyncgen_apps.bench") is None:
+    app.command("bench", hidden=True, add_help_option=False, context_settings=ANY)(no_bench)
+else:
+    from asyncgen_apps.bench.commands import bench
+
+    app.add_typer(bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

@@ -5,10 +5,10 @@ Knows no command; each command runs inside :func:`one_line_errors`.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import typer
@@ -42,7 +42,7 @@ def require_installed(names: Sequence[str], *, extra: str) -> None:
     Raises:
         UserError: Names those that are missing.
     """
-    missing = [name for name in names if find_spec(name) is None]
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[{extra}]"')
 

@@ -1,21 +1,21 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from asyncgen_apps.bench import concurrency
 from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.concurrency import (
     Cell,
-    ConcurrencyBench,
     ConcurrencyReport,
-    RoundTimes,
     target,
 )
+from asyncgen_apps.bench.jobs import Run
+from asyncgen_apps.bench.settings import ConcurrencyBench
+from tests.apps.bench.doubles import Calls, fake_workers
 from tests.apps.bench.test_checkpoints import TINY
 from tests.cases import for_each
 
@@ -39,14 +39,14 @@ def bench(**changes: Any) -> ConcurrencyBench:
 
 def cell(dtype: str = "float32", streams: int = 8, speed: float = 1.0) -> Cell:
     ours = [
-        RoundTimes(1.0 / speed, (0.1, 0.2), (0.010, 0.020)),
-        RoundTimes(2.0 / speed, (0.3, 0.4), (0.030, 0.040)),
-        RoundTimes(1.0 / speed, (0.5, 0.6), (0.050, 0.060)),
+        Run(1.0 / speed, (0.1, 0.2), (0.010, 0.020)),
+        Run(2.0 / speed, (0.3, 0.4), (0.030, 0.040)),
+        Run(1.0 / speed, (0.5, 0.6), (0.050, 0.060)),
     ]
     runs = {
         "asyncgen": ours,
-        "continuous": [RoundTimes(1.5), RoundTimes(1.6), RoundTimes(9.0)],
-        "padded": [RoundTimes(0.5), RoundTimes(0.5), RoundTimes(0.5)],
+        "continuous": [Run(1.5), Run(1.6), Run(9.0)],
+        "padded": [Run(0.5), Run(0.5), Run(0.5)],
     }
     return Cell(dtype, streams, 10, runs)
 
@@ -104,7 +104,7 @@ def test_the_table_fits_a_terminal() -> None:
 
 def test_a_busy_machine_is_told() -> None:
     busy = cell()
-    busy.runs["padded"][0] = RoundTimes(0.5, others=0.8)
+    busy.runs["padded"][0] = Run(0.5, others=0.8)
     assert "1 of 9 runs shared the cores" in str(ConcurrencyReport(bench(), [busy]).table().caption)
     assert "shared the cores" not in str(ConcurrencyReport(bench(), [cell()]).table().caption)
 
@@ -128,48 +128,28 @@ def test_the_chart_has_a_panel_for_each_type_and_a_line_for_each_side() -> None:
     assert list(places) == [1, 8]
 
 
-class FakeWorker:
-    """Notes the order of the calls."""
-
-    calls: list[tuple[str, str, Any]] = []
-
-    def __init__(self, side: str) -> None:
-        self.side = side.rpartition(":")[2]
-
-    pid = 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.calls.append((self.side, "exit", None))
-
-    def call(self, operation: str, **arguments: Any) -> dict[str, object]:
-        self.calls.append((self.side, operation, arguments))
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    def answer(side: str, operation: str, arguments: dict[str, Any]) -> dict[str, object]:
         if operation == "limits":
             return {"bytes_per_token": 1.0, "bandwidth": 2.0}
         return {"total": 1.0, "first": [0.1], "gaps": [0.2]}
 
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
-    monkeypatch.setattr(FakeWorker, "calls", [])
-    monkeypatch.setattr(concurrency, "Worker", FakeWorker)
-    return FakeWorker.calls
+    return fake_workers(monkeypatch, answer)
 
 
 SIDES = ["AsyncgenStreams", "TransformersContinuous", "TransformersPadded"]
 
 
-def test_runs_are_interleaved_and_prompts_shared(
-    calls: list[tuple[str, str, Any]], tmp_path: Path
-) -> None:
+def test_runs_are_interleaved_and_prompts_shared(calls: Calls, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")
     told: list[str] = []
     report = ConcurrencyReport.of(bench(model=tmp_path), told.append)
     loads = [arguments for _, done, arguments in calls if done == "load"]
     assert [(one["streams"], one["length"], one["made"]) for one in loads] == [(8, 18, False)] * 3
-    runs = [call for call in calls if call[1] == "run" and call[2]["new_tokens"] == 10]
+    runs = [
+        call for call in calls if call[1] == "run" and call[2]["options"]["max_new_tokens"] == 10
+    ]
     assert [side for side, _, _ in runs] == SIDES * 4
     prompts = [arguments["prompts"] for _, _, arguments in runs]
     assert [len(one) for one in prompts] == [1, 1, 1, 8, 8, 8] * 2
@@ -180,7 +160,7 @@ def test_runs_are_interleaved_and_prompts_shared(
     assert told[-1] == "float32: run 2 of 2, 8 streams"
 
 
-def test_on_an_accelerator_each_side_has_it_to_itself(calls: list[tuple[str, str, Any]]) -> None:
+def test_on_an_accelerator_each_side_has_it_to_itself(calls: Calls) -> None:
     large = bench(shape="8b", device="cuda", dtypes=("bfloat16",), against=("continuous",))
     report = ConcurrencyReport.of(large)
     order = [side for side, _, _ in calls]

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import io
-from typing import Any, Self
 
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from asyncgen_apps.bench import loop, loop_sides
 from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
-from asyncgen_apps.bench.loop import LoopBench, LoopReport
-from asyncgen_apps.bench.loop_sides import PHASES, AsyncgenApplication, TransformersApplication
+from asyncgen_apps.bench.jobs import Job
+from asyncgen_apps.bench.loop import LoopReport
+from asyncgen_apps.bench.settings import LoopBench
+from asyncgen_apps.bench.sides import loop as sides_loop
+from asyncgen_apps.bench.sides.loop import PHASES, AsyncgenApplication, TransformersApplication
+from tests.apps.bench.doubles import fake_workers
 from tests.apps.bench.test_checkpoints import TINY
 
 BENCH = LoopBench("5m", None, "float32", 8, 2, 2)
@@ -46,34 +48,15 @@ def test_the_chart_is_logarithmic_and_names_the_phases() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == list(PHASES)
 
 
-class FakeWorker:
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    def __init__(self, side: str) -> None:
-        self.side = side.rpartition(":")[2]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def call(self, operation: str, **arguments: Any) -> dict[str, list[float]]:
-        if operation == "warm_up":
-            return {}
-        self.calls.append((self.side, arguments))
-        return {phase: [0.001] for phase in PHASES}
-
-
 def test_sides_take_turns_at_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeWorker, "calls", [])
-    monkeypatch.setattr(loop, "Worker", FakeWorker)
+    calls = fake_workers(monkeypatch, lambda *_: {phase: [0.001] for phase in PHASES})
     monkeypatch.setitem(SHAPES, "5m", TINY)
     LoopReport.of(BENCH)
-    sides = [side for side, _ in FakeWorker.calls]
+    runs = [call for call in calls if call[1] == "phases"]
+    sides = [side for side, _, _ in runs]
     assert sides == ["AsyncgenApplication", "TransformersApplication"] * 2
-    work = FakeWorker.calls[0][1]
-    assert all(arguments == work for _, arguments in FakeWorker.calls)
+    work = runs[0][2]
+    assert all(arguments == work for _, _, arguments in runs)
     assert len(work["text"]) == 200_000 and len(work["long_prompt"]) == 1000
     assert " " in work["text"]
 
@@ -94,19 +77,18 @@ async def test_every_phase_has_its_ticks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr(loop_sides, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(sides_loop, "IDLE_SECONDS", 0.05)
     folder = tmp_path_factory.mktemp("tiny")
     write_checkpoint(folder, TINY, "float32")
     application = side()
     await application.warm_up(str(folder))
     for _ in range(2):
         late = await application.phases(
+            Job([list(range(300, 308))], {"max_new_tokens": 4, "do_sample": False}),
             str(folder),
             "float32",
             text="the quick fox " * 1500,
             long_prompt=list(range(300, 500)),
-            prompt=list(range(300, 308)),
-            new_tokens=4,
         )
         assert tuple(late) == PHASES
         assert all(ticks and min(ticks) >= 0 for ticks in late.values())

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from asyncgen_apps.bench import scale
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.scale import Level, ScaleBench, ScaleReport
+from asyncgen_apps.bench.scale import Level, ScaleReport
+from asyncgen_apps.bench.settings import ScaleBench
+from tests.apps.bench.doubles import fake_workers
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -55,47 +56,30 @@ def test_the_chart_has_cost_and_lateness() -> None:
     assert list(places) == [100, 1000]
 
 
-class FakeWorker:
-    """Notes the calls."""
-
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    def __init__(self, side: str) -> None:
-        assert side.endswith("ScaleSide")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.calls.append(("exit", {}))
-
-    def call(self, operation: str, **arguments: Any) -> dict[str, object]:
-        self.calls.append((operation, arguments))
+def test_lateness_and_cost_are_runs_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(side: str, operation: str, arguments: dict[str, Any]) -> dict[str, object]:
         if operation == "waiting":
             return {"bytes": 2000.0}
         if arguments.get("ticks"):
             return {"total": 1.0, "lost": 0, "lateness": [0.001]}
         return {"total": 1.0, "lost": 0, "loop": 0.1, "decode": 0.1, "outside": 0.2}
 
-
-def test_lateness_and_cost_are_runs_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(FakeWorker, "calls", [])
-    monkeypatch.setattr(scale, "Worker", FakeWorker)
+    calls = fake_workers(monkeypatch, answer)
     write_checkpoint(tmp_path, TINY, "float32")
     told: list[str] = []
     bench = ScaleBench("5m", tmp_path, "float32", (2, 5), 3, 2, 1)
     report = ScaleReport.of(bench, told.append)
-    runs = [arguments for done, arguments in FakeWorker.calls if done == "run"][1:]
+    runs = [arguments for _, done, arguments in calls if done == "run"][1:]
     assert [(len(one["prompts"]), one["ticks"]) for one in runs] == [
         (streams, ticks) for streams in (2, 5) for _ in range(2) for ticks in (True, False)
     ]
     assert len({str(one["prompts"]) for one in runs}) == len(runs)
     # The memory is measured in a process that has run nothing yet.
-    names = [done for done, _ in FakeWorker.calls]
+    names = [done for _, done, _ in calls]
     assert names[-4:] == ["load", "waiting", "exit", "exit"]
-    assert len(FakeWorker.calls[-3][1]["prompts"]) == 5
+    assert len(calls[-3][2]["prompts"]) == 5
     assert [(one.streams, len(one.totals), len(one.loop)) for one in report.levels] == [
         (2, 4, 2),
         (5, 4, 2),

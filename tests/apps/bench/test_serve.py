@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.serve import IN_PROCESS, Cell, Round, ServeBench, ServeReport
-from asyncgen_apps.bench.serve_client import ask_all
+from asyncgen_apps.bench.jobs import Run
+from asyncgen_apps.bench.serve import IN_PROCESS, Cell, ServeReport
+from asyncgen_apps.bench.settings import ServeBench
+from asyncgen_apps.bench.sides.http_client import ask_all
 from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
 from tests.apps.openai_http.running import running
@@ -27,8 +29,8 @@ BENCH = ServeBench("5m", None, "float32", (1, 8), 8, 50, 16, 2, 1, ("continuous"
 
 
 def cell() -> Cell:
-    def rounds(*totals: float) -> list[Round]:
-        return [Round(total, (total / 10, total / 5), 0.5) for total in totals]
+    def rounds(*totals: float) -> list[Run]:
+        return [Run(total, (total / 10, total / 5), others=0.5) for total in totals]
 
     return Cell(
         8,

@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import inspect
 import io
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from asyncgen import GenerationConfig, GenerationMixin
-from asyncgen_apps.bench import strategies
 from asyncgen_apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY
 from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
-from asyncgen_apps.bench.strategies import Answer, Comparison, StrategiesBench, StrategiesReport
-from asyncgen_apps.bench.workers import BenchError
+from asyncgen_apps.bench.jobs import Run
+from asyncgen_apps.bench.settings import StrategiesBench
+from asyncgen_apps.bench.strategies import Comparison, StrategiesReport
+from asyncgen_apps.bench.workers import BenchError, EndedError
+from tests.apps.bench.doubles import Calls, fake_workers
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -24,14 +26,18 @@ BENCH = StrategiesBench("5m", None, ("float32",), (), 100, 32, 3, 1)
 CASE = {case.name: case for case in CASES}
 
 
+def answer(total: float, others: float | None = None) -> Run:
+    return Run(total, token_ids=[0] * 100, others=others)
+
+
 def comparison(name: str = "sampling", dtype: str = "float32") -> Comparison:
     runs = {
-        "asyncgen": [Answer(1.0, 100), Answer(2.0, 100), Answer(4.0, 100)],
-        "transformers": [Answer(2.0, 100), Answer(5.0, 100), Answer(12.0, 100)],
+        "asyncgen": [answer(1.0), answer(2.0), answer(4.0)],
+        "transformers": [answer(2.0), answer(5.0), answer(12.0)],
     }
     if not CASE[name].theirs:
         del runs["transformers"]
-    greedy = [Answer(0.5, 100), Answer(1.0, 100), Answer(2.0, 100)]
+    greedy = [answer(0.5), answer(1.0), answer(2.0)]
     return Comparison("5m", dtype, CASE[name], runs, greedy, same=True)
 
 
@@ -63,7 +69,7 @@ def test_the_table_shows_them_and_what_was_left_out() -> None:
 
 def test_a_busy_machine_is_told() -> None:
     one = comparison()
-    one.runs["asyncgen"][1] = Answer(1.0, 100, others=0.9)
+    one.runs["asyncgen"][1] = answer(1.0, others=0.9)
     caption = str(StrategiesReport(BENCH, [one]).table().caption)
     assert "1 of 6 runs shared the cores with other processes" in caption
 
@@ -92,61 +98,48 @@ def test_greedy_decoding_is_always_measured(asked: tuple[str, ...], found: list[
     assert list(bench.cases) == found
 
 
-class FakeWorker:
-    """Notes the calls; one side does not know beams, and none contrasts layers."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Calls of fake workers: one side does not know beams, and none contrasts layers."""
+    monkeypatch.setitem(SHAPES, "5m", TINY)
 
-    calls: list[tuple[str, str, dict[str, Any]]] = []
-    pid = 1
-
-    def __init__(self, side: str) -> None:
-        self.side = side.rpartition(":")[2]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.calls.append((self.side, "exit", {}))
-
-    def call(self, operation: str, **arguments: Any) -> dict[str, object]:
-        self.calls.append((self.side, operation, arguments))
-        asked = arguments.get("arguments", {})
-        if "num_beams" in asked and self.side == "AsyncgenCaller":
+    def answer(side: str, operation: str, arguments: dict[str, Any]) -> dict[str, object]:
+        asked = arguments.get("options", {})
+        if "num_beams" in asked and side == "AsyncgenCaller":
             raise BenchError("AsyncgenCaller.run: not there")
-        if "assistant_early_exit" in asked and self.side == "TransformersCaller":
+        if "assistant_early_exit" in asked and side == "TransformersCaller":
             raise BenchError("TransformersCaller.run: no such thing")
         if "dola_layers" in asked:
-            raise BenchError("AsyncgenCaller.run: the process ended")
+            raise EndedError("AsyncgenCaller.run: the process ended")
         return {"total": 1.0, "token_ids": [1, 2, 3]}
 
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(FakeWorker, "calls", [])
-    monkeypatch.setattr(strategies, "Worker", FakeWorker)
-    monkeypatch.setitem(SHAPES, "5m", TINY)
-    return FakeWorker
+    return fake_workers(monkeypatch, answer)
 
 
 def bench(*names: str) -> StrategiesBench:
     return StrategiesBench("5m", None, ("float32",), names, 4, 8, 2, 1)
 
 
-def test_runs_are_interleaved_and_prompts_shared(fake: type[FakeWorker]) -> None:
+def test_runs_are_interleaved_and_prompts_shared(
+    calls: Calls,
+) -> None:
     told: list[str] = []
     report = StrategiesReport.of(bench("assisted"), told.append)
-    runs = [call for call in fake.calls if call[1] == "run"]
+    runs = [call for call in calls if call[1] == "run"]
     assert [side for side, _, _ in runs] == ["AsyncgenCaller", "TransformersCaller"] * 6
-    prompts = [arguments["prompt"] for _, _, arguments in runs]
+    prompts = [arguments["prompts"][0] for _, _, arguments in runs]
     assert prompts[::2] == prompts[1::2] and prompts[2] != prompts[4]
     assert [arguments["draft"] for _, _, arguments in runs] == [None] * 6 + ["draft"] * 6
     assert [one.case.name for one in report.comparisons] == ["greedy", "assisted"]
     assert all(one.same and one.ratio == one.gain == 1 for one in report.comparisons)
-    loads = [arguments for _, done, arguments in fake.calls if done == "load"]
+    loads = [arguments for _, done, arguments in calls if done == "load"]
     assert loads[0] == loads[1] and loads[0]["draft"] and loads[0]["foreign"]
     assert told[-1] == "float32: assisted"
 
 
-def test_what_a_side_cannot_do_is_skipped_with_its_reason(fake: type[FakeWorker]) -> None:
+def test_what_a_side_cannot_do_is_skipped_with_its_reason(
+    calls: Calls,
+) -> None:
     report = StrategiesReport.of(bench("beam search", "early exit"))
     _, beams, early = report.comparisons
     assert beams.runs == {} and beams.note == "AsyncgenCaller.run: not there"
@@ -154,21 +147,25 @@ def test_what_a_side_cannot_do_is_skipped_with_its_reason(fake: type[FakeWorker]
     assert early.note == "TransformersCaller.run: no such thing"
 
 
-def test_a_side_that_is_gone_ends_the_benchmark(fake: type[FakeWorker]) -> None:
+def test_a_side_that_is_gone_ends_the_benchmark(
+    calls: Calls,
+) -> None:
     with pytest.raises(BenchError, match="the process ended"):
         StrategiesReport.of(bench("dola"))
 
 
-def test_grounded_prompts_are_for_the_bundled_model(fake: type[FakeWorker]) -> None:
+def test_grounded_prompts_are_for_the_bundled_model(
+    calls: Calls,
+) -> None:
     report = StrategiesReport.of(bench("prompt lookup, grounded"))
     assert [one.model for one in report.comparisons] == ["demo", "demo"]
-    runs = [arguments for _, done, arguments in fake.calls if done == "run"]
+    runs = [arguments for _, done, arguments in calls if done == "run"]
     # The words are asked for, so there is nothing to keep from ending.
-    assert all("min_new_tokens" not in one["arguments"] for one in runs)
-    assert len({tuple(one["prompt"]) for one in runs}) == 3
+    assert all("min_new_tokens" not in one["options"] for one in runs)
+    assert len({tuple(one["prompts"][0]) for one in runs}) == 3
 
 
-def test_a_model_of_ones_own_has_no_draft(fake: type[FakeWorker], tmp_path: Path) -> None:
+def test_a_model_of_ones_own_has_no_draft(calls: Calls, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")
     mine = StrategiesBench("5m", tmp_path, ("float32",), ("assisted",), 4, 8, 1, 1)
     _, assisted = StrategiesReport.of(mine).comparisons

@@ -2,22 +2,23 @@ from __future__ import annotations
 
 import io
 import random
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from asyncgen_apps.bench import structured
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.structured import Pair, StructuredBench, StructuredReport
-from asyncgen_apps.bench.structured_sides import WORST, StructuredStreams
+from asyncgen_apps.bench.settings import PARTS, StructuredBench
+from asyncgen_apps.bench.sides.structured import WORST, StructuredStreams
+from asyncgen_apps.bench.structured import Pair, StructuredReport
+from tests.apps.bench.doubles import fake_workers
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BENCH = StructuredBench("5m", None, "float32", structured.PARTS, 8, 4, 0.0, 2, 1)
+BENCH = StructuredBench("5m", None, "float32", PARTS, 8, 4, 0.0, 2, 1)
 
 
 def report() -> StructuredReport:
@@ -42,36 +43,16 @@ def test_figures_are_shares_of_the_rate_and_times_the_gap() -> None:
     assert len(figure.axes) == 3
 
 
-class FakeWorker:
-    """Notes the calls."""
-
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    def __init__(self, side: str) -> None:
-        assert side.endswith("StructuredStreams")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def call(self, operation: str, **arguments: Any) -> dict[str, object]:
-        self.calls.append((operation, arguments))
-        return {"total": 1.0, "gaps": [0.1, 0.2], "compiled": 3}
-
-
 def test_each_of_a_pair_goes_first_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(FakeWorker, "calls", [])
-    monkeypatch.setattr(structured, "Worker", FakeWorker)
+    calls = fake_workers(monkeypatch, lambda *_: {"total": 1.0, "gaps": [0.1, 0.2], "compiled": 3})
     write_checkpoint(tmp_path, TINY, "float32")
     bench = StructuredBench("5m", tmp_path, "float32", ("all", "compiling"), 8, 4, 0.0, 2, 1)
     found = StructuredReport.of(bench)
-    assert [arguments["shape"] for done, arguments in FakeWorker.calls if done == "run"] == [
+    assert [arguments["shape"] for _, done, arguments in calls if done == "run"] == [
         *("records", "free", "text", "free"),
         *("free", "records", "free", "text"),
     ]
-    gaps = [arguments for done, arguments in FakeWorker.calls if done == "gaps"]
+    gaps = [arguments for _, done, arguments in calls if done == "gaps"]
     assert {len(one["prompts"]) for one in gaps} == {2}
     assert found.compiled == 3 * len(gaps)
     assert {len(pairs) for pairs in found.pairs.values()} == {2}

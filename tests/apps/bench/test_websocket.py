@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.settings import WebsocketBench
+from asyncgen_apps.bench.sides.websocket_client import Wire, tell
 from asyncgen_apps.bench.websocket import (
     Crowd,
     Pair,
     Stall,
-    WebsocketBench,
     WebsocketReport,
     delays,
 )
-from asyncgen_apps.bench.websocket_client import Wire, tell
 from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
 

@@ -95,6 +95,29 @@ def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
+def test_without_the_benchmarks_bench_says_how_to_get_them() -> None:
+    """As in a wheel, which leaves them out."""
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "absent = 'asyncgen_apps.bench'\n"
+        "importlib.util.find_spec = lambda name: None if name == absent else find(name)\n"
+        "from asyncgen_apps.cli import main\n"
+        "main()\n"
+    )
+    for words in ([], ["stream", "--runs", "1"], ["--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "bench", *words],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[3],
+            timeout=120,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: the benchmarks are part of the checkout")
+        assert 'pip install -e ".[bench]"' in done.stderr and done.stderr.count("\n") == 1
+
+
 @for_each(
     ("error", "said"),
     [

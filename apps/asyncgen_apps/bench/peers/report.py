@@ -13,11 +13,13 @@ from rich.console import Group
 from rich.table import Table
 
 from asyncgen_apps.bench.figures import hardware
+from asyncgen_apps.bench.jobs import DISTURBING
 from asyncgen_apps.bench.peers import tables
 from asyncgen_apps.bench.peers.contenders import CONTENDERS
 from asyncgen_apps.bench.peers.packed_table import packed_grid
 from asyncgen_apps.bench.peers.rounds import Results, as_data, measure, read_results
 from asyncgen_apps.bench.peers.rows import FIGURES, SECTIONS
+from asyncgen_apps.bench.report import Emitted, open_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.bench.peers.rounds import Cell, PeersBench
 
 
-DISTURBING = 0.15
-"""Cores; a desktop at rest stays below."""
 BEGIN = "<!-- written by `asyncgen bench peers --summary`: begin -->"
 END = "<!-- written by `asyncgen bench peers --summary`: end -->"
 PANEL = (5.5, 3.6)
@@ -39,7 +39,7 @@ PANEL = (5.5, 3.6)
 
 
 @dataclass(slots=True)
-class PeersReport:
+class PeersReport(Emitted):
     """What was measured, by whom and where.
 
     Attributes:
@@ -48,6 +48,7 @@ class PeersReport:
         found: What was measured.
     """
 
+    kind = "peers"
     about: dict[str, Any]
     machine: dict[str, Any]
     found: Results = field(default_factory=Results)
@@ -85,18 +86,13 @@ class PeersReport:
         return cls(data["settings"], data["hardware"], found)
 
     @property
-    def kind(self) -> str:
-        """Name of the benchmark."""
-        return "peers"
-
-    @property
     def names(self) -> list[str]:
         """Contenders, in the order of the columns."""
         names: list[str] = self.about["contenders"]
         return names
 
-    def settings(self) -> dict[str, object]:
-        """Return what was measured, for JSON."""
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the benchmark, for JSON."""
         return self.about
 
     def results(self) -> object:
@@ -209,7 +205,7 @@ class PeersReport:
         axes.set_ylabel(unit)
         axes.set_xlabel("" if section == "one" else SECTIONS[section].size)
         axes.set_title(f"{section}, {where}")
-        axes.spines[["top", "right"]].set_visible(False)
+        open_frame(axes)
         axes.legend(frameon=False, fontsize="x-small")
 
     def _height(self, cell: Cell, figure: str, name: str) -> float:

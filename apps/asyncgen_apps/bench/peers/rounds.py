@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
 from asyncgen_apps.bench.figures import median
 from asyncgen_apps.bench.models import Checkpoint
-from asyncgen_apps.bench.neighbours import CpuBackoff
+from asyncgen_apps.bench.other_processes import OtherProcesses
 from asyncgen_apps.bench.peers.contenders import CONTENDERS
 from asyncgen_apps.bench.peers.field import Field, neighbour, read_bandwidth
 from asyncgen_apps.bench.peers.rows import Row, ShortAnswerError, figures
@@ -249,7 +249,7 @@ class _Session:
             answers = contenders.run(name, requests)
             figures(requests, answers)
             requests = [row.next_turn(self._found, requests[0], answers["tokens"][0], seed + 1)]
-        watch = CpuBackoff(contenders.pid(name))
+        watch = OtherProcesses(contenders.pid(name))
         got = figures(requests, contenders.run(name, requests))
         others = watch.cores()
         if others is not None:

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.bench.figures import percentile
+from asyncgen_apps.bench.figures import gaps, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -255,10 +255,10 @@ def figures(requests: Sequence[Request], answers: Answers) -> dict[str, float]:
         "first_p50": 1000 * percentile(first, 0.5),
         "first_p99": 1000 * percentile(first, 0.99),
     }
-    gaps = [after - before for one in times for before, after in zip(one, one[1:], strict=False)]
-    if gaps:
-        found["gap_p99"] = 1000 * percentile(gaps, 0.99)
+    between = gaps(times)
+    if between:
+        found["gap_p99"] = 1000 * percentile(between, 0.99)
         spent = sum(one[-1] - one[0] for one in times)
         if spent > 0:
-            found["decode_rate"] = len(gaps) / spent
+            found["decode_rate"] = len(between) / spent
     return found

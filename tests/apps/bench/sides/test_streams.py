@@ -1,20 +1,26 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint, write_description
-from asyncgen_apps.bench.concurrency_sides import (
-    AsyncgenStreams,
-    TransformersContinuous,
-    TransformersPadded,
-)
+from asyncgen_apps.bench.jobs import Job
+from asyncgen_apps.bench.sides.streams import AsyncgenStreams
+from asyncgen_apps.bench.sides.transformers import TransformersContinuous, TransformersPadded
 from tests.apps.bench.test_checkpoints import TINY
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 PROMPTS = [list(range(400, 408)), list(range(300, 304)), list(range(200, 206))]
+
+
+def job(prompts: list[list[int]], new_tokens: int) -> Job:
+    return Job(prompts, {"max_new_tokens": new_tokens, "do_sample": False})
+
+
 Side = AsyncgenStreams | TransformersContinuous | TransformersPadded
 
 
@@ -39,15 +45,15 @@ async def test_all_prompts_are_answered_and_timed(kind: type[Side], folder: str)
     side = kind()
     try:
         await side.load(folder, "float32", streams=3, length=14)
-        got: dict[str, Any] = await side.run(PROMPTS, 6)
-        await side.run(PROMPTS[:1], 2)
+        got = await side.run(job(PROMPTS, 6))
+        await side.run(job(PROMPTS[:1], 2))
     finally:
         await side.aclose()
-    assert got["total"] > 0
+    assert got.total > 0
     if kind is AsyncgenStreams:
-        assert len(got["first"]) == 3 and len(got["gaps"]) == 3 * 5
-        assert all(0 < first <= got["total"] for first in got["first"])
-        assert all(gap >= 0 for gap in got["gaps"])
+        assert len(got.first) == 3 and len(got.gaps) == 3 * 5
+        assert all(0 < first <= got.total for first in got.first)
+        assert all(gap >= 0 for gap in got.gaps)
 
 
 async def test_a_model_whose_weights_are_drawn(tmp_path: Path) -> None:
@@ -55,8 +61,7 @@ async def test_a_model_whose_weights_are_drawn(tmp_path: Path) -> None:
     side = AsyncgenStreams()
     try:
         await side.load(str(tmp_path), "bfloat16", streams=3, length=14, made=True)
-        got: dict[str, Any] = await side.run(PROMPTS, 3)
-        assert len(got["gaps"]) == 3 * 2
+        assert len((await side.run(job(PROMPTS, 3))).gaps) == 3 * 2
     finally:
         await side.aclose()
 
@@ -66,9 +71,3 @@ async def test_what_fails_in_the_loading_thread_is_raised() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(OSError):
         await TransformersContinuous().load("/nowhere", "float32", streams=1, length=8)
-
-
-def test_workers_are_light_until_they_load() -> None:
-    names = Path(__file__).parents[3] / "apps/asyncgen_apps/bench/concurrency_sides.py"
-    head = names.read_text().split("class ")[0]
-    assert "import torch" not in head and "import transformers" not in head

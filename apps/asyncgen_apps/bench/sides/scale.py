@@ -1,36 +1,36 @@
-"""The worker of ``bench scale``: many streams on one loop, and what they cost beside the model.
+"""Side of ``bench scale``: many streams on one loop, and the host time that they take.
 
-The cost is CPU time of the two threads that schedule and stream, without the model's forward
-passes: what a stream costs the host however fast the model is. Preparing a request (tokenizing,
-checking) happens on worker threads, once a request, and is not counted.
+That is CPU time of the two threads that schedule and stream, without the model's forward passes: it
+does not depend on the speed of the model. Preparing a request (tokenizing, checking) happens on
+worker threads, once a request, and is not counted.
 """
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from functools import wraps
-from pathlib import Path
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
+from asyncgen_apps.bench.memory import resident_bytes
+from asyncgen_apps.bench.sides.llm import LLMSide, all_at_once
 from asyncgen_apps.bench.ticker import ticking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen_apps.bench.jobs import Job
+
 
 FORWARD = ("decode", "decode_packed", "embed", "hidden", "project")
-"""What an engine may call of a model's core."""
+"""Methods of a model's core that an engine calls."""
 BLOCKING_SECONDS = 0.02
 BLOCKING_TOKENS = 1900
 WAITING_TOKENS = 64
 WARM_UP_STREAMS = 64
-STATM = Path("/proc/self/statm")
 
 
 class ForwardMeter:
@@ -85,12 +85,12 @@ class ForwardMeter:
         return timed
 
 
-class ScaleSide:
-    """Runs an ``AsyncLLM`` with very many streams."""
+class ScaleSide(LLMSide):
+    """Side that runs an ``AsyncLLM`` with very many streams."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
-        self._llm: Any = None
+        """Load nothing yet."""
+        super().__init__()
         self._model: Any = None
         self._tokenizer: Any = None
         self._meter: Any = None
@@ -108,25 +108,21 @@ class ScaleSide:
         self._model = load_model(folder, device="cpu", dtype=dtype, progress=False)
         self._tokenizer = load_tokenizer(folder)
         self._meter = ForwardMeter(self._model.core)
-        await self._open(streams)
+        await self._replace(streams)
 
-    async def run(
-        self, prompts: list[list[int]], new_tokens: int, ticks: bool, **floor: int
-    ) -> dict[str, object]:
+    async def run(self, job: Job, ticks: bool) -> dict[str, object]:
         """Answer all prompts at once, greedily.
 
         Args:
-            prompts: One for each stream.
-            new_tokens: Tokens of each answer.
-            ticks: Whether to measure how late the loop is; without, what the threads cost.
-            **floor: What keeps an answer from ending early.
+            job: The answers.
+            ticks: True measures how late the loop is, False the time of the threads.
         """
         if ticks:
             async with ticking() as lateness:
-                lost, total = await self._answer(prompts, new_tokens, floor)
+                lost, total = await self._answer(job)
             return {"total": total, "lost": lost, "lateness": lateness}
         loop, (decode, forward) = thread_time(), self._meter.read()
-        lost, total = await self._answer(prompts, new_tokens, floor)
+        lost, total = await self._answer(job)
         after, now = self._meter.read(), thread_time()
         return {
             "total": total,
@@ -137,33 +133,35 @@ class ScaleSide:
         }
 
     async def waiting(self, prompts: list[list[int]], has_end: bool) -> dict[str, float | None]:
-        """Return the bytes that a stream takes which waits for its turn, its reader included.
+        """Return the bytes of a stream that waits for its turn, its reader included.
 
         One stream runs, slowly; all others wait behind it.
 
         Args:
             prompts: One for each waiting stream.
-            has_end: Whether the model may end an answer by itself.
+            has_end: True if the model may end an answer by itself.
         """
-        await self._open(1)
+        await self._replace(1)
         context = self._llm.config.max_position_embeddings or BLOCKING_TOKENS
         blocking = min(BLOCKING_TOKENS, context - len(prompts[0]))
         floor = {"min_new_tokens": blocking} if has_end else {}
+        long = {"max_new_tokens": blocking, "do_sample": False, **floor}
+        short = {"max_new_tokens": WAITING_TOKENS, "do_sample": False}
         self._meter.delay = BLOCKING_SECONDS
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read, prompts[0], blocking, floor)
+                tasks.start_soon(self._read, prompts[0], long)
                 await self._until_waiting(0)
                 # The first ones wake threads and make room that the others then use.
                 first = min(WARM_UP_STREAMS, len(prompts) // 2)
                 for prompt in prompts[:first]:
-                    tasks.start_soon(self._read, prompt, WAITING_TOKENS, {})
+                    tasks.start_soon(self._read, prompt, short)
                 await self._until_waiting(first)
-                before = _resident()
+                before = resident_bytes()
                 for prompt in prompts[first:]:
-                    tasks.start_soon(self._read, prompt, WAITING_TOKENS, {})
+                    tasks.start_soon(self._read, prompt, short)
                 await self._until_waiting(len(prompts))
-                after = _resident()
+                after = resident_bytes()
                 tasks.cancel_scope.cancel()
         finally:
             self._meter.delay = 0.0
@@ -172,59 +170,26 @@ class ScaleSide:
         # A process may give memory back meanwhile, that of others.
         return {"bytes": max(0.0, (after - before) / (len(prompts) - first))}
 
-    async def aclose(self) -> None:
-        """Release the model."""
-        if self._llm is not None:
-            await self._llm.aclose()
-
-    async def _open(self, streams: int) -> None:
-        """Replace the engine."""
-        from asyncgen import AsyncLLM
-
-        await self.aclose()
-        self._llm = AsyncLLM(self._model, tokenizer=self._tokenizer, max_running=streams)
-        await self._llm.start()
+    async def _replace(self, streams: int) -> None:
+        """Open an engine in the place of the one before, and use it once."""
+        await self._open(self._model, tokenizer=self._tokenizer, max_running=streams)
         await self._llm.generate([1, 2, 3], max_new_tokens=2, do_sample=False)
 
-    async def _answer(
-        self, prompts: list[list[int]], new_tokens: int, floor: dict[str, int]
-    ) -> tuple[int, float]:
+    async def _answer(self, job: Job) -> tuple[int, float]:
         """Read all answers; return how many were not complete, and the seconds it took."""
         lengths: list[int] = []
 
         async def read(prompt: list[int]) -> None:
-            lengths.append(await self._read(prompt, new_tokens, floor))
+            lengths.append(await self._read(prompt, job.options))
 
         start = perf_counter()
-        async with anyio.create_task_group() as tasks:
-            for prompt in prompts:
-                tasks.start_soon(read, prompt)
-        return len(prompts) - lengths.count(new_tokens), perf_counter() - start
-
-    async def _read(self, prompt: list[int], new_tokens: int, floor: dict[str, int]) -> int:
-        """Read one answer as text; return the number of its tokens."""
-        options = {"max_new_tokens": new_tokens, "do_sample": False, **floor}
-        async with self._llm.stream(prompt, **options) as stream:
-            async for _ in stream:
-                pass
-        return len(stream.result.token_ids)
+        await all_at_once(read, job.prompts)
+        return len(job.prompts) - lengths.count(job.new_tokens), perf_counter() - start
 
     async def _until_waiting(self, count: int) -> None:
-        """Return when so many requests wait while one runs."""
+        """Wait until ``count`` requests wait while one runs."""
         while True:
             shot = await self._llm.measure()
             if shot.requests_waiting == count and shot.requests_running == 1:
                 return
             await anyio.sleep(0.01)
-
-
-def _resident() -> int | None:
-    """Bytes of this process in memory; ``None`` where nobody can tell."""
-    gc.collect()
-    try:
-        pages = int(STATM.read_text().split()[1])
-    except OSError:
-        return None
-    import resource
-
-    return pages * resource.getpagesize()

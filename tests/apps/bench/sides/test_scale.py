@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.scale_sides import ForwardMeter, ScaleSide
+from asyncgen_apps.bench.jobs import Job
+from asyncgen_apps.bench.sides.scale import ForwardMeter, ScaleSide
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def test_only_the_time_outside_of_the_model_counts() -> None:
 async def test_many_streams_are_measured(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")
     side = ScaleSide()
+    job = Job(PROMPTS, {"max_new_tokens": 5, "do_sample": False})
     try:
         await side.load(str(tmp_path), "float32", streams=6)
-        late: dict[str, Any] = await side.run(PROMPTS, 5, ticks=True)
-        cost: dict[str, Any] = await side.run(PROMPTS, 5, ticks=False)
+        late: dict[str, Any] = await side.run(job, ticks=True)
+        cost: dict[str, Any] = await side.run(job, ticks=False)
         waiting = await side.waiting(PROMPTS, has_end=False)
     finally:
         await side.aclose()

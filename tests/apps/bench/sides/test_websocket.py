@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.jobs import Job
+from asyncgen_apps.bench.sides.websocket import ServerSide
+from asyncgen_apps.bench.sides.websocket_client import ClientSide
 from asyncgen_apps.bench.websocket import delays
-from asyncgen_apps.bench.websocket_client import ClientSide
-from asyncgen_apps.bench.websocket_sides import ServerSide
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PARAMS: dict[str, object] = {"max_new_tokens": 6, "do_sample": False}
-PROMPTS = [[300, 301], [302, 303, 304], [305]]
+JOB = Job([[300, 301], [302, 303, 304], [305]], {"max_new_tokens": 6, "do_sample": False})
 
 
 async def serve_both(folder: str) -> None:
@@ -25,15 +25,15 @@ async def serve_both(folder: str) -> None:
         await server.load(folder, "float32", 4)
         port: Any = (await server.serve())["port"]
         await server.watch()
-        assert (await server.run(PROMPTS, PARAMS))["total"]
+        assert (await server.run(JOB)).total
         await server.note(True)
-        got: dict[str, Any] = await client.run(port, PROMPTS, 2, PARAMS, details=True)
+        got: dict[str, Any] = await client.run(JOB, port, 2, details=True)
         put: dict[str, Any] = await server.note(False)
         assert (got["lost"], got["disordered"], got["errors"]) == (0, 0, [])
         assert len(put) == 3
         assert all(one > 0 for one in delays(put, got["streams"]))
         await client.hold(port, 2)
-        assert (await client.burden(port, PROMPTS, PARAMS, reads=False))["asked"]
+        assert (await client.burden(JOB, port, reads=False))["asked"]
         await client.release()
         assert (await server.watched())["dropped"] == 0
         assert (await server.memory())["bytes"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from asyncgen_apps.bench.neighbours import CpuBackoff
+from asyncgen_apps.bench.other_processes import OtherProcesses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,27 +23,27 @@ def write(proc: Path, busy: int, own: int) -> None:
 
 def test_only_what_others_used_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.0])
-    monkeypatch.setattr("asyncgen_apps.bench.neighbours.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("asyncgen_apps.bench.other_processes.perf_counter", lambda: next(clock))
     write(tmp_path, busy=1000, own=100)
-    watch = CpuBackoff(7, tmp_path)
+    watch = OtherProcesses(7, tmp_path)
     ticks = os.sysconf("SC_CLK_TCK")
     write(tmp_path, busy=1000 + 5 * ticks, own=100 + 2 * ticks)
     assert watch.cores() == pytest.approx(1.5)
 
 
 def test_nothing_is_known_without_the_figures(tmp_path: Path) -> None:
-    assert CpuBackoff(7, tmp_path).cores() is None
+    assert OtherProcesses(7, tmp_path).cores() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_busy_neighbour_is_seen() -> None:
+def test_a_busy_process_is_seen() -> None:
     code = "while True: pass"
-    with subprocess.Popen([sys.executable, "-c", code]) as neighbour:
+    with subprocess.Popen([sys.executable, "-c", code]) as busy:
         for _ in range(20):  # more than once only where the machine stood still meanwhile
-            watch = CpuBackoff(os.getpid())
+            watch = OtherProcesses(os.getpid())
             time.sleep(0.5)
             cores = watch.cores()
             if cores is None or cores > 0.2:
                 break
-        neighbour.kill()
+        busy.kill()
     assert cores is not None and cores > 0.2

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncgen_apps.bench.serve_sides import SERVERS, ServerProcess, Wanted, cores
+from asyncgen_apps.bench.cores import cores
+from asyncgen_apps.bench.sides.servers import SERVERS, ServerProcess, Wanted
 from asyncgen_apps.bench.workers import BenchError
 
 WANTED = Wanted(Path("folder"), "float32", 1, 8, 64)

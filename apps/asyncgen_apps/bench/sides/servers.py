@@ -1,11 +1,7 @@
-"""The servers of ``bench serve``: processes of their own, started, waited for and ended.
-
-Each is started as its own documentation says. Knows command lines; measures nothing.
-"""
+"""Start and end the servers of ``bench serve``, each as its documentation says."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -16,7 +12,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from asyncgen_apps.bench.workers import ROOT, BenchError
+from asyncgen_apps.bench.cores import pin
+from asyncgen_apps.bench.workers import BenchError, own_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +27,7 @@ PAGE_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a server is to serve.
+    """Model and sizes that a server serves.
 
     Attributes:
         folder: The checkpoint.
@@ -48,7 +45,7 @@ class Wanted:
 
 
 def asyncgen_command(wanted: Wanted, port: int) -> list[str]:
-    """``asyncgen serve``."""
+    """Return the command line of ``asyncgen serve``."""
     options = ["--dtype", wanted.dtype, "--threads", str(wanted.threads), "--no-chat"]
     running = ["--max-running", str(wanted.streams)]
     command = [sys.executable, "-m", "asyncgen_apps.cli", "serve", "--model", str(wanted.folder)]
@@ -56,7 +53,7 @@ def asyncgen_command(wanted: Wanted, port: int) -> list[str]:
 
 
 def transformers_command(wanted: Wanted, port: int) -> list[str]:
-    """``transformers serve``."""
+    """Return the command line of ``transformers serve``."""
     program = "from transformers.cli.transformers import main; main()"
     options = ["--device", "cpu", "--dtype", wanted.dtype, "--log-level", "error"]
     command = [sys.executable, "-c", program, "serve", str(wanted.folder)]
@@ -64,7 +61,7 @@ def transformers_command(wanted: Wanted, port: int) -> list[str]:
 
 
 def continuous_command(wanted: Wanted, port: int) -> list[str]:
-    """``transformers serve --continuous-batching``, with a cache for what is asked of it.
+    """Return that of ``transformers serve --continuous-batching``, with a cache that fits the job.
 
     Left to itself it takes 60 % of the memory, and minutes to fill it with zeros.
     """
@@ -82,10 +79,10 @@ SERVERS = {
 
 
 class ServerProcess:
-    """One server; use as a context manager.
+    """Process of one server; use as a context manager.
 
     Attributes:
-        port: Where it listens.
+        port: Port that it listens on.
     """
 
     def __init__(self, name: str, wanted: Wanted, cpus: frozenset[int]) -> None:
@@ -93,19 +90,18 @@ class ServerProcess:
 
         Args:
             name: A name in :data:`SERVERS`.
-            wanted: What it is to serve.
-            cpus: Where it may run; empty is anywhere.
+            wanted: Model and sizes.
+            cpus: CPUs that it may use; empty allows all.
         """
         self._name = name
         self.port = _free_port()
         self._log = tempfile.TemporaryFile("w+")
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         threads = {"OMP_NUM_THREADS": str(wanted.threads), "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
             SERVERS[name](wanted, self.port),
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **threads, "PYTHONPATH": path},
+            env={**own_environment(), **threads},
         )
         pin(self._process.pid, cpus)
 
@@ -139,7 +135,7 @@ class ServerProcess:
         self.close()
 
     def close(self) -> None:
-        """End it: asked first, then not."""
+        """Ask it to end, and kill it if it does not."""
         self._process.terminate()
         try:
             self._process.wait(END_SECONDS)
@@ -159,27 +155,6 @@ class ServerProcess:
         self._log.seek(0)
         lines = self._log.read().strip().splitlines()
         return f": {lines[-1]}" if lines else ""
-
-
-def cores() -> tuple[frozenset[int], frozenset[int]]:
-    """Share the CPUs out: the last one is the client's, the rest is the server's.
-
-    Returns:
-        Those of the server and those of the client; both empty where there is only one, or where
-        the system cannot pin.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return frozenset(), frozenset()
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
-        return frozenset(), frozenset()
-    return frozenset(cpus[:-1]), frozenset(cpus[-1:])
-
-
-def pin(pid: int, cpus: frozenset[int]) -> None:
-    """Let a process run only there; it must not have made threads yet."""
-    if cpus:
-        os.sched_setaffinity(pid, cpus)
 
 
 def _free_port() -> int:

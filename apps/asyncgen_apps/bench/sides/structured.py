@@ -1,18 +1,19 @@
-"""The worker of ``bench structured``: streams whose answers have a shape, beside free ones.
+"""Side of ``bench structured``: streams of structured output, beside free ones.
 
-All runs are of one engine in one process, so that what differs between two of them is the shape.
-Times are in seconds.
+All runs are of one engine in one process, so that two of them differ in the shape alone. Times are
+in seconds.
 """
 
 from __future__ import annotations
 
 import random
-from contextlib import AsyncExitStack
 from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
+
+from asyncgen_apps.bench.sides.llm import LLMSide, all_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +35,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "records": {"json_schema": {"type": "array", "items": RECORD, "minItems": 200}},
     "text": {"json_schema": {"type": "string", "minLength": 8000}},
 }
-"""What an answer may look like; none ends before its length. Of ``records`` keys and punctuation
-are forced, of ``text`` nothing is: each token takes a step and a mask."""
+"""Shapes of answers; none ends before its length. Keys and punctuation of ``records`` are forced;
+nothing of ``text`` is: each token takes a step and a mask."""
 
 ENDLESS = 2_000
 """Tokens of a stream that others are measured beside; it is left when they are done."""
@@ -44,13 +45,8 @@ COMPILED_TOKENS = 2
 LETTERS = "abcdefghijklmnop"
 
 
-class StructuredStreams:
-    """Reads streams of one ``AsyncLLM``, each in a task of its own."""
-
-    def __init__(self) -> None:
-        """Nothing is loaded yet."""
-        self._stack = AsyncExitStack()
-        self._llm: Any = None
+class StructuredStreams(LLMSide):
+    """Side that reads streams of one ``AsyncLLM``, each in a task."""
 
     async def load(self, folder: str, dtype: str, streams: int) -> None:
         """Open the model, and make what the first grammar of a tokenizer needs.
@@ -60,12 +56,9 @@ class StructuredStreams:
             dtype: Name of the type to compute in.
             streams: Most streams at a time.
         """
-        from asyncgen import AsyncLLM
-
-        llm = AsyncLLM(folder, dtype=dtype, device="cpu", max_running=streams)
-        self._llm = await self._stack.enter_async_context(llm)
+        await self._open(folder, dtype=dtype, device="cpu", max_running=streams)
         for shape in SHAPES.values():
-            await llm.generate([1, 2, 3], max_new_tokens=4, **shape)
+            await self._llm.generate([1, 2, 3], max_new_tokens=4, **shape)
 
     async def run(
         self,
@@ -79,16 +72,16 @@ class StructuredStreams:
 
         Args:
             prompts: One a stream.
-            shape: Name in ``SHAPES`` of what answers look like.
+            shape: Name in ``SHAPES``.
             new_tokens: Tokens of each answer.
             temperature: Of the draws; 0 takes the likeliest token.
-            **floor: What keeps a free answer from ending early.
+            **floor: Parameters that keep a free answer from ending early.
         """
         start = perf_counter()
         async with anyio.create_task_group() as tasks:
             for seed, prompt in enumerate(prompts):
                 given = _given(shape, new_tokens, temperature, seed, floor)
-                tasks.start_soon(self._read, prompt, given)
+                tasks.start_soon(self._complete, prompt, given)
         return {"total": perf_counter() - start}
 
     async def beside(
@@ -142,9 +135,8 @@ class StructuredStreams:
         Args:
             prompts: One a stream.
             new_tokens: Tokens of each answer.
-            compiled: Name in ``WORST`` of what is compiled meanwhile, one after the other; empty
-                for nothing.
-            **floor: What keeps an answer from ending early.
+            compiled: Name in ``WORST`` of the schemas that are compiled meanwhile; empty for none.
+            **floor: Parameters that keep an answer from ending early.
         """
         found: list[float] = []
         count = 0
@@ -170,28 +162,19 @@ class StructuredStreams:
             if compiled:
                 compiling.start_soon(compile_all)
             while not found or (compiled and not count):  # short answers end before one is compiled
-                async with anyio.create_task_group() as reading:
-                    for prompt in prompts:
-                        reading.start_soon(read, prompt)
+                await all_at_once(read, prompts)
             compiling.cancel_scope.cancel()
         return {"gaps": found, "compiled": count}
 
-    async def aclose(self) -> None:
-        """Release the model."""
-        await self._stack.aclose()
-
-    async def _read(self, prompt: list[int], given: dict[str, Any]) -> None:
+    async def _complete(self, prompt: list[int], given: dict[str, Any]) -> None:
         """Read one answer as text; it must have its full length."""
-        async with self._llm.stream(prompt, **given) as stream:
-            async for _ in stream:
-                pass
-        assert len(stream.result.token_ids) == given["max_new_tokens"], stream.result
+        assert await self._read(prompt, given) == given["max_new_tokens"]
 
 
 def _given(
     shape: str, new_tokens: int, temperature: float, seed: int, floor: dict[str, int]
 ) -> dict[str, Any]:
-    """Parameters of one stream."""
+    """Return the parameters of one stream."""
     given: dict[str, Any] = {"max_new_tokens": new_tokens, **SHAPES[shape]}
     given |= {"temperature": temperature, "seed": seed} if temperature else {"do_sample": False}
     if shape == "free" and floor:
@@ -204,13 +187,13 @@ def _word(draw: random.Random) -> str:
 
 
 def _optional(draw: random.Random) -> object:
-    """An object of as many optional keys as are allowed."""
+    """Make an object of as many optional keys as are allowed."""
     properties = {_word(draw): {"type": "integer"} for _ in range(490)}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _patterns(draw: random.Random) -> object:
-    """Texts with patterns, as many as there is room for."""
+    """Make as many texts with patterns as are allowed."""
     words = ((_word(draw), _word(draw), _word(draw)) for _ in range(600))
     texts = {
         key: {"type": "string", "pattern": f"^.*{first}.*{last}$"} for key, first, last in words
@@ -219,7 +202,7 @@ def _patterns(draw: random.Random) -> object:
 
 
 def _keys(draw: random.Random) -> object:
-    """Keys by patterns, of which each excludes all others."""
+    """Make keys by patterns that exclude each other."""
     keys = {f"^{_word(draw)}.*$": {"type": "integer"} for _ in range(100)}
     return {"type": "object", "patternProperties": keys}
 
@@ -229,4 +212,4 @@ WORST: dict[str, Callable[[random.Random], object]] = {
     "patterns": _patterns,
     "keys": _keys,
 }
-"""Schemas close to what is refused, each with its own words, so that none was compiled before."""
+"""Schemas close to the limits, each with new words, so that none was compiled before."""

@@ -1,7 +1,6 @@
-"""The serving end of ``bench websocket``: one engine, read in its own process or over WebSockets.
+"""Serving side of ``bench websocket``: one engine, read in its process or over WebSockets.
 
-Both ways go through the same engine, loop, threads and cores, so that what is left of the one in
-the other is what the sockets cost. Knows the server; not who reads from it.
+Both ways go through the same engine, loop, threads and cores: they differ in the sockets alone.
 """
 
 from __future__ import annotations
@@ -12,35 +11,34 @@ import resource
 import socket
 import zlib
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
+from asyncgen_apps.bench.jobs import Run
+from asyncgen_apps.bench.memory import resident_bytes
+from asyncgen_apps.bench.sides.llm import LLMSide, all_at_once
 from asyncgen_apps.websocket.answers import Answer
 
 if TYPE_CHECKING:
+    from asyncgen_apps.bench.jobs import Job
     from asyncgen_apps.websocket.replay import Piece
 
 
 QUIET = 3600.0
-"""Seconds between heartbeats: so many that the measuring client, which answers none, meets none."""
+"""Seconds between heartbeats: longer than any run, because the measuring client answers none."""
 LOOK = 0.02
 """Seconds between two looks at the memory."""
-STATM = Path("/proc/self/statm")
 
 
-class ServerSide:
-    """An ``AsyncLLM`` and a server around it."""
+class ServerSide(LLMSide):
+    """Side with an ``AsyncLLM`` and a server around it."""
 
     use_uvloop = True
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
-        self._stack = AsyncExitStack()
+        """Load nothing yet."""
+        super().__init__()
         self._serving = AsyncExitStack()
-        self._llm: Any = None
         self._server: Any = None
         self._put: dict[str, list[tuple[float, str]]] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -54,12 +52,9 @@ class ServerSide:
             dtype: Name of the type to compute in.
             streams: Most streams at a time.
         """
-        from asyncgen import AsyncLLM
-
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        llm = AsyncLLM(folder, dtype=dtype, device="cpu", max_running=streams)
-        self._llm = await self._stack.enter_async_context(llm)
+        await self._open(folder, dtype=dtype, device="cpu", max_running=streams)
 
     async def serve(
         self, send_seconds: float = 20.0, send_buffer: int | None = None
@@ -85,33 +80,26 @@ class ServerSide:
         )
         return {"port": self._server.port, "bound": settings.replay_bytes}
 
-    async def run(self, prompts: list[list[int]], params: dict[str, object]) -> dict[str, object]:
-        """Answer all prompts at once without a socket, each read by a task of its own.
-
-        Args:
-            prompts: Token ids, one list for each stream.
-            params: Of every stream.
-        """
+    async def run(self, job: Job) -> Run:
+        """Answer all prompts at once without a socket, each read in a task."""
         first: list[float] = []
         start = perf_counter()
 
         async def read(prompt: list[int]) -> None:
-            async with self._llm.stream(prompt, **params) as stream:
+            async with self._llm.stream(prompt, **job.options) as stream:
                 is_first = True
                 async for _ in stream:
                     if is_first:
                         first.append(perf_counter() - start)
                         is_first = False
-            if stream.result.usage.completion_tokens != params["max_new_tokens"]:
+            if stream.result.usage.completion_tokens != job.new_tokens:
                 raise RuntimeError("a stream has another length")
 
-        async with anyio.create_task_group() as tasks:
-            for prompt in prompts:
-                tasks.start_soon(read, prompt)
-        return {"total": perf_counter() - start, "first": first}
+        await all_at_once(read, job.prompts)
+        return Run(perf_counter() - start, first)
 
     async def note(self, on: bool) -> dict[str, object]:
-        """Begin or cease to note when a stream's text is put to be sent.
+        """Start or stop noting when a stream's text is put to be sent.
 
         Returns:
             For each request that was noted: a checksum of its text, and for each text the seconds
@@ -126,18 +114,17 @@ class ServerSide:
 
     async def memory(self) -> dict[str, object]:
         """Return the resident ``bytes`` of this process."""
-        gc.collect()
-        return {"bytes": _resident()}
+        return {"bytes": resident_bytes()}
 
     async def watch(self) -> dict[str, object]:
-        """Begin to look at memory and dropped clients, again and again."""
+        """Start to look at memory and dropped clients, again and again."""
         gc.collect()
         self._seen = {"grown": 0, "full": 0.0, "dropped": 0.0}
         self._watch = asyncio.create_task(self._look())
         return {}
 
     async def watched(self) -> dict[str, object]:
-        """Cease to.
+        """Stop to look.
 
         Returns:
             ``grown``: bytes that the process grew by at most; ``full`` and ``dropped``: seconds of
@@ -150,11 +137,13 @@ class ServerSide:
         return dict(self._seen)
 
     async def _look(self) -> None:
-        start = _resident()
+        start = resident_bytes(collect=False) or 0
         figures = self._server.service.figures
         dropped = figures.dropped
         while True:
-            self._seen["grown"] = max(self._seen["grown"], _resident() - start)
+            self._seen["grown"] = max(
+                self._seen["grown"], (resident_bytes(collect=False) or 0) - start
+            )
             is_full = any(one.paused for one in self._server._server.connections)
             if is_full and not self._seen["full"]:
                 self._seen["full"] = perf_counter()
@@ -165,11 +154,11 @@ class ServerSide:
     async def aclose(self) -> None:
         """Stop serving and release the model."""
         await self._serving.aclose()
-        await self._stack.aclose()
+        await super().aclose()
 
 
 def _noting(add: Any, put: dict[str, list[tuple[float, str]]]) -> Any:
-    """Wrap the place where a server puts a stream's text: notes when, and which."""
+    """Wrap the method that takes a stream's text: note the time and the text."""
 
     def noting(answer: Answer, piece: Piece) -> bool:
         put.setdefault(answer.id, []).append((perf_counter(), piece.text))
@@ -181,7 +170,7 @@ def _noting(add: Any, put: dict[str, list[tuple[float, str]]]) -> Any:
 
 
 def _summed(texts: list[tuple[float, str]]) -> tuple[int, list[tuple[float, int]]]:
-    """Checksum, and the characters there were at each time."""
+    """Return the checksum, and how many characters there were at each time."""
     check = length = 0
     found = []
     for moment, text in texts:
@@ -189,8 +178,3 @@ def _summed(texts: list[tuple[float, str]]) -> tuple[int, list[tuple[float, int]
         length += len(text)
         found.append((moment, length))
     return check, found
-
-
-def _resident() -> int:
-    """Bytes of this process in memory."""
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()

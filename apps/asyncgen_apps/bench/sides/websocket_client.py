@@ -1,7 +1,7 @@
-"""The reading end of ``bench websocket``: a process of its own that asks a server for streams.
+"""Reading side of ``bench websocket``: a process that asks a server for streams.
 
-As little work as a client can do while it is measured: it notes when bytes come, and takes them
-apart when all have come. Knows the protocol, not the model.
+It does as little work as a client can: it notes when bytes come, and parses them when all have
+come.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
+from asyncgen_apps.bench.figures import gaps
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from asyncgen_apps.bench.jobs import Job
 
 
 DONE, ERROR, HELLO = b'"type":"done', b'"type":"erro', b'"type":"hell'
@@ -37,7 +41,7 @@ class Wire(asyncio.Protocol):
     """One connection.
 
     Attributes:
-        chunks: What came, with the seconds of the clock at which it did.
+        chunks: Received bytes, each with the seconds of the clock.
         ends: Requests that have ended.
         failures: Errors that came.
     """
@@ -151,13 +155,13 @@ class Wire(asyncio.Protocol):
 
 
 class Told:
-    """What the messages about one request came to.
+    """Summary of the messages about one request.
 
     Attributes:
-        deltas: When each delta came, in seconds of the clock, and how many characters were there.
+        deltas: Seconds of the clock of each delta, and the characters that were there.
         check: Checksum of the text.
         tokens: Tokens as ``done`` counts them; ``None`` without one.
-        in_order: Whether the numbers went up without a gap.
+        in_order: True if the numbers went up without a gap.
         error: Code of the error that ended it.
     """
 
@@ -216,20 +220,18 @@ class ClientSide:
 
     async def run(
         self,
+        job: Job,
         port: int,
-        prompts: list[list[int]],
         connections: int,
-        params: dict[str, object],
         details: bool = False,
     ) -> dict[str, object]:
         """Ask for all streams at once, shared out evenly, on connections that are open before.
 
         Args:
-            port: Where the server listens.
-            prompts: Token ids, one list for each stream.
-            connections: How many to open.
-            params: Of every request.
-            details: Return every stream's deltas and checksum as well.
+            job: The answers, one stream for each prompt.
+            port: Port of the server.
+            connections: Number of connections.
+            details: True returns every stream's deltas and checksum as well.
 
         Returns:
             ``total`` seconds, ``first`` and ``gaps`` (seconds to the first delta, and between
@@ -238,8 +240,9 @@ class ClientSide:
         wires = await _connect(port, connections)
         self._runs += 1
         orders: list[list[dict[str, Any]]] = [[] for _ in wires]
-        for index, prompt in enumerate(prompts):
-            orders[index % connections].append(_generate(f"{self._runs}-{index}", prompt, params))
+        for index, prompt in enumerate(job.prompts):
+            name = f"{self._runs}-{index}"
+            orders[index % connections].append(_generate(name, prompt, job.options))
         start = perf_counter()
         for wire, order in zip(wires, orders, strict=True):
             wire.ask(order)
@@ -251,14 +254,11 @@ class ClientSide:
         for wire in wires:
             wire.close()
         times = [[moment for moment, _ in one.deltas] for one in told.values() if one.deltas]
-        wanted = params["max_new_tokens"]
         return {
             "total": end - start,
             "first": [one[0] - start for one in times],
-            "gaps": [
-                after - before for one in times for before, after in zip(one, one[1:], strict=False)
-            ],
-            "lost": len(prompts) - sum(one.tokens == wanted for one in told.values()),
+            "gaps": gaps(times),
+            "lost": len(job.prompts) - sum(one.tokens == job.new_tokens for one in told.values()),
             "disordered": sum(not one.in_order for one in told.values()),
             "errors": sorted({one.error for one in told.values() if one.error is not None}),
             "streams": {name: [one.check, one.deltas] for name, one in told.items()}
@@ -271,16 +271,13 @@ class ClientSide:
         self._held += await _connect(port, count)
         return {}
 
-    async def burden(
-        self, port: int, prompts: list[list[int]], params: dict[str, object], reads: bool
-    ) -> dict[str, object]:
-        """Open one connection more, ask for streams on it, and leave them to themselves.
+    async def burden(self, job: Job, port: int, reads: bool) -> dict[str, object]:
+        """Open one connection more, ask for streams on it, and do not wait for them.
 
         Args:
-            port: Where the server listens.
-            prompts: Token ids, one list for each stream.
-            params: Of every request.
-            reads: Read what comes; otherwise read nothing.
+            job: The answers, one stream for each prompt.
+            port: Port of the server.
+            reads: True reads what comes, False reads nothing.
 
         Returns:
             ``asked``: seconds of the clock.
@@ -290,7 +287,9 @@ class ClientSide:
         await wire.open(SMALL_BUFFER)
         if not reads:
             wire.stall()
-        wire.ask([_generate(f"b{index}", one, params) for index, one in enumerate(prompts)])
+        wire.ask(
+            [_generate(f"b{index}", one, job.options) for index, one in enumerate(job.prompts)]
+        )
         return {"asked": perf_counter()}
 
     async def release(self) -> dict[str, object]:
@@ -315,6 +314,6 @@ async def _connect(port: int, count: int) -> list[Wire]:
     return wires
 
 
-def _generate(name: str, prompt: list[int], params: dict[str, object]) -> dict[str, Any]:
-    """One request, in the protocol's words."""
+def _generate(name: str, prompt: list[int], params: dict[str, Any]) -> dict[str, Any]:
+    """Return the message of one request."""
     return {"type": "generate", "id": name, "token_ids": prompt, "params": params}

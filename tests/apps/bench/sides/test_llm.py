@@ -5,11 +5,18 @@ from pathlib import Path
 import pytest
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.stream_sides import AsyncgenLoop, AsyncgenReader, TransformersReader
+from asyncgen_apps.bench.jobs import Job
+from asyncgen_apps.bench.sides.llm import AsyncgenLoop, AsyncgenReader
+from asyncgen_apps.bench.sides.transformers import TransformersReader
 from tests.apps.bench.test_checkpoints import TINY
 
+HEAVY = ("import torch", "from torch", "import transformers", "from transformers")
 pytestmark = pytest.mark.anyio
 PROMPT = list(range(400, 408))
+
+
+def job(new_tokens: int) -> Job:
+    return Job([PROMPT], {"max_new_tokens": new_tokens, "do_sample": False})
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +41,12 @@ async def test_an_answer_is_timed(
     one = side()
     try:
         await one.load(folder, "float32")
-        got = await one.run(PROMPT, 6)
-        again = await one.run(PROMPT, 6)
+        got = await one.run(job(6))
+        again = await one.run(job(6))
     finally:
         await one.aclose()
-    assert 0 < float(str(got["first"])) <= float(str(got["total"]))
-    assert got["text"] == again["text"]
+    assert 0 < got.first[0] <= got.total
+    assert got.text == again.text
 
 
 async def test_both_readers_get_the_same_text(folder: str) -> None:
@@ -47,12 +54,12 @@ async def test_both_readers_get_the_same_text(folder: str) -> None:
     texts = []
     for side in (AsyncgenReader(), TransformersReader()):
         await side.load(folder, "float32")
-        texts.append((await side.run(PROMPT, 12))["text"])
+        texts.append((await side.run(job(12))).text)
         await side.aclose()
     assert texts[0] == texts[1] != ""
 
 
 def test_workers_are_light_until_they_load() -> None:
-    names = Path(__file__).parents[3] / "apps/asyncgen_apps/bench/stream_sides.py"
-    head = names.read_text().split("class ")[0]
-    assert "import torch" not in head
+    for file in (Path(__file__).parents[4] / "apps/asyncgen_apps/bench/sides").glob("*.py"):
+        imports = [line for line in file.read_text().splitlines() if line.startswith(HEAVY)]
+        assert not imports, file

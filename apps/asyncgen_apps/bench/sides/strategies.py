@@ -1,22 +1,23 @@
-"""The two workers of ``bench strategies``: both call ``generate`` on their main thread.
-
-They run in processes of their own; times are in seconds, of the whole call.
-"""
+"""Sides of ``bench strategies``: both call ``generate`` on their main thread."""
 
 from __future__ import annotations
 
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from asyncgen_apps.bench.jobs import Run
+from asyncgen_apps.bench.sides import transformers
+
 if TYPE_CHECKING:
     from asyncgen_apps.bench.cases import Draft
+    from asyncgen_apps.bench.jobs import Job
 
 
-class _Caller:
-    """What both sides do alike: the same names, imported from another library."""
+class AsyncgenCaller:
+    """Side of our ``model.generate``."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._model: Any = None
         self._tokenizer: Any = None
         self._drafts: dict[str, tuple[Any, Any]] = {}
@@ -39,61 +40,45 @@ class _Caller:
         }
 
     async def run(
-        self,
-        prompt: list[int],
-        seed: int,
-        arguments: dict[str, Any],
-        draft: Draft | None = None,
-        wants_tokenizer: bool = False,
-    ) -> dict[str, object]:
+        self, job: Job, seed: int, draft: Draft | None = None, wants_tokenizer: bool = False
+    ) -> Run:
         """Generate after one prompt.
 
         Args:
-            prompt: Token ids.
+            job: The prompt and the arguments of `generate`.
             seed: Of the draws.
-            arguments: Of `generate`.
             draft: The model that drafts.
-            wants_tokenizer: Pass the tokenizer.
+            wants_tokenizer: True passes the tokenizer.
         """
         import torch
 
+        arguments = dict(job.options)
         if draft is not None:
-            model, tokenizer = self._drafts[draft]
-            arguments = {**arguments, "assistant_model": model}
+            arguments["assistant_model"], tokenizer = self._drafts[draft]
             if draft == "foreign":
                 arguments["assistant_tokenizer"] = tokenizer
         if wants_tokenizer:
-            arguments = {**arguments, "tokenizer": self._tokenizer}
-        ids = torch.tensor([prompt])
+            arguments["tokenizer"] = self._tokenizer
+        ids = torch.tensor(job.prompts)
         torch.manual_seed(seed)
         start = perf_counter()
         found = self._model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)
         total = perf_counter() - start
-        return {"total": total, "token_ids": found[0, len(prompt) :].tolist()}
+        return Run(total, token_ids=found[0, ids.shape[1] :].tolist())
 
     async def aclose(self) -> None:
-        """Nothing to release before the process ends."""
+        """Release nothing: the process ends."""
 
     def _open(self, folder: str, dtype: str) -> tuple[Any, Any]:
-        raise AssertionError("a side says how it opens a folder")
-
-
-class AsyncgenCaller(_Caller):
-    """Our ``model.generate``."""
-
-    def _open(self, folder: str, dtype: str) -> tuple[Any, Any]:
+        """Load a model and its tokenizer."""
         from asyncgen import load_model, load_tokenizer
 
         return load_model(folder, dtype=dtype), load_tokenizer(folder)
 
 
-class TransformersCaller(_Caller):
-    """The ``model.generate`` of transformers."""
+class TransformersCaller(AsyncgenCaller):
+    """Side of the ``model.generate`` of transformers."""
 
     def _open(self, folder: str, dtype: str) -> tuple[Any, Any]:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        kind = getattr(torch, dtype)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind)
-        return model, AutoTokenizer.from_pretrained(folder)
+        """Load a model and its tokenizer."""
+        return transformers.load(folder, dtype)

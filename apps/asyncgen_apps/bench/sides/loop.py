@@ -1,7 +1,7 @@
-"""The two workers of ``bench loop``: an application's event loop while a model is at work.
+"""Sides of ``bench loop``: an application's event loop while a model is at work.
 
-Each phase runs beside a ticker; libraries are imported before the first one. A side says how
-it loads, tokenizes, prefills and decodes; the phases themselves are the same for both.
+Each phase runs beside a ticker; libraries are imported before the first one. A side defines how it
+loads, tokenizes and generates; the phases are the same for both.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from functools import partial
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
+from asyncgen_apps.bench.jobs import Job
+from asyncgen_apps.bench.sides import transformers
+from asyncgen_apps.bench.sides.llm import LLMSide
 from asyncgen_apps.bench.ticker import ticking
 
 if TYPE_CHECKING:
@@ -28,19 +30,19 @@ TOKENIZE_TIMES = 5
 
 
 class Application(ABC):
-    """What both sides share: the order of the phases and the ticker beside them."""
+    """Base of both sides: the order of the phases, and the ticker beside them."""
 
     async def phases(
-        self,
-        folder: str,
-        dtype: str,
-        text: str,
-        long_prompt: list[int],
-        prompt: list[int],
-        new_tokens: int,
-        **floor: int,
+        self, job: Job, folder: str, dtype: str, text: str, long_prompt: list[int]
     ) -> dict[str, list[float]]:
         """Load, work and unload once.
+
+        Args:
+            job: The answer of the decoding phase.
+            folder: A checkpoint.
+            dtype: Name of the type to compute in.
+            text: The text to tokenize.
+            long_prompt: Token ids of the prefill phase.
 
         Returns:
             For each phase the lateness of every tick, in seconds.
@@ -52,8 +54,8 @@ class Application(ABC):
             late["tokenize"] = [
                 tick for _ in range(TOKENIZE_TIMES) for tick in await _beside(self._tokenize(text))
             ]
-            late["prefill"] = await _beside(self._generate(long_prompt, 1))
-            late["decode"] = await _beside(self._generate(prompt, new_tokens, **floor))
+            late["prefill"] = await _beside(self._generate(_job(long_prompt, 1)))
+            late["decode"] = await _beside(self._generate(job))
         finally:
             await self._unload()
         return late
@@ -61,7 +63,7 @@ class Application(ABC):
     async def warm_up(self, folder: str) -> None:
         """Load and use a small model, so that nothing is imported later on."""
         await self._load(folder, "float32")
-        await self._generate([300, 301], 2)
+        await self._generate(_job([300, 301], 2))
         await self._unload()
 
     async def aclose(self) -> None:
@@ -77,7 +79,7 @@ class Application(ABC):
         """Tokenize a long text."""
 
     @abstractmethod
-    async def _generate(self, prompt: list[int], new_tokens: int, **floor: int) -> None:
+    async def _generate(self, job: Job) -> None:
         """Generate greedily and read the text to its end."""
 
     @abstractmethod
@@ -85,8 +87,8 @@ class Application(ABC):
         """Release the model."""
 
 
-class AsyncgenApplication(Application):
-    """An application on ``AsyncLLM``: everything is awaited on the loop."""
+class AsyncgenApplication(Application, LLMSide):
+    """Application on ``AsyncLLM``: everything is awaited on the loop."""
 
     def __init__(self) -> None:
         """Import what will be used, before any clock runs."""
@@ -94,13 +96,10 @@ class AsyncgenApplication(Application):
 
         from asyncgen import AsyncLLM, load_model, load_tokenizer  # noqa: F401
 
-        self._llm: Any = None
+        LLMSide.__init__(self)
 
     async def _load(self, folder: str, dtype: str) -> None:
-        from asyncgen import AsyncLLM
-
-        self._llm = AsyncLLM(folder, dtype=dtype)
-        await self._llm.start()
+        await self._open(folder, dtype=dtype)
 
     async def _tokenize(self, text: str) -> None:
         from asyncgen import ContextLengthError
@@ -112,19 +111,16 @@ class AsyncgenApplication(Application):
             return
         raise AssertionError("the text was meant to exceed the context")
 
-    async def _generate(self, prompt: list[int], new_tokens: int, **floor: int) -> None:
-        options = {"max_new_tokens": new_tokens, "do_sample": False, **floor}
-        async for _ in self._llm.stream(prompt, **options):
+    async def _generate(self, job: Job) -> None:
+        async for _ in self._llm.stream(job.prompts[0], **job.options):
             pass
 
     async def _unload(self) -> None:
-        llm, self._llm = self._llm, None
-        if llm is not None:
-            await llm.aclose()
+        await LLMSide.aclose(self)
 
 
 class TransformersApplication(Application):
-    """An application that puts transformers into threads, and reads its streamer in another."""
+    """Application that puts transformers into threads, and reads its streamer in another."""
 
     def __init__(self) -> None:
         """Import what will be used, before any clock runs."""
@@ -141,36 +137,18 @@ class TransformersApplication(Application):
         self._tokenizer: Any = None
 
     async def _load(self, folder: str, dtype: str) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        load = partial(AutoModelForCausalLM.from_pretrained, folder, dtype=getattr(torch, dtype))
-        self._model = await anyio.to_thread.run_sync(load)
-        self._tokenizer = await anyio.to_thread.run_sync(AutoTokenizer.from_pretrained, folder)
+        load = partial(transformers.load, folder, dtype)
+        self._model, self._tokenizer = await anyio.to_thread.run_sync(load)
 
     async def _tokenize(self, text: str) -> None:
         await anyio.to_thread.run_sync(self._tokenizer, text)
 
-    async def _generate(self, prompt: list[int], new_tokens: int, **floor: int) -> None:
-        await anyio.to_thread.run_sync(partial(self._read, prompt, new_tokens, **floor))
+    async def _generate(self, job: Job) -> None:
+        await anyio.to_thread.run_sync(self._read, job)
 
-    def _read(self, prompt: list[int], new_tokens: int, **floor: int) -> None:
+    def _read(self, job: Job) -> None:
         """Generate in a thread and read the streamer in this one."""
-        import torch
-        from transformers import TextIteratorStreamer
-
-        ids = torch.tensor([prompt])
-        streamer = TextIteratorStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True)
-        arguments = {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "max_new_tokens": new_tokens,
-            "do_sample": False,
-            "streamer": streamer,
-            **floor,
-        }
-        thread = Thread(target=self._model.generate, kwargs=arguments)
-        thread.start()
+        streamer, thread = transformers.stream(self._model, self._tokenizer, job)
         for _ in streamer:
             pass
         thread.join()
@@ -184,3 +162,8 @@ async def _beside(work: Awaitable[None]) -> list[float]:
     async with ticking() as lateness:
         await work
     return lateness
+
+
+def _job(prompt: list[int], new_tokens: int) -> Job:
+    """Ask for one greedy answer."""
+    return Job([prompt], {"max_new_tokens": new_tokens, "do_sample": False})

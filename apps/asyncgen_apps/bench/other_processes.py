@@ -1,7 +1,7 @@
-"""How much of the machine other processes used while one of ours was measured.
+"""Measure how much of the machine other processes use while one of ours is measured.
 
-Two compute threads on two cores collapse when a neighbour takes one of them, so a benchmark that
-does not look cannot tell a slow library from a busy machine. Linux only; elsewhere nothing is
+Two compute threads on two cores collapse when another process takes one of them: without this
+figure a benchmark cannot tell a slow library from a busy machine. Linux only; elsewhere nothing is
 known.
 """
 
@@ -14,12 +14,12 @@ from time import perf_counter
 PROC = Path("/proc")
 
 
-class CpuBackoff:
-    """Watches from its creation on.
+class OtherProcesses:
+    """Watch of all processes but one, from its creation on.
 
     Args:
         pid: The process that is measured.
-        proc: The folder of process figures; replaced by tests.
+        proc: Folder of process figures; replaced by tests.
     """
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
@@ -29,14 +29,14 @@ class CpuBackoff:
         self._others = self._others_seconds()
 
     def cores(self) -> float | None:
-        """Return how many cores others used on average, ``None`` where nobody can tell."""
+        """Return how many cores others used on average, ``None`` if not known."""
         others, elapsed = self._others_seconds(), perf_counter() - self._start
         if others is None or self._others is None or elapsed <= 0:
             return None
         return max(0.0, (others - self._others) / elapsed)
 
     def _others_seconds(self) -> float | None:
-        """CPU seconds that all processes but the measured one have used so far."""
+        """Return the CPU seconds that all processes but the measured one have used so far."""
         try:
             whole = [int(ticks) for ticks in (self._proc / "stat").read_text().split()[1:9]]
             # The name of a process may hold spaces; the fields after it do not.

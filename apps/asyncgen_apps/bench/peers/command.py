@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from asyncgen_apps.bench.options import Json, Plot, bench_errors, check_plot, say
 from asyncgen_apps.cli.arguments import Debug, Threads
-from asyncgen_apps.cli.bench import (
-    Json,
-    Plot,
-    Precision,
-    check_plot,
-    say,
-    worker_errors,
-)
-from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.guard import UserError
 from asyncgen_apps.cli.process import prepare_process
 
 if TYPE_CHECKING:
     from asyncgen_apps.bench.peers.rounds import PeersBench
+
+
+class Precision(StrEnum):
+    """Data types that all peers compute in on a CPU."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
 
 
 class Packed(StrEnum):
@@ -98,7 +98,7 @@ def peers(
     Peers run in environments of their own, which .ci/peers makes. While one answers the others are
     stopped. Without options it takes hours; one shape, kind of row and peer a minute.
     """
-    with one_line_errors(debug), worker_errors():
+    with bench_errors(debug):
         check_plot(plot)
         from asyncgen_apps.bench.peers.contenders import environments_folder
         from asyncgen_apps.bench.peers.report import PeersReport, put_between_marks

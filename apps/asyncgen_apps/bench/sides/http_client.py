@@ -1,16 +1,17 @@
-"""The reading end of ``bench serve``: asks a server for many streams at once and notes when.
+"""Client of ``bench serve``: ask a server for many streams at once and note when text comes.
 
-As little work as a client can do, the same for every server. Knows HTTP, not who answers it.
+It does as little work as a client can, the same for every server.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import anyio
+
+from asyncgen_apps.bench.jobs import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,29 +22,16 @@ if TYPE_CHECKING:
 BLOCK = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What one round of requests took.
-
-    Attributes:
-        total: Seconds from the first request to the last byte.
-        first: Seconds to each stream's first text.
-    """
-
-    total: float
-    first: tuple[float, ...]
-
-
-async def ask_all(port: int, bodies: Sequence[Mapping[str, object]], new_tokens: int) -> Asked:
+async def ask_all(port: int, bodies: Sequence[Mapping[str, object]], new_tokens: int) -> Run:
     """Ask for all completions at once, each on a connection of its own.
 
     Args:
-        port: Where the server listens on the loopback.
+        port: Port of the server on the loopback.
         bodies: One for each stream, as ``/v1/completions`` takes them.
-        new_tokens: What every stream must have counted at its end.
+        new_tokens: Tokens that every stream must have counted at its end.
 
     Raises:
-        RuntimeError: A reply that is no stream, or of another length.
+        RuntimeError: A reply is no stream, or has another length.
     """
     first = [0.0] * len(bodies)
     requests = [_request(body) for body in bodies]
@@ -57,7 +45,7 @@ async def ask_all(port: int, bodies: Sequence[Mapping[str, object]], new_tokens:
     async with anyio.create_task_group() as tasks:
         for index in range(len(bodies)):
             tasks.start_soon(read, index)
-    return Asked(perf_counter() - start, tuple(first))
+    return Run(perf_counter() - start, tuple(first))
 
 
 def _request(body: Mapping[str, object]) -> bytes:

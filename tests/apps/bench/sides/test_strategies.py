@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen_apps.bench.checkpoints import SHAPES
+from asyncgen_apps.bench.jobs import Job
 from asyncgen_apps.bench.models import drafted_checkpoint
-from asyncgen_apps.bench.strategies_sides import AsyncgenCaller, TransformersCaller
+from asyncgen_apps.bench.sides.strategies import AsyncgenCaller, TransformersCaller
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ async def loaded(side: AsyncgenCaller | TransformersCaller, found: Drafted) -> A
     return side
 
 
+PLAIN = Job([PROMPT], {"max_new_tokens": 6})
 CALLS: list[dict[str, Any]] = [
-    {"arguments": {"max_new_tokens": 6}},
-    {"arguments": {"max_new_tokens": 6, "do_sample": True}},
-    {"arguments": {"max_new_tokens": 6}, "draft": "draft"},
-    {"arguments": {"max_new_tokens": 6}, "draft": "foreign", "wants_tokenizer": True},
+    {"job": PLAIN},
+    {"job": Job([PROMPT], {"max_new_tokens": 6, "do_sample": True})},
+    {"job": PLAIN, "draft": "draft"},
+    {"job": PLAIN, "draft": "foreign", "wants_tokenizer": True},
 ]
 
 
@@ -54,9 +56,9 @@ async def test_both_sides_give_the_same_tokens(found: Drafted) -> None:
     pytest.importorskip("transformers")
     ours, theirs = await loaded(AsyncgenCaller(), found), await loaded(TransformersCaller(), found)
     for call in CALLS:
-        answers = [await side.run(PROMPT, 3, **call) for side in (ours, theirs)]
-        assert answers[0]["token_ids"] == answers[1]["token_ids"], call
-        assert len(answers[0]["token_ids"]) == 6
-        assert all(answer["total"] > 0 for answer in answers)
+        answers = [await side.run(seed=3, **call) for side in (ours, theirs)]
+        assert answers[0].token_ids == answers[1].token_ids, call
+        assert len(answers[0].token_ids) == 6
+        assert all(answer.total > 0 for answer in answers)
     await ours.aclose()
     await theirs.aclose()
