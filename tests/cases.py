@@ -51,7 +51,10 @@ def for_each(
 
 
 def _values(case: Any, count: int) -> tuple[Any, ...]:
-    values = getattr(case, "values", case) if type(case).__name__ == "ParameterSet" else case
+    values = case
+    if type(case).__name__ == "ParameterSet":
+        assert not case.marks, f"a case with marks needs a test of its own: {case!r}"
+        values = case.values
     if count == 1:
         return tuple(values) if values is not case else (case,)
     assert len(values) == count, f"{count} values are named, this case has others: {case!r}"
@@ -106,3 +109,27 @@ class _Case:
             said = ", ".join(f"{name}={self._ids(value)}" for name, value in self.values.items())
             error.add_note(f"the case: {said[:2000]}")
         return False
+
+
+def some(cases: Iterable[Any], count: int) -> list[Any]:
+    """Leave ``count`` cases, evenly spaced, to plain pytest; ``pytest -m gate`` runs the others.
+
+    Returns:
+        All cases, for ``pytest.mark.parametrize``.
+    """
+    table = list(cases)
+    plain = {index * len(table) // count for index in range(count)}
+    return [case if index in plain else _for_the_gate(case) for index, case in enumerate(table)]
+
+
+def _for_the_gate(case: Any) -> Any:
+    if type(case).__name__ == "ParameterSet":
+        return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.gate])
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.gate)
+
+
+on_asyncio = pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.gate)]
+)
+"""For a long test of which no part depends on the event loop: the gate runs it on trio, too."""

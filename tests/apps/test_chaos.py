@@ -45,6 +45,7 @@ def explosive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.gate
 def test_a_small_storm_a_kill_and_a_death(explosive: Path) -> None:
     ports = free_ports()
     with ExitStack() as stack:

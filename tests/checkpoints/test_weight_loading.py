@@ -321,8 +321,8 @@ print(status("VmHWM") - before)
     ("dtype", "stored", "shards", "layers"),
     [
         ("float32", torch.float32, 1, 14),
-        ("bfloat16", torch.bfloat16, 3, 42),
-        pytest.param("float32", torch.bfloat16, 1, 42, marks=keeps_16_bits),
+        pytest.param("bfloat16", torch.bfloat16, 3, 42, marks=pytest.mark.gate),
+        pytest.param("float32", torch.bfloat16, 1, 42, marks=[keeps_16_bits, pytest.mark.gate]),
     ],
 )
 def test_peak_memory_is_below_1_05_times_the_checkpoint_and_the_table_of_a_tied_head(

@@ -130,7 +130,12 @@ def test_torch_is_asked_for_on_threads_of_ours(backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("serve", "--port", "0"), ("serve-ws", "--port", "0"), ("gradio",)]
+    "command",
+    [
+        ("serve", "--port", "0"),
+        pytest.param(("serve-ws", "--port", "0"), marks=pytest.mark.gate),
+        pytest.param(("gradio",), marks=pytest.mark.gate),
+    ],
 )
 def test_commands_ask_for_torch_before_there_is_a_loop(command: tuple[str, ...]) -> None:
     lines, told = run_without_torch(COMMANDS, *command)

@@ -468,6 +468,7 @@ def test_a_text_that_takes_for_ever_fails(monkeypatch: pytest.MonkeyPatch) -> No
         hang.release.set()
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_told() -> None:
     code = """

@@ -142,7 +142,7 @@ def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("recorder", [CallRecorder, TapeRecorder])
-@pytest.mark.parametrize("kernel", [KERNEL, GATHERING], ids=["pages", "gathered"])
+@pytest.mark.parametrize("kernel", [KERNEL, pytest.param(GATHERING, marks=pytest.mark.gate)])
 def test_recorded_steps_equal_each_text_alone(
     variant: str, recorder: type, kernel: FusedKernel
 ) -> None:

@@ -25,7 +25,7 @@ from tests.native.build import CHECKS, build_kernels, load_kernels, needs_compil
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.gate]
 
 HEADS, KV_HEADS, SIZE, PAGE_SIZE, NUM_PAGES = 4, 2, 16, 8, 6
 

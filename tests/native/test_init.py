@@ -28,7 +28,9 @@ def test_without_kernels_no_dtype_is_supported(monkeypatch: pytest.MonkeyPatch) 
     assert not native.supports(torch.bfloat16)
 
 
-@pytest.mark.parametrize(("chosen", "allowed"), [("torch", False), ("", True)])
+@pytest.mark.parametrize(
+    ("chosen", "allowed"), [("torch", False), pytest.param("", True, marks=pytest.mark.gate)]
+)
 def test_the_environment_turns_them_off(chosen: str, allowed: bool) -> None:
     code = "from asyncgen import native; print(native.kernels is not None)"
     environ = {**os.environ, "ASYNCGEN_KERNELS": chosen}

@@ -12,7 +12,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.llm import AsyncLLM
-from tests.cases import for_each
+from tests.cases import for_each, on_asyncio
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import EOS, byte_tokenizer
 from tests.doubles.strategies import CASES, Case, check_complete, options_of, tiny_model
@@ -75,6 +75,7 @@ def test_every_strategy_is_here() -> None:
 
 
 @pytest.mark.anyio
+@on_asyncio
 @every
 async def test_a_joined_stream_is_the_answer(case: Case) -> None:
     params: dict[str, Any] = {"max_new_tokens": NEW, "seed": 3, **case.make()}
@@ -100,6 +101,7 @@ def test_puts_are_what_is_returned(case: Case) -> None:
 
 
 @pytest.mark.anyio
+@on_asyncio
 @every
 async def test_cancelled_anywhere_leaves_a_prefix(case: Case) -> None:
     params: dict[str, Any] = {"max_new_tokens": NEW, "seed": 3, **case.make()}

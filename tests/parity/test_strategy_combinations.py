@@ -13,7 +13,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.text.tokenizer import Tokenizer
-from tests.cases import for_each
+from tests.cases import for_each, on_asyncio
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.strategies import CASES, Case, options_of, tiny_model
@@ -119,6 +119,7 @@ def test_drafts_change_nothing_of_it(case: Case, added: str) -> None:
 
 
 @pytest.mark.anyio
+@on_asyncio
 @for_each(("case", "added"), COMBINED)
 async def test_a_stream_gives_the_same(case: Case, added: str) -> None:
     params: dict[str, Any] = {"max_new_tokens": NEW, "seed": 3, **case.make(), **ADDED[added]()}

@@ -24,7 +24,7 @@ from asyncgen.reference.continuous_batching.manager import ContinuousBatchingMan
 from asyncgen.runtime.request_failure import describe, request_failure
 from asyncgen.text.sequence_text import SequenceText
 from asyncgen.text.tokenizer import Tokenizer
-from tests.cases import for_each
+from tests.cases import for_each, on_asyncio
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
 from tests.engine.batches import Bench
@@ -137,6 +137,7 @@ def require_tamed(error: BaseException, kind: type[BaseException]) -> None:
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lane", [False, True], ids=["batch", "lane"])
 @pytest.mark.parametrize("place", [*PLACES, "encode"])

@@ -66,6 +66,7 @@ def test_the_table_and_the_chart() -> None:
     assert len(figure.axes[0].lines) == 4
 
 
+@pytest.mark.gate
 @pytest.mark.timeout(180)
 def test_a_real_round(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")

@@ -139,9 +139,8 @@ def start(prompts: Path, answers: Path, *options: str) -> subprocess.Popen[bytes
     )
 
 
-@pytest.mark.parametrize(
-    "order", ["--ordered", pytest.param("--unordered", marks=pytest.mark.soak)]
-)
+@pytest.mark.gate
+@pytest.mark.parametrize("order", ["--ordered", "--unordered"])
 def test_killed_in_the_middle_it_goes_on(tmp_path: Path, order: str) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     messages = [{"role": "user", "content": "Tell me a story about a fox."}]

@@ -59,6 +59,7 @@ def test_an_error_is_one_line(arguments: list[str], says: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_ctrl_c_stops_an_answer_and_keeps_what_came() -> None:
     options = ["chat", "Tell me a story about a fox."]
@@ -78,6 +79,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came() -> None:
     assert b"ended by cancelled" in errors and b"Traceback" not in errors
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX pipes")
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     options = ["chat", "Tell me a story about a fox."]

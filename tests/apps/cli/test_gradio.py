@@ -40,6 +40,7 @@ def test_without_gradio_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
     assert 'pip install "asyncgen[gradio]"' in result.output
 
 
+@pytest.mark.gate
 @pytest.mark.timeout(180)
 def test_it_serves_and_ends_when_told() -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -58,6 +58,7 @@ def test_the_client_of_the_page() -> None:
     assert "fox" in ran.stdout
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform == "win32", reason="sockets are no files there")
 def test_more_silence_than_files() -> None:
     """Connections that say nothing, on both ports, lock nobody out; afterwards all is as before."""

@@ -49,6 +49,7 @@ def served(
                 process.kill()
 
 
+@pytest.mark.gate
 def test_a_drain_cut_short_by_a_second_signal(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# who\nsecret\n", encoding="utf-8")

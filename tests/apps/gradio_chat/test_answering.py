@@ -45,6 +45,7 @@ async def test_an_answer_becomes_the_last_turn() -> None:
     assert params == {"seed": 3}
 
 
+@pytest.mark.gate
 async def test_an_engine_in_another_process_answers() -> None:
     params: StreamParams = {"seed": 3, "max_new_tokens": 20}
     session = _session()

@@ -52,6 +52,7 @@ def page(browser: Browser, chat: Served) -> Iterator[ChatPage]:
     opened.context.close()
 
 
+@pytest.mark.gate
 def test_an_answer_grows_and_stop_stops_it_and_closing_the_tab_too(
     chat: Served, page: ChatPage
 ) -> None:

@@ -16,7 +16,7 @@ from asyncgen_apps.openai_http import connections
 from tests.apps.openai_http.plain import plain, reply, request, rest
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
-from tests.cases import for_each
+from tests.cases import for_each, some
 
 if TYPE_CHECKING:
     import socket
@@ -266,7 +266,7 @@ def test_an_answer_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 # Connections that are too many.
 
 
-@pytest.mark.parametrize("backend", [ASYNCIO, UVLOOP])
+@pytest.mark.parametrize("backend", some([ASYNCIO, UVLOOP], 1))
 def test_an_idle_connection(backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is closed when nothing was asked for so long, counted from the last answer."""
     monkeypatch.setattr(connections, "IDLE_SECONDS", 2 * SHORT)

@@ -158,6 +158,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.gate
 def test_the_chat_the_api_and_the_streams_share_a_port() -> None:
     pytest.importorskip("gradio")
     with served("--threads", "1", "--drain", "600", "--ws-port", "0") as (process, url, lines):

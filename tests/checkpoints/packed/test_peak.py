@@ -179,6 +179,7 @@ def test_a_file_takes_its_model_and_a_tensor(size: str, kind: str, tmp_path: Pat
     assert peak <= packed + largest // numbers * num_bytes + REST, (peak / 1e6, packed / 1e6)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("size", "packing"),
     [("plain", "int4"), *(pytest.param("large", one, marks=LARGE) for one in ("int4", "int8"))],

@@ -115,7 +115,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("page_size", [4, 7])
+@pytest.mark.parametrize("page_size", [4, pytest.param(7, marks=pytest.mark.gate)])
 @pytest.mark.parametrize("name", SHAPES)
 def test_mixes_are_token_for_token_those_of_transformers(name: str, page_size: int) -> None:
     compared = Compared(name)

@@ -12,7 +12,7 @@ from asyncgen import native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.reference.pretrained_model import PreTrainedModel
-from tests.cases import for_each
+from tests.cases import for_each, some
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair
@@ -73,7 +73,7 @@ def answer(bench: Bench, prompt: list[int], **given: Any) -> tuple[list[int], in
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize(("page_size", "length"), [(32, 45), (7, 31), (256, 300)])
+@pytest.mark.parametrize(("page_size", "length"), some([(32, 45), (7, 31), (256, 300)], 1))
 @pytest.mark.parametrize("dtype", ["auto", "int8"])
 def test_the_turns_of_a_chat_are_those_of_fresh_engines(
     model: Any, dtype: str, page_size: int, length: int, sampled: bool

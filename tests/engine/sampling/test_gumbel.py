@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.random_draws import HashDraw, gumbel_noise, mix64
-from tests.cases import for_each
+from tests.cases import for_each, some
 
 # The 99.9 % points of chi-square, by degrees of freedom.
 CHI_SQUARE = {1: 10.83, 2: 13.82, 4: 18.47, 9: 27.88}
@@ -32,7 +32,7 @@ def test_noise_stays_what_it_is() -> None:
     )
 
 
-@for_each("size", [2, 3, 5, 10])
+@pytest.mark.parametrize("size", some([5, 2, 3, 10], 1))
 @for_each("vary", ["position", "seed", "row"])
 def test_draws_follow_softmax(size: int, vary: str) -> None:
     generator = torch.Generator().manual_seed(size)

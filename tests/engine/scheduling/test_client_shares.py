@@ -15,7 +15,7 @@ from asyncgen.engine.kv_cache.cache_groups import pages_of_clients
 from asyncgen.engine.scheduling import request_table as books
 from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.scheduler import Scheduler
-from tests.cases import for_each
+from tests.cases import for_each, some
 from tests.doubles.clients import ORDERS, STEPS, Clients, Manner
 from tests.doubles.paged import Loop, alone
 
@@ -35,7 +35,7 @@ GREEDY = [
 ]
 
 
-@for_each("seats", [2, 3, 8])
+@pytest.mark.parametrize("seats", some([2, 3, 8], 1))
 @for_each(("first", "num_clients"), [(0, 2), (1, 3), (3, 5)])
 def test_seats_are_shared(seats: int, first: int, num_clients: int) -> None:
     scheduler = ORDERS[seats % 3](BlockPool(10_000, 4))
@@ -49,7 +49,7 @@ def test_seats_are_shared(seats: int, first: int, num_clients: int) -> None:
     clients.require_even(clients.seats)
 
 
-@for_each("budget", [16, 30, 64])
+@pytest.mark.parametrize("budget", some([16, 30, 64], 1))
 @for_each("num_clients", [2, 5])
 def test_prompt_tokens_are_shared(budget: int, num_clients: int) -> None:
     order = ORDERS[budget % 3]
@@ -66,10 +66,15 @@ def test_prompt_tokens_are_shared(budget: int, num_clients: int) -> None:
     clients.require_even(clients.prompt_tokens)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("order", "num_clients", "seed"),
-    [(order, num_clients, 1) for order in ORDERS for num_clients in (2, 4)]
-    + [(FIFOScheduler, 2, 4), (FIFOScheduler, 3, 0), (FIFOScheduler, 4, 7), (FIFOScheduler, 4, 10)],
+    some(
+        [
+            *((order, num_clients, 1) for order in ORDERS for num_clients in (2, 4)),
+            *((FIFOScheduler, number, seed) for number, seed in ((2, 4), (3, 0), (4, 7), (4, 10))),
+        ],
+        3,
+    ),
 )
 def test_pages_are_shared(
     order: Callable[[BlockPool], Scheduler], num_clients: int, seed: int
@@ -179,7 +184,7 @@ TRACES = ["63b2d68e36f6304e", "5b1ab5464e4a0191", "4b37735213d29a4f"]
 """As they were before there were clients, and tails."""
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", some(range(3), 1))
 def test_one_client_notices_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = [trace(seed, ORDERS[number]) for seed in range(20)]
     assert [trace(seed, ORDERS[number], client="me") for seed in range(20)] == digests

@@ -13,16 +13,16 @@ import random
 import pytest
 
 from asyncgen.engine.kv_cache.block_pool import BlockPool
-from tests.cases import for_each
 from tests.doubles.clients import ORDERS, STEPS, Clients, Manner
 from tests.doubles.paged import Loop
 
 
 def seeds(few: int, many: int) -> list[object]:
-    """Few for every run, many for a soak."""
-    return [
-        pytest.param(seed, marks=[pytest.mark.soak] if seed >= few else []) for seed in range(many)
-    ]
+    """Take a third of few for plain pytest, the others for the gate, and many for a soak."""
+    plain = -(-few // 3)
+    gate = [pytest.param(seed, marks=pytest.mark.gate) for seed in range(plain, few)]
+    soak = [pytest.param(seed, marks=pytest.mark.soak) for seed in range(few, many)]
+    return [*range(plain), *gate, *soak]
 
 
 def mix(
@@ -56,7 +56,7 @@ def require_even_pages(seed: int, pool: BlockPool) -> None:
     clients.require_even(clients.pages)
 
 
-@for_each("seed", seeds(6, 100))
+@pytest.mark.parametrize("seed", seeds(6, 100))
 def test_pages_are_shared(seed: int) -> None:
     require_even_pages(seed, BlockPool(160, 4))
 
@@ -67,7 +67,7 @@ def test_many_pages_are_shared(seed: int) -> None:
     require_even_pages(seed, BlockPool(640, 4))
 
 
-@for_each("seed", seeds(6, 100))
+@pytest.mark.parametrize("seed", seeds(6, 100))
 def test_pages_of_several_groups_are_shared(seed: int) -> None:
     """Of one memory: a page behind a window is given back, one before it counts like any other."""
     require_even_pages(seed, BlockPool(240, 4, windows=(None, 8)))
@@ -83,7 +83,7 @@ def require_even_prompt_tokens(seed: int, manners: dict[str, Manner], budget: in
     clients.require_even(clients.prompt_tokens)
 
 
-@for_each("seed", seeds(6, 100))
+@pytest.mark.parametrize("seed", seeds(6, 100))
 def test_prompt_tokens_are_shared(seed: int) -> None:
     rng = random.Random(seed)
     manners = mix(rng, [(30, 60), (100, 160), (40, 40), (60, 100), (16, 24)], [(1, 2), (1, 4)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import asyncgen
+from tests.cases import some
 from tests.doubles.tokenizers import save_tokenizer
 from tests.families.arch.families import FAMILIES
 from tests.families.arch.proofs import CHEAP, PROOFS, make_pair
@@ -33,7 +34,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> asyncgen.Tokenizer:
     return asyncgen.load_tokenizer(save_tokenizer(tmp_path_factory.mktemp("text"), "byte_level"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES, 24))
 def test_a_family_is_preempted_rounded_and_stored(
     family: str, tmp_path: Path, tokenizer: asyncgen.Tokenizer
 ) -> None:

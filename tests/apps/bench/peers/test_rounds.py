@@ -189,6 +189,7 @@ def test_results_survive_a_file() -> None:
     assert from_data(json.loads(json.dumps(as_data(results)))) == results
 
 
+@pytest.mark.gate
 @pytest.mark.timeout(600)
 def test_we_and_transformers_answer_in_processes_of_our_own(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
