@@ -1,1 +1,1 @@
-"""Keys and values kept between steps: a cache is a list of layers, and each layer is its own."""
+"""Keys and values kept between steps: a cache is a list of layers."""

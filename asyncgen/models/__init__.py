@@ -1,1 +1,1 @@
-"""Model modules: one file per architecture, the block they share, and attention."""
+"""Modules that compute a network: decoder layers, attention, mixers, and their kernels."""

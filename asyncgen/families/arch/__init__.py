@@ -1,1 +1,1 @@
-"""Architectures: one file a family, and the table that finds them by ``model_type``."""
+"""Architectures: one file a family, and the registry that finds them by ``model_type``."""

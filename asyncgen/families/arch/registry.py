@@ -1,4 +1,4 @@
-"""The families that there are, by ``model_type``: one in each file beside this one."""
+"""All families by ``model_type``: one in each file beside this one."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ FAMILIES: dict[str, Family] = {
     for module in iter_modules(arch.__path__)
     if module.name != "registry"
 }
-"""What each ``model_type`` is; a file bears its name."""
+"""Declaration of each ``model_type``; its file has the same name."""

@@ -1,4 +1,4 @@
-"""What a ``config.json`` says about a network."""
+"""Read a ``config.json`` into the description of a network."""
 
 from asyncgen.families.config.editable_config import EditableConfig
 from asyncgen.families.config.model_config import ModelConfig, T5Config

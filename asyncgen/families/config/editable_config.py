@@ -1,4 +1,4 @@
-"""``model.config``: what the network was built from, beside what its user writes to it.
+"""``model.config``: the frozen description of a network, and attributes that users write to it.
 
 Modules that compute hold the frozen `ModelConfig` itself and never look here.
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 FREE = frozenset({"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"})
-"""What a file says of tokens; no weight depends on it."""
+"""Token ids of a file; no weight depends on them."""
 
 _BUILT_FROM = frozenset({"partial_rotary_factor", "quantization_config", "torch_dtype"})
-"""Keys of the file that are looked at beside those that a network was built from."""
+"""Keys of the file that are read-only beside those that a network was built from."""
 
 CALL_DEFAULTS = {
     "use_cache": True,
@@ -28,15 +28,16 @@ CALL_DEFAULTS = {
     "output_hidden_states": False,
     "return_dict": True,
 }
-"""What a call of the model reads here where it is not told, and what it is by itself."""
+"""Defaults of a call of the model, which it reads here."""
 
 
 class EditableConfig(ModelConfig):
     """The configuration of a model in use.
 
     Token ids, the defaults of a call (``use_cache``, ``output_attentions``,
-    ``output_hidden_states``, ``return_dict``) and attributes of the user's own can be set. What
-    the network was built from is read-only. Keys of the file that have no field are attributes.
+    ``output_hidden_states``, ``return_dict``) and attributes of the user's own can be set. Values
+    that the network was built from are read-only. Keys of the file that have no field are
+    attributes.
     """
 
     # Nothing is in the slots of the parent: an unset one falls through to `__getattr__`.
@@ -44,22 +45,22 @@ class EditableConfig(ModelConfig):
     eos_token_id: int | list[int] | None
     pad_token_id: int | None
     changes: Mapping[str, Any]
-    """What was set since the model was loaded."""
+    """Values that were set since the model was loaded."""
 
     def __init__(self, built: ModelConfig) -> None:
         """Begin with nothing changed.
 
         Args:
-            built: What the network was built from.
+            built: Configuration that the network was built from.
         """
         vars(self)["changes"] = {}
         self.describe(built)
 
     def describe(self, built: ModelConfig) -> None:
-        """Describe a network, in the place of another one; what was set stays.
+        """Describe another network from now on; values that were set stay.
 
         Args:
-            built: What the network is built from now.
+            built: Configuration that the network is built from now.
         """
         family = FAMILIES.get(built.model_type)
         spellings = family.spellings.values() if family is not None else ()
@@ -73,7 +74,7 @@ class EditableConfig(ModelConfig):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What was set, else what the network has, else what the file says."""
+        """Return the value that was set, else the network's, else the file's."""
         own = vars(self)
         if "_built" not in own or name.startswith("__"):
             raise AttributeError(name)
@@ -103,18 +104,19 @@ class EditableConfig(ModelConfig):
         own["changes"][name] = value
 
     def describes(self, built: ModelConfig) -> bool:
-        """Whether this is the configuration of a network that was built from the same values.
+        """Return whether this is the configuration of a network that was built from the same
+        values.
 
-        What only the weights tell, such as whether the head is tied, does not count.
+        Facts that only the weights tell, such as a tied head, do not count.
 
         Args:
-            built: What that one was built from.
+            built: Configuration that the other network was built from.
         """
         own = vars(self)["_built"]
         return bool(own.raw == built.raw and own.model_type == built.model_type)
 
     def __delattr__(self, name: str) -> None:
-        """Take back what was set.
+        """Take back a value that was set.
 
         Raises:
             AttributeError: It was not.
@@ -124,12 +126,12 @@ class EditableConfig(ModelConfig):
         del vars(self)["changes"][name]
 
     def __dir__(self) -> list[str]:
-        """Names that can be read."""
+        """List the names that can be read."""
         own = vars(self)
         return sorted({*dir(own["_built"]), *own["_stored"], *CALL_DEFAULTS, *own["changes"]})
 
     def __eq__(self, other: object) -> bool:
-        """Compare what the networks were built from, and what was set."""
+        """Compare the networks' configurations, and the values that were set."""
         if not isinstance(other, EditableConfig):
             return NotImplemented
         own, theirs = vars(self), vars(other)
@@ -138,7 +140,7 @@ class EditableConfig(ModelConfig):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """What the network was built from, and what was set."""
+        """Show the network's configuration, and the values that were set."""
         set_here = f" with {self.changes!r}" if self.changes else ""
         return f"<configuration of a model: {vars(self)['_built']!r}{set_here}>"
 
@@ -154,16 +156,16 @@ class EditableConfig(ModelConfig):
 
     @property
     def is_encoder_decoder(self) -> bool:  # type: ignore[override]
-        """Whether there is an encoder as well."""
+        """True if there is an encoder as well."""
         return bool(vars(self)["_built"].is_encoder_decoder)
 
     @property
     def use_return_dict(self) -> bool:
-        """Whether a call of the model returns an object."""
+        """True if a call of the model returns an object."""
         return bool(self.return_dict)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Self:
-        """The part that describes text: all of it."""
+        """Return the part that describes text: all of it."""
         return self
 
     def update(self, config_dict: Mapping[str, Any]) -> None:
@@ -181,14 +183,14 @@ class EditableConfig(ModelConfig):
                 setattr(config, name, value)
 
     def to_file(self, dtype: str, class_name: str) -> str:
-        """The content of a ``config.json``: the file as it was, with what was set since.
+        """Return the content of a ``config.json``: the file as it was, with the values set since.
 
         Args:
             dtype: Name of the dtype of the weights beside it.
-            class_name: Of the model, where the file named none.
+            class_name: Class of the model, if the file named none.
 
         Raises:
-            InvalidRequestError: Something that was set is none of JSON's values.
+            InvalidRequestError: A value that was set is no JSON value.
         """
         key = "torch_dtype" if "torch_dtype" in self.raw else "dtype"
         content = {"architectures": [class_name], **self.raw, **self.changes, key: dtype}
@@ -201,6 +203,6 @@ class EditableConfig(ModelConfig):
         return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """The file's content with every default filled in and what was set, as plain values."""
+        """Return the file's content with all defaults and with the values that were set."""
         tokens = {name: getattr(self, name) for name in FREE if hasattr(self, name)}
         return copy.deepcopy({**vars(self)["_built"].to_dict(), **tokens, **self.changes})

@@ -1,4 +1,4 @@
-"""What a checkpoint's ``config.json`` says about the network, read once and never changed.
+"""Description of a network, read once from a checkpoint's ``config.json`` and never changed.
 
 Foreign spellings and defaults end here: every other module reads `ModelConfig`. This module knows
 no tensors and imports no torch.
@@ -31,7 +31,7 @@ _FULL = "full_attention"
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A network, as its checkpoint describes it; where it has two stacks, its decoder.
+    """A network, as its checkpoint describes it; of an encoder-decoder model the decoder.
 
     Field names keep the checkpoint's spelling; values are complete (defaults filled in).
 
@@ -39,26 +39,26 @@ class ModelConfig:
         model_type: Architecture, such as ``"llama"``.
         vocab_size: Rows of the embedding table, V.
         hidden_size: Width of the residual stream, E.
-        intermediate_size: Width of the feed-forward block.
+        intermediate_size: Width of the feed-forward.
         num_hidden_layers: Number of decoder layers.
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
-        head_dim: Size of a head, D; even where positions are rotary. Where layers differ, here and
-            in the number of key heads, the greatest, for which keys and values are stored.
-        max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
+        head_dim: Size of a head, D; even if positions are rotary. If layers differ, this and the
+            number of key heads are the greatest, for which keys and values are stored.
+        max_position_embeddings: Context length in tokens; ``None`` if nothing limits it.
         rms_norm_eps: Added to the mean square, or the variance, before the root.
-        rope: Rotary position embedding; says nothing where positions are of another kind.
-        attention: What each layer's attention does.
-        ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
-            they are. Layers that turn alike share an equal one.
+        rope: Rotary position embedding; unused if positions are of another kind.
+        attention: Options of each layer's attention.
+        ropes: Rotary positions of each layer, if they are not `rope` everywhere; ``None``: they
+            are. Layers that rotate alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
-            each layer; where not all attend, also one of `layer_kinds`.
+            each layer; if not all attend, also one of `layer_kinds`.
         layer_plans: Plan of each layer.
-        stream: What is done before the first block and after the last.
-        names: What the files call each module, see `Family`.
-        names_by_kind: The same for layers of some kinds, where they are named otherwise.
-        tie_word_embeddings: Whether the output head is the embedding table.
+        stream: Steps before the first layer and after the last.
+        names: The files' names of each module, see `Family`.
+        names_by_kind: The same for layers of some kinds, if they are named otherwise.
+        tie_word_embeddings: True if the output head is the embedding table.
         bos_token_id: First token of a text.
         eos_token_id: Token or tokens that end a text.
         pad_token_id: Filler for shorter rows of a batch.
@@ -118,20 +118,20 @@ class ModelConfig:
         return _read(raw, FAMILIES[model_type])
 
     def names_of(self, layer: int) -> Mapping[str, str]:
-        """What the files call the modules of a layer."""
+        """Return the files' names of the modules of a layer."""
         return self.names_by_kind.get(self.layer_types[layer], self.names)
 
     is_encoder_decoder: ClassVar[bool] = False
-    """Whether there is an encoder as well."""
+    """True if there is an encoder as well."""
 
     @property
     def position_limit(self) -> int | None:
-        """Positions that the network has at all; ``None`` where it goes on beyond its context."""
+        """Positions that the network has at all; ``None`` if it goes on beyond its context."""
         return self.max_position_embeddings if self.stream.positions == "table" else None
 
     @property
     def has_states(self) -> bool:
-        """Whether layers keep states of texts in the place of keys and values."""
+        """True if layers keep states of texts in the place of keys and values."""
         return any(plan.mixer is not None for plan in self.layer_plans)
 
     @property
@@ -146,12 +146,12 @@ class ModelConfig:
 
     @property
     def attention_bias(self) -> bool:
-        """Whether queries, keys and values have biases."""
+        """True if queries, keys and values have biases."""
         return self.layer_plans[0].has_qkv_bias
 
     @property
     def mlp_bias(self) -> bool:
-        """Whether the feed-forward projections have biases."""
+        """True if the feed-forward projections have biases."""
         return self.layer_plans[0].has_up_bias
 
     @property
@@ -165,22 +165,23 @@ class ModelConfig:
         return self.rope.theta
 
     def window(self, layer: int) -> int | None:
-        """Last keys of a text that this layer still needs, the newest included; ``None``: all."""
+        """Return the number of last keys that this layer still needs, the newest included;
+        ``None``: all."""
         options = self.attention[layer]
         return None if options.is_bidirectional else options.window
 
     def keys_of(self, layer: int) -> int:
-        """The layer whose keys and values a layer reads, itself as a rule."""
+        """Return the layer whose keys and values a layer reads, usually itself."""
         varied = self.layer_plans[layer].varied
         return layer if varied is None or varied.keys_of is None else varied.keys_of
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether tokens see later ones: such a model embeds texts, and generates none."""
+        """True if tokens see later ones: such a model embeds texts, and generates none."""
         return any(options.is_bidirectional for options in self.attention)
 
     def to_dict(self) -> dict[str, object]:
-        """The file's content with every default filled in, ready for ``json.dump``."""
+        """Return the file's content with every default filled in, ready for ``json.dump``."""
         left_out = _NOT_IN_FILE
         if self.layer_plans[0].latent is not None:
             left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
@@ -209,8 +210,8 @@ class T5Config(ModelConfig):
         num_encoder_layers: Number of encoder layers.
         relative_attention_num_buckets: Rows of the table of position biases.
         relative_attention_max_distance: Distance from which all share the last bucket.
-        is_gated_act: Whether the feed-forward blocks are gated.
-        scale_decoder_outputs: Whether the decoder's output is divided by the root of its width.
+        is_gated_act: True if the feed-forwards are gated.
+        scale_decoder_outputs: True if the decoder's output is divided by the root of its width.
         decoder_start_token_id: First token of the decoder.
     """
 
@@ -222,7 +223,7 @@ class T5Config(ModelConfig):
     decoder_start_token_id: int | None
 
     is_encoder_decoder: ClassVar[bool] = True
-    """Whether there is an encoder as well."""
+    """True if there is an encoder as well."""
 
 
 _NOT_IN_FILE = frozenset(
@@ -253,7 +254,7 @@ def _plain(value: object) -> object:
 
 
 def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
-    """Take one file apart by the declaration of its family."""
+    """Read one file by the declaration of its family."""
     values = ConfigValues(
         raw, defaults=family.defaults, spellings=family.spellings, unread=family.unread
     )
@@ -340,14 +341,14 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
 def _ropes(
     values: ConfigValues, family: Family, kinds: Kinds, *, positions: int, head_dim: int
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
-    """The rope of layers that do not slide, and that of each layer where they differ."""
+    """Read the rope of layers that do not slide, and that of each layer if they differ."""
     rope, ropes = rope_values(values, family, kinds, positions=positions, head_dim=head_dim)
     latent = settled(family.latent, values)
     if latent is not None:
         rope = replace(rope, turned=latent.turned / head_dim)
 
     def fitted(rope: RopeConfig) -> RopeConfig:
-        # Features in full; the part itself may be a quotient whose last bit is off.
+        # Whole features: the part may be a quotient whose last bit is off.
         turned = int(rope.turned * head_dim + 1e-6)
         found = replace(rope, turned=turned / head_dim)
         require_pairs(found, head_dim)
@@ -396,7 +397,7 @@ def _layer_plans(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[La
 def _attention(
     values: ConfigValues, family: Family, kinds: Kinds, window: int | None
 ) -> tuple[AttentionOptions, ...]:
-    """What each layer's attention does."""
+    """Settle the options of each layer's attention."""
     scale = settled(family.attention_scale, values)
     scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
@@ -418,7 +419,7 @@ def _attention(
 
 
 def _with_encoder(decoder: ModelConfig, values: ConfigValues) -> T5Config:
-    """Add what the encoder and relative positions need."""
+    """Add the fields of the encoder and of relative positions."""
     is_tied = values.flag("tie_word_embeddings")
     is_scaled = values.file.get("scale_decoder_outputs", is_tied)
     if not isinstance(is_scaled, bool):

@@ -1,7 +1,7 @@
-"""Compares what a ``config.json`` promises with what is stored, before anything is built of it.
+"""Compare the sizes of a ``config.json`` with the stored tensors, before anything is built of it.
 
 Building costs time and memory for every layer and every position of a table, however little the
-files hold. Which tensors are there by name is compared later, by the rules of the architecture.
+files hold. The names of the tensors are compared later, by the rules of the architecture.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _DELTA_SIZES = (("linear_key_head_dim", "keys"), ("linear_value_head_dim", "valu
 
 
 def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse sizes that no stored tensor bears out.
+    """Refuse sizes that no stored tensor confirms.
 
     Args:
-        config: What ``config.json`` says.
+        config: Content of ``config.json``.
         shapes: Shapes of the stored tensors, by name.
 
     Raises:
-        ModelLoadError: Names the key, its value, and what is stored.
+        ModelLoadError: Names the key, its value, and the stored size.
     """
     numbers = {part for name in shapes for part in name.split(".") if part.isdecimal()}
     for field in _LAYERS:
@@ -80,7 +80,7 @@ def _too_long(longest: int) -> str:
 
 
 def _key(config: ModelConfig, field: str) -> str:
-    """What the file calls a field."""
+    """Return the file's name of a field."""
     spellings = {**FAMILIES[config.model_type].spellings, "num_encoder_layers": "num_layers"}
     if config.is_encoder_decoder and field == "num_hidden_layers":
         spellings[field] = "num_decoder_layers"

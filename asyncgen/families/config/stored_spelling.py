@@ -1,4 +1,4 @@
-"""What of a description only the stored tensors tell: how names are spelled, and heads."""
+"""Complete a description by the stored tensors: their spelling of names, and tied heads."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def fit_to_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
-    """A description that goes with the tensors of a checkpoint.
+    """Fit a description to the tensors of a checkpoint.
 
     Args:
         config: The network as its ``config.json`` and its family's rules describe it.
-        stored: Names of the tensors that are stored.
+        stored: Names of the stored tensors.
 
     Returns:
-        The same with the names that these files have, see `Family.other_names`, and that of the one
-        tensor of all experts where there is one; of a T5, whether its head is tied.
+        The same with the names that these files have, see `Family.other_names`, and with that of
+        the one tensor of all experts if there is one; a T5 also with its tied or untied head.
     """
     if isinstance(config, T5Config):
-        # Newer files say "tied" of every T5; whether there is a head tells by the weights alone.
+        # Newer files say "tied" of every T5; only the weights tell whether there is a head.
         is_tied = config.scale_decoder_outputs or "lm_head.weight" not in stored
         return replace(config, tie_word_embeddings=is_tied)
     others = FAMILIES[config.model_type].other_names
@@ -38,7 +38,7 @@ def fit_to_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
 def _with_names_as_stored(
     config: ModelConfig, others: Mapping[str, str], stored: Collection[str]
 ) -> ModelConfig:
-    """With the other spellings of modules, where files have those."""
+    """Use the other spellings of modules if files have those."""
     kinds = [kind if kind in config.names_by_kind else None for kind in config.layer_types]
 
     def fitted(names: Mapping[str, str], kind: str | None) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def _spelled_as_stored(
     layers: Sequence[int],
     stored: Collection[str],
 ) -> Mapping[str, str]:
-    """Names of the modules of some layers, in the other spelling where files have that."""
+    """Spell the names of modules of some layers as files have them."""
 
     def is_stored(name: str) -> bool:
         return any(f"{names['layers']}.{layer}.{name}.weight" in stored for layer in layers)
@@ -68,7 +68,7 @@ def _spelled_as_stored(
 
 
 def _with_stacked_experts(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
-    """With the names of one tensor of all experts, where that is stored."""
+    """Use the names of one tensor of all experts, if that is stored."""
     names = config.names
     experts = [layer for layer, plan in enumerate(config.layer_plans) if plan.experts is not None]
     if not experts or "*" not in names.get("experts_down", ""):

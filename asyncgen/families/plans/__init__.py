@@ -1,1 +1,1 @@
-"""What a model family declares, and how a file's values are read by it; no torch."""
+"""Declarations of families, plans of layers, and readers of a file's values; no torch."""

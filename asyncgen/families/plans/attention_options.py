@@ -1,6 +1,6 @@
-"""What one layer's attention does beyond scaled products: read by every path that computes it.
+"""Options of one layer's attention beyond scaled products, read by every path that computes it.
 
-A query at position i sees the key at position j with the score ``scale * q · k``, then, in this
+A query at position i sees the key at position j with the score ``scale * q · k``. Then, in this
 order: the score is capped, a slope times ``j - i`` is added, hidden keys are left out, and the
 softmax counts a sink among the scores, which has no value. This module imports no torch.
 """
@@ -23,23 +23,23 @@ Kind = TypeVar("Kind")
 class AttentionOptions:
     """One layer's attention. Options that are off are ``None`` or ``False``.
 
-    The sinks themselves are a parameter of the block, ``[H]`` in float32, which hands them over
-    with its heads (`AttentionContext.attend`). Values narrower than keys are stored with zeros
-    behind them: what is gathered of them has the same zeros there.
+    The sinks themselves are a parameter of the layer, ``[H]`` in float32, which passes them with
+    its heads (`AttentionContext.attend`). Values narrower than keys are stored with zeros behind
+    them, and results have the same zeros.
 
     Attributes:
         window: Keys that a query sees at most, itself included; ``None``: all.
         scale: Factor on the scores, not 0; ``None``: 1 / sqrt(D).
         cap: Soft cap c, above 0: a score s becomes ``c * tanh(s / c)`` (Gemma Team, "Gemma 2",
             2024, section 2).
-        has_sinks: Whether there is a learned score for each query head without a key (Xiao et al.,
+        has_sinks: True if each query head has a learned score without a key (Xiao et al.,
             "Efficient Streaming Language Models with Attention Sinks", 2024, section 3.3).
         slopes: ALiBi: a finite slope for each query head (Press, Smith and Lewis, "Train Short,
             Test Long", 2022, section 3).
-        is_chunked: Whether the window is not the last keys but the chunk that a query is in:
-            positions 0 to ``window - 1``, the next ``window``, and so on.
-        is_bidirectional: Whether a query sees later keys too: the whole text, or those that are
-            less than ``window`` away on either side. Such a text is computed in one piece.
+        is_chunked: True if a query sees the keys of its chunk, not the last ones: positions 0 to
+            ``window - 1``, the next ``window``, and so on.
+        is_bidirectional: True if a query sees later keys too: the whole text, or those less than
+            ``window`` away on either side. Such a text is computed in one piece.
     """
 
     window: int | None = None
@@ -51,7 +51,7 @@ class AttentionOptions:
     is_bidirectional: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no path computes."""
+        """Refuse options that no path computes."""
         if self.scale is not None and not (self.scale and isfinite(self.scale)):
             raise InvalidRequestError(
                 "scale", self.scale, "must be a finite number, not 0, or None"
@@ -69,12 +69,13 @@ class AttentionOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the softmax is that of scaled products: nothing is added to or bends them."""
+        """True if the softmax is that of scaled products: nothing is added to them or bends
+        them."""
         return self.cap is None and self.slopes is None and not self.has_sinks
 
     @property
     def is_fusable(self) -> bool:
-        """Whether torch's fused kernels compute it: a scale and a window of the last keys."""
+        """True if torch's fused kernels compute it: a scale and a window of the last keys."""
         return self.is_plain and not self.is_chunked and not self.is_bidirectional
 
     @property
@@ -83,7 +84,7 @@ class AttentionOptions:
         return replace(self, scale=None)
 
     def first_seen(self, position: int) -> int:
-        """Position of the first key that a query at ``position`` sees."""
+        """Return the position of the first key that a query at ``position`` sees."""
         if self.window is None:
             return 0
         if self.is_chunked:
@@ -92,13 +93,14 @@ class AttentionOptions:
 
 
 def numbered(kinds: Sequence[Kind]) -> tuple[list[Kind], list[int]]:
-    """The kinds that layers are of, each once, and for each layer the number of its own."""
+    """List the distinct kinds of layers, and the number of each layer's kind."""
     distinct = list(dict.fromkeys(kinds))
     return distinct, [distinct.index(kind) for kind in kinds]
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """The slopes of ALiBi for so many heads (Press et al. 2022, section 3, and their footnote).
+    """Compute the slopes of ALiBi for so many heads (Press et al. 2022, section 3, and their
+    footnote).
 
     For a power of two the slopes are ``2 ** (-8 k / heads)`` for k from 1 on; other numbers take
     those of the power of two below, then every second one of the power of two above.

@@ -1,6 +1,6 @@
-"""The values of a foreign ``config.json``, checked one by one; every complaint names the key.
+"""Check the values of a foreign ``config.json`` one by one; every error names the key.
 
-Knows nothing of the families, nor of what the values are put together to.
+This module knows neither families nor what the values are used for.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ HIDDEN_ACTS = (
     "relu",
     "relu2",
 )
-"""Activations that there are."""
+"""Supported activations."""
 
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 _HUGE = 1e30
-"""Computed in float32, a greater number is none."""
+"""Largest number that is accepted; float32 computes with it."""
 
 _TINY = 1e-30
 
 MOST = 2**31 - 1
-"""Greatest whole number that makes sense anywhere in a file."""
+"""Largest whole number that makes sense anywhere in a file."""
 
 MOST_LAYERS = 10_000
-"""Layers of a stack, far beyond any that exists: each is an object, however small."""
+"""Most layers of a stack, far beyond any that exists: each is an object, however small."""
 
 
 MOST_HEADS = 65_536
-"""Heads of a layer, likewise."""
+"""Most heads of a layer, likewise."""
 
 
 class ConfigValues:
-    """Takes one foreign dictionary apart; every complaint names the key.
+    """Reads one foreign dictionary; every error names the key.
 
     Attributes:
-        model_type: What the file says that it describes.
+        model_type: Model type of the file.
         file: The dictionary as it is.
         raw: Its keys that this type has, in our spelling.
         read: The keys that were asked for, in our spelling.
@@ -72,8 +72,8 @@ class ConfigValues:
         Args:
             raw: The parsed file.
             defaults: Values of missing keys.
-            spellings: Names that this type has for keys of the others; either is read. What stands
-                inside of an object is named with a dot.
+            spellings: Names that this type has for keys of the others; either is read. A key inside
+                an object is named with a dot.
             unread: Keys of the others that this type does not have.
         """
         self.model_type = str(raw.get("model_type"))
@@ -92,18 +92,18 @@ class ConfigValues:
         self._made: dict[str, Any] = {}
 
     def value(self, key: str) -> object:
-        """What stands under a key, else the family's default."""
+        """Return the value of a key, else the family's default."""
         self.read.add(key)
         found = self.raw.get(key)
         return self._defaults.get(key) if found is None else found
 
     def stated(self, key: str) -> object:
-        """What stands under a key, null included; the family's default only where it is missing."""
+        """Return the value of a key, null included; the family's default only if it is missing."""
         self.read.add(key)
         return self.raw[key] if key in self.raw else self._defaults.get(key)
 
     def once(self, key: str, made: Callable[[object], T]) -> T:
-        """What is made of a value, the first time; all layers may ask for what a list says."""
+        """Return what is made of a value; it is made once, though all layers may ask for it."""
         if key not in self._made:
             self._made[key] = made(self.value(key))
         found: T = self._made[key]
@@ -112,13 +112,13 @@ class ConfigValues:
     def listed(
         self, key: str, count: int, is_well: Callable[[object], bool], each: str
     ) -> Sequence[Any] | None:
-        """A list of something for each layer; ``None``: there is none.
+        """Read a list with an entry for each layer; ``None``: there is none.
 
         Args:
-            key: Where it stands.
-            count: How many layers there are.
-            is_well: Whether one of its entries may be there.
-            each: What they must be, for the complaint.
+            key: Key of the list.
+            count: Number of layers.
+            is_well: Tells whether an entry is allowed.
+            each: Description of the entries, for the error.
         """
 
         def checked(stated: object) -> Sequence[Any] | None:
@@ -132,16 +132,16 @@ class ConfigValues:
         return self.once(key, checked)
 
     def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
-        """A complaint about a key, in the spelling of the file."""
+        """Make an error about a key, in the spelling of the file."""
         return bad(self.spelling(key), value, allowed)
 
     def spelling(self, key: str) -> str:
-        """What the file calls a key."""
+        """Return the file's name of a key."""
         theirs = self._spellings.get(key, key)
         return theirs if theirs in self._present else key
 
     def require(self, key: str, *allowed: object) -> None:
-        """Refuse every value of a key that is none of these; null and missing are well."""
+        """Refuse every value of a key that is none of these; null and missing are accepted."""
         value = self.value(key)
         if value is not None and not any(
             type(value) is type(each) and value == each for each in allowed
@@ -150,30 +150,30 @@ class ConfigValues:
             raise self.bad(key, value, f"supported is {listed}")
 
     def number(self, key: str, default: float = 0.0) -> float:
-        """A finite number."""
+        """Read a finite number."""
         name = self.spelling(key)
         return number({name: self.value(key)}, name, default)
 
     def positive(self, key: str, default: float = 0.0) -> float:
-        """A finite number above 0."""
+        """Read a finite number above 0."""
         value = self.number(key, default)
         if value < _TINY:
             raise self.bad(key, value, "must be above 0")
         return value
 
     def positive_or_none(self, key: str) -> float | None:
-        """A finite number above 0; null means that there is none."""
+        """Read a finite number above 0; null means that there is none."""
         return None if self.stated(key) is None else self.positive(key)
 
     def epsilon(self) -> float:
-        """What keeps the root of a norm from nothing."""
+        """Read the number that is added before the root of a norm."""
         value = self.number("rms_norm_eps", 1e-6)
         if value < 0:
             raise self.bad("rms_norm_eps", value, "must not be below 0")
         return value
 
     def count(self, key: str, *, default: int | None = None, most: int = MOST) -> int:
-        """An integer of at least 1."""
+        """Read an integer of at least 1."""
         value = self.value(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
@@ -181,22 +181,22 @@ class ConfigValues:
         return value
 
     def count_or_none(self, key: str) -> int | None:
-        """An integer of at least 1; null means that there is none."""
+        """Read an integer of at least 1; null means that there is none."""
         return None if self.stated(key) is None else self.count(key)
 
     def whole(self, key: str, *, most: int = MOST_LAYERS) -> int:
-        """An integer of at least 0; null means 0."""
+        """Read an integer of at least 0; null means 0."""
         return 0 if self.value(key) in (None, 0) else self.count(key, most=most)
 
     def kv_heads(self, heads: int) -> int:
-        """Key and value heads."""
+        """Read the number of key and value heads."""
         # Null means one per query head; only a missing key has a default of its own.
         if self.stated("num_key_value_heads") is None:
             return heads
         return self.count("num_key_value_heads")
 
     def flag(self, key: str) -> bool:
-        """True or false."""
+        """Read true or false."""
         value = self.value(key)
         if value is None:
             return False
@@ -205,7 +205,7 @@ class ConfigValues:
         return value
 
     def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
-        """One of several names."""
+        """Read one of several names."""
         self.read.add(key)
         value = self.raw.get(key, self._defaults.get(key, default))
         if not isinstance(value, str) or value not in allowed:
@@ -213,12 +213,12 @@ class ConfigValues:
         return value
 
     def activation(self, default: str = "silu") -> str:
-        """The activation of the feed-forward block."""
+        """Read the activation of the feed-forward."""
         return self.choice("hidden_act", HIDDEN_ACTS, default)
 
     def token(self, key: str) -> int | None:
-        """A token id, or none."""
-        # A key that is present and null means "there is none", unlike a key that is missing.
+        """Read a token id, or none."""
+        # A key that is null means that there is no such token, unlike a key that is missing.
         value = self.stated(key)
         if value is None:
             return None
@@ -228,7 +228,7 @@ class ConfigValues:
         return value
 
     def tokens(self, key: str) -> int | list[int] | None:
-        """A token id or several, or none."""
+        """Read a token id or several, or none."""
         value = self.stated(key)
         if isinstance(value, (list, tuple)):
             if not value or not all(map(_is_token, value)):
@@ -237,7 +237,7 @@ class ConfigValues:
         return self.token(key)
 
     def head_dim(self, hidden: int, heads: int, *, is_turned: bool) -> int:
-        """Size of a head."""
+        """Read the size of a head."""
         if self.value("head_dim") is None and hidden % heads:
             raise self.bad(
                 "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
@@ -250,13 +250,13 @@ class ConfigValues:
     def layer_types(
         self, window: int | None, expected: tuple[str, ...], *, sliding: str, fixed: bool
     ) -> Kinds:
-        """Kind of each layer.
+        """Read the kind of each layer.
 
         Args:
             window: Keys that a sliding layer sees; ``None``: there can be none.
-            expected: What they are where the file does not say it.
-            sliding: What files call a layer that slides.
-            fixed: Whether they can be nothing else.
+            expected: Kinds of the layers if the file does not list them.
+            sliding: Name of a layer that slides in the files.
+            fixed: True if no other kinds are possible.
         """
         stated = self.value("layer_types")
         if stated is None:
@@ -280,7 +280,7 @@ class ConfigValues:
         return tuple(stated)
 
     def dtype(self) -> str | None:
-        """Name of the dtype of the weights, if the file says it."""
+        """Read the name of the dtype of the weights, if the file gives it."""
         key = "dtype" if self.raw.get("dtype") is not None else "torch_dtype"
         value = self.raw.get(key)
         if value is None or value == "auto":
@@ -292,7 +292,7 @@ class ConfigValues:
 
 
 def _placed(raw: Mapping[str, object], name: str) -> tuple[Mapping[str, object], str]:
-    """Where a key stands that may be inside of objects, and what it is called there."""
+    """Find the object that a dotted key stands in, and its name there."""
     *outer, inner = name.split(".")
     place: Mapping[str, object] = raw
     for key in outer:
@@ -305,12 +305,12 @@ def _placed(raw: Mapping[str, object], name: str) -> tuple[Mapping[str, object],
 
 
 def present(source: Mapping[str, object]) -> dict[str, object]:
-    """What is not null."""
+    """Drop the values that are null."""
     return {key: value for key, value in source.items() if value is not None}
 
 
 def number(source: Mapping[str, object], key: str, default: float) -> float:
-    """A finite number of a dictionary."""
+    """Read a finite number of a dictionary."""
     value = source.get(key)
     if value is None:
         return default
@@ -320,10 +320,10 @@ def number(source: Mapping[str, object], key: str, default: float) -> float:
 
 
 def _is_token(value: object) -> bool:
-    """Whether this is a whole number that a tensor of ids can hold; some files say -1."""
+    """Return whether this is a whole number that a tensor of ids can hold; some files have -1."""
     return type(value) is int and abs(value) <= MOST
 
 
 def bad(key: str, value: object, allowed: str) -> ModelLoadError:
-    """A complaint about a key of ``config.json``."""
+    """Make an error about a key of ``config.json``."""
     return ModelLoadError(f"config.json: `{key}` is {shorten(value)}: {allowed}")

@@ -1,4 +1,4 @@
-"""Gated short convolutions as files describe them. Imports no torch."""
+"""Plans of gated short convolutions, and their reader. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionPlan:
-    """A mixer that is a gated short convolution: its last inputs are all of its state.
+    """Gated short convolution: its last inputs are all of its state.
 
     Attributes:
         convolved: Features that go through it, C, as many as the stream has.
         window: Inputs that it sees, W.
-        has_bias: Whether products and convolution have biases.
+        has_bias: True if products and convolution have biases.
     """
 
     convolved: int
@@ -27,7 +27,7 @@ class ConvolutionPlan:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a state beside the window: one number of no use, for there is none."""
+        """Shape of a state beside the window: one unused number, since there is none."""
         return 1, 1, 1
 
 

@@ -1,4 +1,4 @@
-"""What a model family is: how its ``config.json`` is read, its weights named, its blocks built.
+"""Declaration of a model family: its ``config.json``, its weight names, its layers.
 
 A family is one `Family`, declared in a file of ``arch/``. A setting is either the same for all its
 models, or a function of the file's values. This module imports no torch.
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
-"""A constant, or what the file's values make of it."""
+"""A constant, or a function of the file's values."""
 
 RMS = NormPlan()
 """By the root mean square."""
 
 RMS_PLUS_ONE = NormPlan(plus=1.0)
-"""The same; files store the distance of the weight to one."""
+"""The same; files store the weight less one."""
 
 LAYER = NormPlan("layer", has_bias=True)
 """By mean and variance."""
@@ -52,7 +52,7 @@ LLAMA_NAMES: Mapping[str, str] = {
     "gate_up": "mlp.gate_proj mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Names of Llama's weights, which most have kept."""
+"""Names of Llama's weights, which most families have kept."""
 
 SMALL: Mapping[str, object] = {
     "vocab_size": 32000,
@@ -64,79 +64,78 @@ SMALL: Mapping[str, object] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""Llama's sizes, which many give for missing keys."""
+"""Llama's sizes, which many families use for missing keys."""
 
 
 def without(table: Mapping[str, T], *keys: str) -> Mapping[str, T]:
-    """A table but for some keys."""
+    """Copy a table without some keys."""
     return {key: value for key, value in table.items() if key not in keys}
 
 
 def flag(key: str) -> Callable[[ConfigValues], bool]:
-    """A setting that a key of the file switches on or off."""
+    """Make a setting that a key of the file switches on or off."""
     return lambda values: values.flag(key)
 
 
 def slides_but_every(key: str) -> Callable[[ConfigValues, int], bool]:
-    """Layers that slide: all but each n-th, with the number n under a key."""
+    """Let all layers slide but each n-th, with the number n under a key."""
     return lambda values, layer: (layer + 1) % values.count(key) != 0
 
 
 def always(value: T) -> Callable[..., T]:
-    """Give the same value for every file and every layer."""
+    """Make a setting that is the same for every file and every layer."""
     return lambda *given: value
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A model family. What it does not say is as in Llama.
+    """A model family. Settings that are left out are as in Llama.
 
     Attributes:
         model_type: Its name in ``config.json``.
-        class_name: What people know the whole model by.
-        tokenizer_names: What they know its tokenizer by, where it is the family's own.
-        has_encoder: Whether there is an encoder as well.
+        class_name: Public name of the whole model.
+        tokenizer_names: Public names of its tokenizer, if the family has its own.
+        has_encoder: True if there is an encoder as well.
 
-        names: What the files call each module. Those of a block stand behind the name of
-            ``layers`` and a number; several names are joined; ``*`` is each query or key head, or
-            each expert; experts of one tensor are named in full. A
-            norm that is not named is not there.
+        names: The files' names of each module. Those of a layer stand behind the name of ``layers``
+            and a number; several names are joined; ``*`` is each query or key head, or each expert;
+            experts of one tensor are named in full. A norm that is not named does not exist.
         names_by_kind: Names in the place of `names` for layers of some kinds.
-        other_names: What some files call a module of a block, by the name that it has here.
-        unneeded: Regular expressions of names that checkpoints carry in vain.
-        guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
-            others, which guess tokens ahead and are not needed.
-        is_transposed: Whether matrices are stored as ``[in, out]``.
+        other_names: Names that some files have for a module of a layer, by the name here.
+        unneeded: Regular expressions of names that checkpoints carry and no model needs.
+        guesses_ahead: True if there may be ``num_nextn_predict_layers`` more layers behind the last
+            one, which guess tokens ahead and are not needed.
+        is_transposed: True if matrices are stored as ``[in, out]``.
         qkv_groups: See `LayerPlan`.
         qkv_order: See `LayerPlan`.
 
         defaults: Values of missing keys.
-        spellings: Names that the type has for keys of the others; either is read. What stands
-            inside of an object is named with a dot.
+        spellings: Names that the type has for keys of the others; either is read. A key inside an
+            object is named with a dot.
         unread: Keys of the others that the type does not have.
-        only: Keys with the one value that is supported; whatever else the file says is refused.
+        only: Keys with the one value that is supported; any other value is refused.
         layers: Number of layers.
-        kv_heads: Key and value heads that are kept; ``None``: what ``num_key_value_heads`` says.
-        heads: Heads of a layer of this number and kind, where they are others, see `LayerPlan`.
-        width: Width of the feed-forward block.
+        kv_heads: Key and value heads that are kept; ``None``: ``num_key_value_heads`` of the file.
+        heads: Heads of a layer of this number and kind, if they differ, see `LayerPlan`.
+        width: Width of the feed-forward.
 
         positions: See `StreamPlan`.
         position_offset: See `StreamPlan`.
-        turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
+        turned: Part of a head that is rotated; ``None``: all of it, and nothing else is supported.
         is_interleaved: See `LayerPlan`.
         is_backward: See `LayerPlan`.
-        has_rope: Whether a layer of this number and kind turns at all.
-        layer_theta: The theta of a layer of this number, where it has one of its own.
-        unturned_scaling: Factors on the queries of layers that do not turn, by position.
-        ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
-        has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
-        scales_queries: Whether queries may grow with their position, see `QueryScaling`.
+        has_rope: True for layers, by number and kind, that rotate at all.
+        layer_theta: Theta of a layer of this number, if it has its own.
+        unturned_scaling: Factors by position on the queries of layers that do not rotate.
+        ropes_by_kind: True if sliding layers may have another rope, see `rope_values`.
+        has_rope_alpha: True if ``alpha`` of a ``dynamic`` rope stretches its theta.
+        scales_queries: True if queries may grow with their position, see `QueryScaling`.
 
-        norm: Of the stream.
-        epsilon: What keeps the root of a norm from nothing.
-        head_norm: Of queries and keys.
+        norm: Norm of the stream.
+        epsilon: Added before the root of a norm.
+        head_norm: Norm of queries and keys.
         latent: See `LayerPlan`.
-        has_head_norm: Whether a layer of this number and kind has it.
+        has_head_norm: True for layers, by number and kind, that have it.
         has_qkv_bias: See `LayerPlan`.
         has_output_bias: See `LayerPlan`; ``None``: the same as `has_qkv_bias`.
         qkv_limit: See `LayerPlan`.
@@ -145,28 +144,27 @@ class Family:
         has_up_bias: See `LayerPlan`.
         has_down_bias: See `LayerPlan`; ``None``: the same as `has_up_bias`.
         activation: Name of the activation.
-        is_gated: Whether what is activated is a gate.
-        experts: The experts of a layer of this number; ``None``: its feed-forward has none.
-        kinds: The kind of each layer, where not all of them attend, see `layer_kinds`; ``None``:
-            all do.
-        mixer: What a layer of this number has in the place of attention or beside it, if it is of
-            such a kind.
-        allows_dola: Whether DoLa is allowed where layers keep states, as the reference has it: it
-            counts short convolutions and lightning attention not among them.
-        has_feed_forward: Whether a layer of this number and kind has that.
-        varied: What a layer of this number has of its own; layers come with their kinds.
-        is_parallel: Whether both parts of a block see the same stream.
+        is_gated: True if the activation is applied to a gate.
+        experts: Experts of a layer of this number; ``None``: its feed-forward has none.
+        kinds: Kind of each layer, if not all of them attend, see `layer_kinds`; ``None``: all do.
+        mixer: Mixer of a layer of this number, in the place of attention or beside it, if its kind
+            has one.
+        allows_dola: True if DoLa is allowed though layers keep states, as in the reference, which
+            does not count short convolutions and lightning attention among these.
+        has_feed_forward: True for layers, by number and kind, that have a feed-forward.
+        varied: Shape of a layer of this number, if layers differ; gets the kinds of all layers.
+        is_parallel: True if both parts of a layer read the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
-        slides: Which layers slide where the file does not say it.
-        has_layer_types: Whether the file may say it.
-        is_chunked: Whether sliding layers see the chunk that a query is in, see `AttentionOptions`.
+        slides: True for layers that slide, if the file does not list them.
+        has_layer_types: True if the file may list them.
+        is_chunked: True if queries of sliding layers see their chunk, see `AttentionOptions`.
         attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
         attention_cap: Soft cap of the scores.
-        has_sinks: Whether each query head of a layer of this number and kind has a learned score
+        has_sinks: True for layers, by number and kind, whose query heads have a learned score
             without a key.
         slopes: Slopes of ALiBi, one a query head.
-        is_bidirectional: Whether queries see later keys too.
+        is_bidirectional: True if queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
         residual_scale: See `LayerPlan`.
@@ -180,7 +178,7 @@ class Family:
         logit_cap: See `StreamPlan`.
         layer_inputs: See `StreamPlan`.
         streams: See `StreamPlan`.
-        has_token_types: Whether a token may have a type, whose row of the embedding table is added.
+        has_token_types: True if a token may have a type, whose row of the embedding table is added.
     """
 
     model_type: str
@@ -266,5 +264,5 @@ class Family:
 
 
 def settled(setting: Setting[T], values: ConfigValues) -> T:
-    """What a setting is for a file."""
+    """Return the value of a setting for a file."""
     return setting(values) if callable(setting) else setting

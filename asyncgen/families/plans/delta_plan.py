@@ -1,4 +1,4 @@
-"""Mixers with the gated delta rule as files describe them. Imports no torch."""
+"""Plans of mixers with the gated delta rule, and their reader. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 MOST_WINDOW: Final = 256
-"""Inputs of a convolution, far beyond any that exists."""
+"""Most inputs of a convolution, far beyond any that exists."""
 
 
 Storing: TypeAlias = Literal["parts", "joined", "apart"]
@@ -19,7 +19,7 @@ Storing: TypeAlias = Literal["parts", "joined", "apart"]
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlan:
-    """A mixer with the gated delta rule: see `gated_delta`.
+    """Mixer with the gated delta rule: see `gated_delta`.
 
     Attributes:
         heads: Heads of values, H.
@@ -28,14 +28,14 @@ class DeltaPlan:
         keys: Size of a key, K.
         window: Inputs that the convolution of queries, keys and values sees, W.
         eps: Of the norm behind it.
-        storing: What files have: queries, keys and values in one matrix, rates, decays and gates in
+        storing: Matrices of the files: queries, keys and values in one, rates, decays and gates in
             one each (``"parts"``); queries, keys, values and gates in one, by head of keys, rates
             and decays in another (``"joined"``); or one of each, and convolutions too
             (``"apart"``).
-        most_rate: What rates are below, 1 or 2: with 2 a state may have negative eigenvalues.
-        rank: Size of the short rows that decays and gates are made of, a row for each
-            (Kimi Delta Attention: a decay for each feature of a key, gates that are sigmoids);
-            0: they are made of the stream, with a decay for each head.
+        most_rate: Upper bound of rates, 1 or 2: with 2 a state may have negative eigenvalues.
+        rank: Size of the short rows that decays and gates are made of, a row for each (Kimi Delta
+            Attention: a decay for each feature of a key, gates that are sigmoids); 0: they are made
+            of the stream, with a decay for each head.
     """
 
     heads: int
@@ -60,20 +60,20 @@ class DeltaPlan:
 
     @property
     def decays(self) -> int:
-        """Numbers that decays are made of, a token."""
+        """Numbers that the decays of a token are made of."""
         return self.heads * self.keys if self.rank else self.heads
 
     @property
     def entering(self) -> tuple[int, int, int]:
-        """What the first product gives: what is convolved and rates, what makes decays, and what
-        makes gates."""
+        """Sizes of the first product: convolved features and rates, inputs of decays, inputs of
+        gates."""
         latent = self.rank, self.rank
         behind = latent if self.rank else (self.heads, self.channels)
         return self.convolved + self.heads, *behind
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the state of a row."""
+        """Shape of the state of a row."""
         return self.heads, self.values, self.keys
 
 
@@ -91,10 +91,10 @@ def delta_plan(
     Args:
         values: Of the file.
         storing: See `DeltaPlan`.
-        heads: Heads of values, where the file does not say it; ``None``: it must.
-        key_heads: The same of heads of keys.
-        keys: The same of the size of a key.
-        value_size: The same of that of a value.
+        heads: Heads of values, if the file does not say it; ``None``: it must.
+        key_heads: The same for heads of keys.
+        keys: The same for the size of a key.
+        value_size: The same for the size of a value.
     """
     heads = values.count("linear_num_value_heads", default=heads)
     key_heads = values.count("linear_num_key_heads", default=key_heads)

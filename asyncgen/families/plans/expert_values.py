@@ -1,4 +1,4 @@
-"""Feed-forwards of experts as the files describe them. Imports no torch."""
+"""Read the experts of a feed-forward from a file's values. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _GATES: Mapping[str, _Gate] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""What an expert's gate is, by its activation."""
+"""Gate of an expert, by its activation."""
 _PLAIN: Mapping[str, _Gate] = {**_GATES, "relu": "relu", "relu2": "relu2"}
-"""The same of experts without a gate."""
+"""The same for experts without a gate."""
 
 _ROUTING = [field.name for field in fields(Routing)]
 
@@ -87,7 +87,7 @@ def declare_experts(**options: Any) -> Callable[..., ExpertsPlan]:
 
 
 def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
-    """DeepSeek-V3's: groups, a sigmoid, a correction of scores, shared experts."""
+    """Read DeepSeek-V3's experts: groups, a sigmoid, a correction of scores, shared experts."""
     values.require("scoring_func", "sigmoid", "noaux_tc")  # as dots.llm1 says it
     values.require("topk_method", "noaux_tc")
     groups, chosen_groups = _groups(values)
@@ -106,7 +106,8 @@ def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
 
 
 def softmax_groups_plan(values: ConfigValues) -> ExpertsPlan:
-    """DeepSeek-V2's: a softmax, of the best groups where the file says so, shared experts."""
+    """Read DeepSeek-V2's experts: a softmax, the best groups if the file says so, shared
+    experts."""
     method = values.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
     groups, chosen_groups = (1, 1) if method == "greedy" else _groups(values)
     return experts_plan(
@@ -119,7 +120,7 @@ def softmax_groups_plan(values: ConfigValues) -> ExpertsPlan:
 
 
 def _groups(values: ConfigValues) -> tuple[int, int]:
-    """Groups of experts, and how many of them a token's are chosen from."""
+    """Read the groups of experts, and the number of groups that a token's are chosen from."""
     experts = values.count("num_experts", most=MOST_EXPERTS)
     groups = values.count("n_group", default=1)
     chosen_groups = values.count("topk_group", default=groups)
@@ -140,7 +141,7 @@ def shared_width(key: str) -> Callable[[ConfigValues], int]:
 def dense_before(
     plan: Callable[[ConfigValues], ExpertsPlan], key: str = "first_k_dense_replace"
 ) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
-    """Experts in every layer from one on, whose number stands under a key."""
+    """Put experts in every layer from one on, whose number stands under a key."""
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
         return plan(values) if layer >= values.whole(key) else None
@@ -170,7 +171,7 @@ def as_listed(
 def sparse_steps(
     plan: Callable[[ConfigValues], ExpertsPlan],
 ) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
-    """Qwen's: experts in each n-th layer, but not in those that a list names."""
+    """Put experts in each n-th layer, but not in those that a list names, as Qwen does."""
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
         def read(stated: object) -> frozenset[int]:

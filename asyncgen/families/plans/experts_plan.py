@@ -1,4 +1,4 @@
-"""What a feed-forward of experts is, as plain data. This module imports nothing."""
+"""Plans of mixtures of experts, as plain data. This module imports nothing."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 MOST_EXPERTS: Final = 1024
-"""The most experts that there is a choice of (``kernels.h``)."""
+"""Most experts that our kernels choose from (``kernels.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """A choice of experts by their logits.
+    """Rules that choose experts by their logits.
 
     Attributes:
         chosen: Experts of a token.
-        scoring: What becomes of the logits: ``"softmax"``, over all experts; ``"sigmoid"``, each by
+        scoring: Scores of the logits: ``"softmax"``, over all experts; ``"sigmoid"``, each by
             itself; ``"sparsemixer"`` (Phi-3.5-MoE): one expert after another, the largest logit,
             weighed by a softmax over those of the remaining ones that are not far below it.
-        is_normalised: Whether the weights of a token's experts are divided by their sum. With
+        is_normalised: True if the weights of a token's experts are divided by their sum. With
             ``"softmax"`` that is a softmax over the chosen logits alone.
         scale: Factor on the weights.
-        weighs_inputs: Whether weights are factors on what experts are given, and not on what they
-            give.
-        corrects_logits: Whether a correction for the choice is added to logits, and not to scores.
-        groups: Groups that the experts are divided into, one behind the other
-            (DeepSeek-V2, section 2.2.2).
-        chosen_groups: Only experts of so many best groups are chosen.
-        best_of_group: A group is worth the sum of so many of its best scores: 1 (DeepSeek-V2) or
-            2 (DeepSeek-V3).
-        tolerance: How far below the largest a logit may be, ``"sparsemixer"`` alone: relative to
-            the larger of the largest one and its own size.
+        weighs_inputs: True if weights are factors on the experts' inputs, and not on their outputs.
+        corrects_logits: True if a correction for the choice is added to logits, and not to scores.
+        groups: Groups that the experts are divided into, one behind the other (DeepSeek-V2, section
+            2.2.2).
+        chosen_groups: Number of best groups that experts are chosen from.
+        best_of_group: A group is worth the sum of so many of its best scores: 1 (DeepSeek-V2) or 2
+            (DeepSeek-V3).
+        tolerance: Largest distance of a logit below the largest, ``"sparsemixer"`` alone: relative
+            to the larger of the largest one and its own size.
     """
 
     chosen: int
@@ -47,7 +46,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
-    """What an expert lets through of its second half.
+    """Gate of an expert.
 
     Attributes:
         kind: ``"silu"``, ``"gelu"``, ``"gelu_tanh"``: that function of the first half, times the
@@ -55,8 +54,8 @@ class GatePlan:
             ``limit``, times one more than the second, which lies within ± ``limit``.
         alpha: See above.
         limit: See above.
-        is_gated: Whether there is a gate at all; else all of the first product is activated, by
-            what ``kind`` says, which may be ``"relu"`` or ``"relu2"`` too.
+        is_gated: False if there is no gate; then ``kind`` is the activation of the whole first
+            product, and may be ``"relu"`` or ``"relu2"`` too.
     """
 
     kind: Literal["silu", "gelu", "gelu_tanh", "clamped", "relu", "relu2"] = "silu"
@@ -66,7 +65,7 @@ class GatePlan:
 
     @property
     def parts(self) -> int:
-        """How many times as wide as an expert its first product is."""
+        """Width of the first product, in widths of an expert."""
         return 2 if self.is_gated else 1
 
 
@@ -75,25 +74,25 @@ class ExpertsPlan:
     """A feed-forward of which each token uses a few of many.
 
     Attributes:
-        experts: How many there are.
-        width: Of each.
-        routing: How a token's are chosen.
-        gate: What each expert lets through, the shared one too (which is never ``"clamped"``).
-        has_bias: Whether experts have biases.
-        has_router_bias: Whether the router has.
-        is_corrected: Whether scores are corrected for the choice, but not for the weights
+        experts: Number of experts.
+        width: Width of each.
+        routing: Rules of the choice.
+        gate: Gate of each expert, of the shared one too (which is never ``"clamped"``).
+        has_bias: True if experts have biases.
+        has_router_bias: True if the router has one.
+        is_corrected: True if scores are corrected for the choice, but not for the weights
             (DeepSeek-V3, section 2.1.2).
-        shared_width: Of the expert that every token passes through as well; 0: there is none.
-        latent: Size of the rows that experts take and give, where a product leads there and one
-            back; 0: they take and give the stream, as the shared one does.
-        scale: Factor on what all of them give together.
-        is_shared_gated: Whether the sigmoid of a logit of its own is a factor on what that gives.
-        has_row_of_corrections: Whether files store corrections as a matrix of one row.
-        takes_turns: Whether files store the gate's outputs and those that it lets through in
-            turn.
-        is_transposed: Whether tensors of all experts have their matrices as ``[in, out]``.
-        is_flat: Whether tensors of all experts have two axes: matrices lie one below the other,
-            those that lead back as ``[in, out]``.
+        shared_width: Width of the expert that every token passes through as well; 0: there is none.
+        latent: Size of the rows that experts take and give, with a product before and one behind;
+            0: they take and give the stream, as the shared one does.
+        scale: Factor on the sum of all of them.
+        is_shared_gated: True if the shared expert's output is multiplied by the sigmoid of a logit
+            of its own.
+        has_row_of_corrections: True if files store corrections as a matrix of one row.
+        takes_turns: True if rows of the gate and of the up-projection alternate in the files.
+        is_transposed: True if tensors of all experts have their matrices as ``[in, out]``.
+        is_flat: True if tensors of all experts have two axes: matrices lie one below the other,
+            second projections as ``[in, out]``.
     """
 
     experts: int

@@ -1,4 +1,4 @@
-"""Mixers with a real-gated linear recurrent unit as files describe them. Imports no torch."""
+"""Plans of mixers with a real-gated linear recurrent unit. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GriffinPlan:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the state of a row: a number a channel, and one that is 1 once the text has begun."""
+        """Shape of a row's state: a number a channel, and one that is 1 once the text has begun."""
         return 1, 1, self.convolved + 1
 
 

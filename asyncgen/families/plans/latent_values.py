@@ -1,4 +1,4 @@
-"""Latent attention as the files describe it. Imports no torch."""
+"""Read latent attention from a file's values. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def latent_plan(values: ConfigValues) -> LatentPlan:
 
 
 def latent_kv_heads(values: ConfigValues) -> int:
-    """As many key and value heads as query heads: each has keys of its own."""
+    """Read the key and value heads: as many as query heads, since each has keys of its own."""
     heads = values.count("num_attention_heads", most=MOST_HEADS)
     stated = values.kv_heads(heads)
     if stated != heads:
@@ -41,7 +41,7 @@ def latent_kv_heads(values: ConfigValues) -> int:
 
 
 def latent_names(values: ConfigValues) -> Mapping[str, str]:
-    """What DeepSeek's files call their modules, with latent rows for queries or without."""
+    """Give DeepSeek's names of modules, with latent rows for queries or without."""
     names = {
         **without(EXPERT_NAMES, "qkv", "q_norm", "k_norm"),
         "latents": "self_attn.kv_a_proj_with_mqa",
@@ -57,16 +57,16 @@ def latent_names(values: ConfigValues) -> Mapping[str, str]:
 
 
 def latent_scale(values: ConfigValues) -> float:
-    """Factor on the scores: that of the size of a key, and the square of a stretched rope's.
+    """Compute the factor on the scores: that of a key's size, and the square of a stretched rope's.
 
-    DeepSeek multiplies queries and keys by a temperature where a rope is stretched; weights that
-    ``mscale_all_dim`` gives it apply to all features, turned or not, and so to the score.
+    DeepSeek multiplies queries and keys by a temperature if a rope is stretched; the weight that
+    ``mscale_all_dim`` gives it applies to all features, rotated or not, and so to the score.
     """
     plan = latent_plan(values)
     scale = (plan.turned + plan.unturned) ** -0.5
     stated = values.value("rope_scaling") or values.value("rope_parameters")
     if not isinstance(stated, Mapping):
-        return scale  # which is refused where the rope itself is read
+        return scale  # refused later, with the rope itself
     weight, factor = number(stated, "mscale_all_dim", 0.0), number(stated, "factor", 1.0)
     is_plain = stated.get("rope_type", stated.get("type", "default")) == "default"
     if is_plain or not weight or factor <= 1:

@@ -1,4 +1,4 @@
-"""Kinds of layers that do not all attend, as files list them. Imports no torch."""
+"""Read the kinds of layers that do not all attend. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH: Final = "hybrid"
 FEED: Final = "mlp"
 """A feed-forward alone."""
 EXPERTS: Final = "moe"
-"""One of experts alone."""
+"""A feed-forward of experts alone."""
 
 SLIDING: Final = frozenset({"sliding_attention", "chunked_attention"})
 ATTENDING: Final = SLIDING | {FULL, BOTH}
@@ -30,12 +30,12 @@ STATED: Mapping[str, str] = {FULL: FULL, STATE: STATE}
 
 
 def num_layers(values: ConfigValues) -> int:
-    """How many layers the file says that there are."""
+    """Read the number of layers."""
     return values.count("num_hidden_layers", most=MOST_LAYERS)
 
 
 def all_of(kind: str) -> Callable[[ConfigValues], Kinds]:
-    """Every layer is of one kind."""
+    """Let every layer be of one kind."""
     return lambda values: (kind,) * num_layers(values)
 
 
@@ -45,13 +45,13 @@ def listed(
     key: str = "layer_types",
     layers: Callable[[ConfigValues], int] = num_layers,
 ) -> Callable[[ConfigValues], Kinds]:
-    """What a list of the file says of each layer.
+    """Read the kind of each layer from a list.
 
     Args:
-        otherwise: The kind of a layer of a number, where there is no list.
-        names: What files call each kind.
-        key: Where the list stands.
-        layers: How many there are.
+        otherwise: Kind of a layer of a number, if there is no list.
+        names: The files' names of each kind.
+        key: Key of the list.
+        layers: Number of layers.
     """
 
     def kinds(values: ConfigValues) -> Kinds:
@@ -66,5 +66,5 @@ def listed(
 
 
 def full_every(key: str) -> Callable[[ConfigValues, int], str]:
-    """Each n-th layer attends, with the number n under a key."""
+    """Let each n-th layer attend, with the number n under a key."""
     return lambda values, layer: FULL if (layer + 1) % values.count(key) == 0 else STATE

@@ -1,7 +1,7 @@
-"""What a network computes, as plain data: one `LayerPlan` a layer, and what lies around them.
+"""Plan of a network as plain data: one `LayerPlan` a layer, and a `StreamPlan` around them.
 
-A family's declaration and its ``config.json`` are settled into these; the decoder builds its
-modules from them and asks no further. This module imports nothing.
+A family's declaration and a ``config.json`` together give these plans; the decoder builds its
+modules from them alone. This module imports nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Positions: TypeAlias = Literal["rotary", "table", "sinusoids", "buckets", "none"
 
 @dataclass(frozen=True, slots=True)
 class NormPlan:
-    """How rows are normalised.
+    """Kind of a normalisation.
 
     Attributes:
-        kind: By their root mean square, or by mean and variance.
-        has_weight: Whether there is a factor for each feature.
-        has_bias: Whether there is a summand for each feature.
-        plus: What is added to the stored weight; 1 where files store the distance to it.
+        kind: By the root mean square, or by mean and variance.
+        has_weight: True if there is a factor for each feature.
+        has_bias: True if there is a summand for each feature.
+        plus: Added to the stored weight; 1 if files store the weight less one.
     """
 
     kind: Literal["rms", "layer"] = "rms"
@@ -37,13 +37,13 @@ class NormPlan:
 
 @dataclass(frozen=True, slots=True)
 class HeadNormPlan:
-    """How queries and keys are normalised.
+    """Normalisation of queries and keys.
 
     Attributes:
-        norm: The kind.
+        norm: Kind of the norm.
         span: Each head, with one weight for all (``"head"``) or one for each (``"each"``), or all
             heads of a token together (``"width"``).
-        is_after_rope: Whether they are normalised after they were turned, and not before.
+        is_after_rope: True if they are normalised after rotation, and not before.
     """
 
     norm: NormPlan = NormPlan()
@@ -57,9 +57,9 @@ class LatentPlan:
 
     Attributes:
         rank: Size of the row that keys and values are made of.
-        query_rank: Size of the one that queries are made of; ``None``: of the stream itself.
-        turned: Features of each query, and of the one key that all heads share, that are turned.
-        unturned: Features of each query and each head's own key that are not; both are even.
+        query_rank: Size of the one that queries are made of; ``None``: they are made of the stream.
+        turned: Rotated features of each query, and of the one key that all heads share.
+        unturned: Other features of each query and of each head's own key; both numbers are even.
         values: Size of a value.
         eps: Added to the mean square of latent rows before the root.
     """
@@ -81,8 +81,8 @@ class LatentPlan:
 class HeadsPlan:
     """Heads of a layer that are fewer or narrower than those that the model's cache holds.
 
-    Keys and values are repeated, and values get zeros behind them, which are gathered as zeros and
-    left out of what attention gives.
+    Keys and values are repeated, and values get zeros behind them; the zeros of attention's result
+    are left out.
 
     Attributes:
         kv_heads: Key and value heads; divides those of the cache.
@@ -97,22 +97,23 @@ class HeadsPlan:
 
 @dataclass(frozen=True, slots=True)
 class VariedLayerPlan:
-    """What a layer has of its own, in a family whose layers differ in their shapes (`VariedLayer`).
+    """Shape of a layer in a family whose layers differ in their shapes (`VariedLayer`).
 
-    Queries and keys are normalised per head, values too, without a weight; the block has a norm
+    Queries and keys are normalised per head, values too, without a weight; the layer has a norm
     before and after each part.
 
     Attributes:
         head_dim: Size of its heads.
         kv_heads: Its key and value heads.
-        width: Of its feed-forward.
-        values_are_keys: Whether values are what keys are before they are normalised and turned.
+        width: Width of its feed-forward.
+        values_are_keys: True if values are the keys before normalisation and rotation.
         keys_of: The layer whose keys and values it reads; ``None``: it makes its own.
         input_width: Features of the row that it takes in beside the stream; 0: there is none.
-        has_scalar: Whether there is a factor on what it hands on.
-        sparsity: Part of the gates that is not let through, were they normally distributed.
-        laurel_rank: Of the branch beside the attention, in a model of several streams.
-        scales_output: Whether its output there is scaled, by feature, where it meets its row.
+        has_scalar: True if there is a factor on its output.
+        sparsity: Part of the gates that is set to zero, if they are normally distributed.
+        laurel_rank: Rank of the branch beside the attention, in a model of several streams.
+        scales_output: True if its output is scaled, by feature, before it is mixed with its own
+            row.
     """
 
     head_dim: int
@@ -129,43 +130,44 @@ class VariedLayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """One block: attention and feed-forward, as a rule. Which norms it has, its weight names tell.
+    """One decoder layer: usually attention and feed-forward. The names of its weights tell its
+    norms.
 
     Attributes:
-        norm: The kind of its norms.
-        heads: Its heads, where they are not those of the model.
-        has_qkv_bias: Whether queries, keys and values have biases; latent rows in their place.
-        has_output_bias: Whether the attention's output has one.
-        has_up_bias: Whether the gate and what it lets through have biases.
-        has_down_bias: Whether the feed-forward's output has one.
-        qkv_limit: What queries, keys and values are cut off at, on either side of zero; ``None``:
-            they are not.
+        norm: Kind of its norms.
+        heads: Its heads, if they are not those of the model.
+        has_qkv_bias: True if queries, keys and values have biases; or the latent rows in their
+            place.
+        has_output_bias: True if the attention's output has one.
+        has_up_bias: True if gate and up-projection have biases.
+        has_down_bias: True if the feed-forward's output has one.
+        qkv_limit: Queries, keys and values are clamped to ± this; ``None``: they are not.
         head_norm: The norm of queries and keys.
         latent: The latent rows that queries, keys and values are made of; ``None``: of the stream.
-        has_attention: Whether it attends.
-        has_feed_forward: Whether it has that.
-        has_gate: Whether what attention gives is multiplied by the sigmoid of a product of its
-            own with what attention was given.
-        gates_in_queries: Whether it is so, and files have each head's gate behind its queries.
-        qkv_groups: In how many groups a joined matrix has its heads: each has its share of the
-            queries, of the keys and of the values.
-        qkv_order: In which order each group has them.
-        is_interleaved: Whether neighbours are turned together, and not a first and a second half.
-        is_backward: Whether they are turned the other way round.
+        has_attention: True if it attends.
+        has_feed_forward: True if it has a feed-forward.
+        has_gate: True if attention's result is multiplied by the sigmoid of a product of its input.
+        gates_in_queries: True if it is so, and files have each head's gate behind its queries.
+        qkv_groups: Number of groups of heads in a joined matrix: each has its share of the queries,
+            of the keys and of the values.
+        qkv_order: Order of these in each group.
+        is_interleaved: True if adjacent features are rotated together, and not a first and a second
+            half.
+        is_backward: True if they are rotated the other way round.
         activation: Name of the activation.
-        is_gated: Whether what is activated is a gate.
-        experts: The feed-forward, where it is one of experts; activation, gate and biases of it
-            are in there then.
-        mixer: What mixes tokens in the place of attention, or beside it, with a state.
-        is_parallel: Whether both parts see the stream as it was before the block.
+        is_gated: True if the activation is applied to a gate.
+        experts: The feed-forward, if it is one of experts; its activation, gate and biases stand
+            there.
+        mixer: Mixes tokens with a state, in the place of attention or beside it.
+        is_parallel: True if both parts read the stream as it was before the layer.
         residual_scale: Factor on what each part adds to the stream.
-        heads_scale: Factor on what queries, keys and values are made of.
+        heads_scale: Factor on the input of queries, keys and values.
         output_scale: Factor on what attention adds, beside that of each part.
         gate_scale: Factor on the gate before it is activated.
         down_scale: Factor on what the feed-forward adds, beside that of each part.
-        stays: Where what a norm gives takes the stream's place, for a part to be added to: factors
-            on it before attention or mixer, and before the feed-forward; ``None``: it does not.
-        varied: What it does not share with the others; ``None``: all are of one shape.
+        stays: Factors on the norms whose results replace the stream, before attention or mixer, and
+            before the feed-forward; ``None``: the stream is not replaced.
+        varied: Shape that it does not share with the others; ``None``: all are of one shape.
     """
 
     norm: NormPlan = NormPlan()
@@ -201,19 +203,19 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What is done before the first block and after the last.
+    """Steps before the first layer and after the last.
 
     Attributes:
         embedding_scale: Factor on the embeddings.
-        positions: How positions are told apart: by turning queries and keys, by the rows of a
-            table, by sines and cosines that are added, by buckets of distances, or by nothing here.
+        positions: Kind of positions: rotation of queries and keys, rows of a table, sines and
+            cosines that are added, buckets of distances, or none here.
         position_offset: Row of the table, or of the sines, that the first position has.
-        has_head_bias: Whether the output head has a bias.
+        has_head_bias: True if the output head has a bias.
         logit_scale: Factor on the logits.
         logit_cap: Soft cap c of the logits: y becomes ``c * tanh(y / c)``; ``None``: none.
-        layer_inputs: Rows of a table that ids are looked up in, too, and how many features of a
-            row are for each layer; an id without a row has the first. ``None``: there is none.
-        streams: How many there are side by side, of which each block computes the first.
+        layer_inputs: Rows of a second table of ids, and features of a row for each layer; an id
+            without a row has the first. ``None``: there is no such table.
+        streams: Number of streams side by side, of which each layer computes the first.
     """
 
     embedding_scale: float = 1.0

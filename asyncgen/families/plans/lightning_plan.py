@@ -1,4 +1,4 @@
-"""Mixers with lightning attention as files describe them. Imports no torch."""
+"""Plans of mixers with lightning attention, and their reader. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
 
 _EPS: Final = 1e-6
-"""Of the norm of what is read, whatever files say of the others."""
+"""Of the norm of the results, whatever a file says of the other norms."""
 _LEAST: Final = 1e-5
-"""What keeps the decays of the last layer from nothing."""
+"""Keeps the decays of the last layer above zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class LightningPlan:
-    """A mixer with lightning attention: see `LightningMixer`.
+    """Mixer with lightning attention: see `LightningMixer`.
 
     Attributes:
         heads: Heads of queries, keys and values, H.
-        size: Of each, D.
-        slopes: How fast each head forgets: a token keeps ``exp(-slope)`` of what was stored.
-        eps: Of the norm of what is read.
-        scale: Factor on what it adds to the stream.
+        size: Size of each, D.
+        slopes: Speed at which each head forgets: a token keeps ``exp(-slope)`` of the state.
+        eps: Of the norm of the results.
+        scale: Factor on its output.
     """
 
     heads: int
@@ -42,12 +42,12 @@ class LightningPlan:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the state of a row."""
+        """Shape of the state of a row."""
         return self.heads, self.size, self.size
 
 
 def lightning_plan(values: ConfigValues, layer: int) -> LightningPlan:
-    """Read the heads, and how fast those of a layer forget.
+    """Read the heads of a layer, and the speed at which they forget.
 
     Slopes halve from head to head as those of ALiBi do, and shrink from layer to layer to nothing:
     Qin and others, "TransNormerLLM" (2023), section 3.2, equation 9.

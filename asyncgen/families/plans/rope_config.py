@@ -18,9 +18,9 @@ class QueryScaling:
     The factor at position p is ``1 + beta * log(1 + floor((p + offset) / length))``.
 
     Attributes:
-        beta: What the logarithm is multiplied by.
+        beta: Factor on the logarithm.
         length: Positions that share a factor, at least 1.
-        offset: 1 where positions are counted from 1 (Llama 4), 0 otherwise (Ministral).
+        offset: 1 if positions are counted from 1 (Llama 4), 0 otherwise (Ministral).
     """
 
     beta: float
@@ -30,13 +30,13 @@ class QueryScaling:
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding, in one spelling for all the ways it is written down.
+    """Rotary position embedding, in one spelling for all the ways in files.
 
     Attributes:
         rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn``,
             ``longrope`` or ``proportional``.
         theta: Base of the wavelengths, above 0.
-        factor: How many times longer the context became, at least 1 in sensible checkpoints.
+        factor: Factor by which the context became longer, at least 1 in sensible checkpoints.
         original_max_position_embeddings: Context length in tokens before it was stretched.
         low_freq_factor: ``llama3``: wavelengths above original / low are stretched in full.
         high_freq_factor: ``llama3``: wavelengths below original / high are left alone.
@@ -45,14 +45,14 @@ class RopeConfig:
         attention_factor: ``yarn``: factor on cos and sin; ``None`` derives it from the rest.
         mscale: ``yarn``: numerator's weight in the derived attention factor.
         mscale_all_dim: ``yarn``: denominator's weight in the derived attention factor.
-        truncate: ``yarn``: whether the bounds of the ramp are rounded outwards.
-        short_factors: ``longrope``: what divides the frequency of each pair that is turned, while
-            the longest text in sight is not beyond the original length.
+        truncate: ``yarn``: true if the bounds of the ramp are rounded outwards.
+        short_factors: ``longrope``: divisors of the frequency of each rotated pair, up to the
+            original length of the longest text.
         long_factors: ``longrope``: the same beyond it.
-        turned: Part of a head that is turned, above 0 and at most 1: the first pairs; the others
+        turned: Part of a head that is rotated, above 0 and at most 1: the first pairs; the others
             have frequency 0.
-        kept: ``proportional``: part of the pairs that are turned, above 0 and at most 1, each as it
-            would be where all are; the others have frequency 0.
+        kept: ``proportional``: part of the pairs that rotate, above 0 and at most 1, each as if all
+            did; the others have frequency 0.
         query_scaling: Factor on the queries by position; ``None``: none.
     """
 

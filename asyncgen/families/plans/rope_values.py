@@ -1,4 +1,4 @@
-"""Rotary positions, as a ``config.json`` writes them down in several ways. Imports no torch."""
+"""Read rotary positions in the several ways of a ``config.json``. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _BESIDE = ("rope_theta", "original_max_position_embeddings")
-"""What may also stand outside of a rope's parameters."""
+"""Keys that may also stand outside of a rope's parameters."""
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 _NUMBERS = (
@@ -96,17 +96,17 @@ def rope_values(
 
 
 def _parts_by_kind(stated: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
-    """The parameters of layers that do not slide, and of those that do."""
+    """Return the parameters of layers that do not slide, and of those that do."""
     found = {kind: stated[kind] for kind in _KINDS if isinstance(stated.get(kind), Mapping)}
     if stated and not found:
-        if key == "rope_scaling":  # which older files have for layers that do not slide
+        if key == "rope_scaling":  # older files: for layers that do not slide
             return {"full_attention": stated, _SLIDING: {}}
         _log.warning("`rope_parameters` are not read: they are not by kind of layer (%s)", stated)
     return dict.fromkeys(_KINDS, {}) | found
 
 
 def _theta_of_sliding(values: ConfigValues) -> float:
-    """The theta of layers that slide, where their parameters do not say it."""
+    """Return the theta of sliding layers, if their parameters do not say it."""
     return values.positive("rope_local_base_freq", values.positive("rope_theta", DEFAULT_THETA))
 
 
@@ -129,7 +129,7 @@ def require_pairs(rope: RopeConfig, size: int) -> None:
 
 
 def part_that_turns(values: ConfigValues) -> float:
-    """What ``partial_rotary_factor`` says, beside the rope's parameters or among them."""
+    """Read ``partial_rotary_factor``, beside the rope's parameters or among them."""
     for key in ("rope_parameters", "rope_scaling"):
         stated = values.value(key)
         if isinstance(stated, Mapping) and stated.get("partial_rotary_factor") is not None:
@@ -149,7 +149,7 @@ def _part_of_head(found: float) -> float:
 def _rope(
     stated: Mapping[str, object], key: str, raw: Mapping[str, object], positions: int
 ) -> RopeConfig:
-    """One rope; ``raw`` holds what may also stand beside it."""
+    """Read one rope; ``raw`` holds the keys that may also stand beside it."""
     rope_type = stated.get("rope_type", stated.get("type", "default"))
     # Phi 3's first release of it called it "su".
     rope_type = "longrope" if rope_type == "su" else rope_type
@@ -208,7 +208,7 @@ def _rope(
 def _longrope(
     stated: Mapping[str, object], key: str, theta: float, original: int, positions: int
 ) -> RopeConfig:
-    """One of type ``longrope``; its stretch is that of the context where no factor says it."""
+    """Read a ``longrope``; without a factor its stretch is that of the context."""
     for name in ("short_mscale", "long_mscale"):
         if stated.get(name) is not None:
             raise bad(f"{key}.{name}", stated[name], "is not supported; leave it out")
@@ -237,9 +237,9 @@ def _longrope(
 
 
 def _stretched(rope: RopeConfig, stated: Mapping[str, object], key: str, size: int) -> RopeConfig:
-    """A ``dynamic`` rope whose theta is stretched once and for all, where ``alpha`` says how far.
+    """Stretch the theta of a ``dynamic`` rope once and for all if there is an ``alpha``.
 
-    It is what "NTK-aware" scaling does: the theta is multiplied by ``alpha ** (D / (D - 2))``.
+    This is "NTK-aware" scaling: the theta is multiplied by ``alpha ** (D / (D - 2))``.
     """
     if rope.rope_type != "dynamic" or stated.get("alpha") is None:
         return rope
@@ -255,7 +255,7 @@ def _stretched(rope: RopeConfig, stated: Mapping[str, object], key: str, size: i
 
 
 def _query_scaling(stated: Mapping[str, object], key: str, rope: RopeConfig) -> QueryScaling | None:
-    """Factors on the queries by position, where the file asks for them."""
+    """Read factors on the queries by position, if the file has them."""
     name = "llama_4_scaling_beta"
     beta = number(stated, name, 0.0)
     if beta < 0:

@@ -1,4 +1,4 @@
-"""Layers that keep a state of a text in the place of keys and values, as plain data.
+"""Plans of layers that keep a state of a text in the place of keys and values.
 
 This module imports no torch.
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class StateShape(Protocol):
-    """What has to be known of a mixer to keep its states.
+    """Sizes of the states of a mixer.
 
     Attributes:
-        window: Inputs that its convolution sees, W; 0 where it has none.
+        window: Inputs that its convolution sees, W; 0 if it has none.
         convolved: Features of each, C.
-        shape: Of the state of a row, all 1 or more.
+        shape: Shape of the state of a row, all 1 or more.
     """
 
     @property
@@ -38,30 +38,30 @@ class StateShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """One mixer with a state: what it keeps of a text is of the same size however long that is.
+    """One mixer with a state, whose size does not depend on the length of the text.
 
     Attributes:
-        kind: ``"selective"``: Mamba, each channel with decays of its own. ``"dual"``: Mamba 2,
-            one decay for each head.
+        kind: ``"selective"``: Mamba, each channel with decays of its own. ``"dual"``: Mamba 2, one
+            decay for each head.
         channels: Channels between the two products, D.
         size: Numbers that the state has of each channel, N.
         window: Inputs that the convolution sees, W.
-        heads: Heads of these channels; as many as channels where each is one.
+        heads: Heads of these channels; as many as channels if each is one.
         groups: Groups of heads that read and write their states alike.
-        rank: Inputs of the product that makes steps of time; 0 where there is none.
-        has_bias: Whether the first product has biases.
-        has_leave_bias: Whether the last one has.
-        has_window_bias: Whether the convolution has.
-        least_step: Shortest step of time.
-        most_step: Longest; infinity where nothing limits it.
+        rank: Inputs of the product that makes time steps; 0 if there is none.
+        has_bias: True if the first product has biases.
+        has_leave_bias: True if the last one has.
+        has_window_bias: True if the convolution has.
+        least_step: Shortest time step.
+        most_step: Longest; infinity without a limit.
         eps: Of the norms inside; ``None``: there are none.
-        has_norm_weights: Whether those of steps, inputs and outputs have weights (``"selective"``).
-        norm_groups: In how many parts channels are normalised; ``"dual"`` alone.
-        norms_first: Whether that comes before the gate, and not behind it.
-        factors: On gate, channels, inputs, outputs and steps that the first product gives;
-            ``"dual"`` alone.
-        enter_scale: Factor on what the mixer is given.
-        leave_scale: Factor on what it gives.
+        has_norm_weights: True if those of steps, inputs and outputs have weights (``"selective"``).
+        norm_groups: Number of parts in which channels are normalised; ``"dual"`` alone.
+        norms_first: True if that comes before the gate, and not behind it.
+        factors: On gate, channels, inputs, outputs and steps of the first product; ``"dual"``
+            alone.
+        enter_scale: Factor on the mixer's input.
+        leave_scale: Factor on its output.
     """
 
     kind: Literal["selective", "dual"]
@@ -91,28 +91,28 @@ class StatePlan:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the state of a row: heads, channels of each, and N."""
+        """Shape of the state of a row: heads, channels of each, and N."""
         return self.heads, self.channels // self.heads, self.size
 
 
 MixerPlan: TypeAlias = StatePlan | DeltaPlan | ConvolutionPlan | LightningPlan | GriffinPlan
-"""Whatever mixes tokens with a state."""
+"""Plan of any mixer with a state."""
 
 
 def keeps_states(config: object) -> bool:
-    """Whether layers of what a configuration describes keep states."""
+    """Return whether layers of a configured network keep states."""
     return bool(getattr(config, "has_states", False))
 
 
 def selective_plan(
     values: ConfigValues, *, eps: float | None = None, channels: int | None = None
 ) -> StatePlan:
-    """The mixer of Mamba.
+    """Read the mixer of Mamba.
 
     Args:
         values: Of the file.
         eps: Of the norms of steps, inputs and outputs; ``None``: there are none.
-        channels: Between the two products; ``None``: what the file calls its width.
+        channels: Between the two products; ``None``: the file's width.
     """
     if channels is None:
         channels = values.count("intermediate_size", default=_expanded(values))
@@ -156,7 +156,7 @@ MAMBA_SPELLINGS: Mapping[str, str] = {
     "use_conv_bias": "mamba_conv_bias",
     "use_bias": "mamba_proj_bias",
 }
-"""What files call the same beside attention."""
+"""Names that files have for these keys beside attention."""
 
 
 def dual_plan(
@@ -166,14 +166,14 @@ def dual_plan(
     size_key: str = "head_dim",
     channels: int | None = None,
 ) -> StatePlan:
-    """The mixer of Mamba 2.
+    """Read the mixer of Mamba 2.
 
     Args:
         values: Of the file.
-        heads_key: Where the number of heads stands.
-        size_key: Where their size stands.
-        channels: All of them; ``None``: as many as ``expand`` says, or, where heads may be more
-            or fewer, 0.
+        heads_key: Key of the number of heads.
+        size_key: Key of their size.
+        channels: All of them; ``None``: as many as ``expand`` says; 0 if heads may be more or
+            fewer.
     """
     heads, size = values.count(heads_key), values.count(size_key)
     groups = values.count("n_groups")
@@ -203,7 +203,7 @@ def dual_plan(
 
 
 def expanded_width(values: ConfigValues) -> int:
-    """Channels between the two products, where the file has a factor."""
+    """Read the channels between the two products, if the file has a factor."""
     return values.count("intermediate_size", default=_expanded(values))
 
 
@@ -213,14 +213,14 @@ def _expanded(values: ConfigValues) -> int:
 
 
 def _limits(values: ConfigValues) -> tuple[float, float]:
-    """Shortest and longest step of time."""
+    """Read the shortest and the longest time step."""
     stated = values.value("time_step_limit")
     allowed = "must be two numbers, the first neither below 0 nor above the second"
     if not isinstance(stated, (list, tuple)) or len(stated) != 2:
         raise values.bad("time_step_limit", stated, allowed)
     ends = []
     for end in stated:
-        # What JSON has no number for is written as a text or as an object by some.
+        # Infinity is no number of JSON: some files have a text or an object.
         if isinstance(end, dict):
             end = end.get("__float__")
         if end in ("inf", "Infinity"):

@@ -1,4 +1,4 @@
-"""The text model of a checkpoint that also sees or hears: it is loaded as if it stood alone."""
+"""Find the text model of a checkpoint that also sees or hears, and load it as if it stood alone."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ AROUND_TEXT = (
     "qwen3_5",
     "qwen3_5_moe",
 )
-"""Model types around a text model which, given text alone, compute what that computes."""
+"""Model types around a text model which, given text alone, compute the same as that model."""
 
 _OWN = {
     name: f"{name}_text"
     for name in ("aria", "gemma3", "gemma3n", "gemma4", "llama4", "qwen3_5", "qwen3_5_moe")
 }
-"""Type of the text model where the file does not say it; else it is Mistral's."""
+"""Type of the text model if the file does not say it; else it is Mistral's."""
 
 _BESIDE = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
-"""Keys that count where they stand outside of the text model's."""
+"""Keys that count if they stand outside of the text model's."""
 
 
 def text_config(raw: Mapping[str, object]) -> Mapping[str, object] | None:
-    """The part of a ``config.json`` that describes the text model; ``None``: there is no other.
+    """Return the part of a ``config.json`` that describes the text model; ``None``: there is no
+    other.
 
     Args:
         raw: The parsed file.
@@ -48,7 +49,7 @@ def text_config(raw: Mapping[str, object]) -> Mapping[str, object] | None:
 
 
 def text_tensors(tensors: Mapping[str, T]) -> dict[str, T]:
-    """The text model's tensors, under the names that they have where it stands alone.
+    """Return the text model's tensors, under the names that they have if it stands alone.
 
     Args:
         tensors: All of the checkpoint's, by name; in either of the two orders of the names.

@@ -1,1 +1,1 @@
-"""Attention as models see it: over a dense cache, over pages, and between two stacks."""
+"""Attention of models: over a dense cache, over pages, and from a decoder to its encoder."""

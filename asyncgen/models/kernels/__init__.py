@@ -1,1 +1,1 @@
-"""What layers compute with: products, norms and rotary positions, each by its fastest kernel."""
+"""Products, norms, rotary positions and experts, each by its fastest kernel."""

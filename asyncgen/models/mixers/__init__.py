@@ -1,1 +1,1 @@
-"""Layers that keep a state of each text: their arithmetic, and where rows have their states."""
+"""Layers that keep a state of each text: their arithmetic, and the states of each row."""

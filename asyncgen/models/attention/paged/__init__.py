@@ -1,1 +1,1 @@
-"""Attention over pages: one kernel or several for the rows of a step, by what the device has."""
+"""Attention over pages: choose the kernels of a step's rows by what the device has."""
