@@ -1,4 +1,5 @@
-"""Arcee's Trinity: a gate behind attention, norms around both parts; layers that slide turn."""
+"""Arcee's Trinity: a gate behind attention, norms around both parts; only sliding layers have a
+rope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apertus: a plain feed-forward with an activation that learned its own shape."""
+"""Apertus: a plain feed-forward whose activation has a learned shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bamba: Mamba 2 in all layers but some, which attend; a feed-forward in each."""
+"""Bamba: Mamba 2 in most layers, attention in some; a feed-forward in each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BESIDE_MAMBA: dict[str, str] = {
 
 
 def _kinds(values: ConfigValues) -> Kinds:
-    """Those that a list numbers attend."""
+    """Let the layers attend whose numbers a list names."""
     count = values.count("num_hidden_layers", most=MOST_LAYERS)
     stated = values.value("attn_layer_indices") or []
     if not isinstance(stated, (list, tuple)) or any(

@@ -1,4 +1,4 @@
-"""BioGPT: OPT's block; embeddings scaled by the root of their width."""
+"""BioGPT: OPT's layer; embeddings scaled by the root of their width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CodeGen: GPT-J's block; queries, values and keys lie in four groups."""
+"""CodeGen: GPT-J's layer; queries, values and keys lie in four groups."""
 
 from __future__ import annotations
 

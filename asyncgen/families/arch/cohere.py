@@ -1,4 +1,5 @@
-"""Cohere's Command R: both parts of a block see one normalised stream; neighbours are turned."""
+"""Cohere's Command R: both parts of a layer read one normalised stream; adjacent features
+rotate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cohere's Command R7B and A: three of four layers slide, and those alone turn."""
+"""Cohere's Command R7B and A: three of four layers slide, and only those have a rope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cohere with experts: parallel parts; layers that slide turn, and dense ones may."""
+"""Cohere with experts: parallel parts; sliding layers have a rope, and dense ones may."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _experts = as_listed(_plan, dense_before(_plan))
 
 
 def _has_rope(values: ConfigValues, layer: int, kind: str) -> bool:
-    # Where no dense layer slides, all of them turn.
+    # If no dense layer slides, all of them have a rope.
     is_dense = _experts(values, layer) is None
     turns = is_dense and values.count("prefix_dense_sliding_window_pattern") == 1
     return turns or kind == "sliding_attention"

@@ -1,4 +1,4 @@
-"""Code World Model: Llama's block; three of four layers slide."""
+"""Code World Model: Llama's layer; three of four layers slide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DBRX: norms by layer, joined queries, keys and values that are cut off, and experts."""
+"""DBRX: norms by layer; joined queries, keys and values, which are clamped; experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ERNIE 4.5's dense models: Llama's block; neighbours are turned."""
+"""ERNIE 4.5's dense models: Llama's layer; adjacent features rotate."""
 
 from __future__ import annotations
 

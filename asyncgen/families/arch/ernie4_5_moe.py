@@ -1,4 +1,4 @@
-"""ERNIE 4.5 with experts: a softmax, corrected for the choice; neighbours are turned."""
+"""ERNIE 4.5 with experts: a softmax, corrected for the choice; adjacent features rotate."""
 
 from __future__ import annotations
 

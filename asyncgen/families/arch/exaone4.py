@@ -1,4 +1,4 @@
-"""EXAONE 4: norms after each part; where layers slide, those alone turn."""
+"""EXAONE 4: norms after each part; if layers slide, only those have a rope."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def slides(values: ConfigValues, layer: int) -> bool:
-    """By a number, or by letters: L for a layer that slides, and the last one never does."""
+    """Read a number, or letters: L for a layer that slides; the last layer never does."""
     pattern = values.value("sliding_window_pattern")
     if not isinstance(pattern, str):
         return (layer + 1) % values.count("sliding_window_pattern") != 0

@@ -1,4 +1,4 @@
-"""EXAONE with experts: DeepSeek-V3's; where layers slide, those alone turn."""
+"""EXAONE with DeepSeek-V3's experts; if layers slide, only those have a rope."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _FACTORS = {
 
 
 def _listed(values: ConfigValues, key: str, count: int) -> tuple[float, ...]:
-    """So many factors."""
+    """Read a list of so many factors."""
     stated = values.value(key)
     if (
         not isinstance(stated, (list, tuple))
@@ -59,7 +59,7 @@ def _mixer(values: ConfigValues, layer: int) -> StatePlan:
 
 
 def _attention_scale(values: ConfigValues) -> float:
-    """That on keys is one on the scores."""
+    """Move the factor on keys to the scores."""
     heads = values.count("num_attention_heads")
     size = values.head_dim(values.count("hidden_size"), heads, is_turned=True)
     return values.number("key_multiplier") / size**0.5

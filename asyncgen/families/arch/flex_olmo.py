@@ -1,4 +1,4 @@
-"""FlexOlmo: OLMo 2's block with experts."""
+"""FlexOlmo: OLMo 2's layer with experts."""
 
 from __future__ import annotations
 

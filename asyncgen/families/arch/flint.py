@@ -1,4 +1,4 @@
-"""Flint: sinks, windows in three of four layers, which alone turn; a shared expert."""
+"""Flint: sinks; three of four layers slide, and only those have a rope; a shared expert."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ GEMMA2_SPELLINGS = {"hidden_act": "hidden_activation"}
 
 
 def score_scale(values: ConfigValues) -> float:
-    """The factor on the scores: one over the root of what the file names."""
+    """Compute the factor on the scores: one over the root of ``query_pre_attn_scalar``."""
     return values.positive("query_pre_attn_scalar") ** -0.5
 
 

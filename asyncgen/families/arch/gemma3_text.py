@@ -1,5 +1,7 @@
-"""Gemma 3's text model: five of six layers slide, with a rope of their own; queries and keys
-are normalised per head. EmbeddingGemma is one whose tokens see later ones as well."""
+"""Gemma 3's text model: five of six layers slide, with their own rope; norms of queries and keys.
+
+EmbeddingGemma is one whose tokens also see later ones.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Gemma 3n's text model: several streams, branches of low rank, sparse gates, keys and values that
-layers share, and a row of its own for each layer."""
+"""Gemma 3n's text model: several streams, branches of low rank, sparse gates, shared keys.
+
+Layers share keys and values, and each has a row of its own for each token.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
 
 _DENSE_AFTER = 10
-"""Layers that are sparse where the file does not say it, in a model that has more."""
+"""Number of sparse layers if the file does not say it, in a model that has more."""
 
 
 def _widths(values: ConfigValues, count: int) -> Sequence[int]:
-    """The width of each feed-forward: one for all, or a list."""
+    """Read the width of each feed-forward: one for all, or a list."""
     key = "intermediate_size"
     if not isinstance(values.value(key), (list, tuple)):
         return (values.count(key),) * count
@@ -34,7 +36,7 @@ def _widths(values: ConfigValues, count: int) -> Sequence[int]:
 
 
 def _sparsity(values: ConfigValues, layer: int, count: int) -> float:
-    """The part of a layer's gates that is not let through."""
+    """Read the part of a layer's gates that is set to zero."""
 
     def is_part(one: object) -> bool:
         return isinstance(one, (int, float)) and type(one) is not bool and 0 <= one < 1
@@ -47,7 +49,7 @@ def _sparsity(values: ConfigValues, layer: int, count: int) -> float:
 
 
 def _varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan:
-    """What sets a layer apart."""
+    """Read the shape of a layer."""
     table = table_of_rows(values)
     if table is None:
         raise values.bad("hidden_size_per_layer_input", 0, "must be above 0")

@@ -1,5 +1,7 @@
-"""Gemma 4's text model: heads of two sizes, keys and values that layers share, values that may be
-the keys, a row of its own for each layer, and a factor on what each hands on."""
+"""Gemma 4's text model: heads of two sizes, shared keys and values, values that may be the keys.
+
+Each layer has a row of its own for each token, and a factor on its output.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ LAYER_INPUT_NAMES = {
     "input_projection": "model.per_layer_model_projection",
     "input_row_norm": "model.per_layer_projection_norm",
 }
-"""Names of what layers have of each token beside the stream."""
+"""Names of the modules for the rows that layers have of each token beside the stream."""
 
 _SIZES = ("head_dim", "num_key_value_heads")
 
 
 def _sizes(values: ConfigValues, layer: int, kind: str) -> tuple[int, int]:
-    """Size and number of a layer's key heads, which newer files list by layer."""
+    """Read size and number of a layer's key heads, which newer files list by layer."""
     sizes = values.count("head_dim"), values.count("num_key_value_heads")
     listed = values.once("per_layer_config", lambda stated: _by_layer(values, stated))
     if listed is None:
@@ -46,7 +48,7 @@ def _sizes(values: ConfigValues, layer: int, kind: str) -> tuple[int, int]:
 
 
 def _by_layer(values: ConfigValues, stated: object) -> Mapping[int, Mapping[str, int]] | None:
-    """What the file lists of layers, by their numbers."""
+    """Read the list of sizes, by numbers of layers."""
     if stated is None:
         return None
     if not isinstance(stated, Mapping):
@@ -66,9 +68,9 @@ def _by_layer(values: ConfigValues, stated: object) -> Mapping[int, Mapping[str,
 
 
 def source_of(values: ConfigValues, layer: int, kinds: Kinds) -> int | None:
-    """The layer whose keys and values a layer reads; ``None``: it makes its own.
+    """Find the layer whose keys and values a layer reads; ``None``: it makes its own.
 
-    Those of the last ``num_kv_shared_layers`` read the last layer of their kind before them.
+    The last ``num_kv_shared_layers`` read the last layer of their kind before them.
     """
     shared = values.number("num_kv_shared_layers")
     first = len(kinds) - int(shared)
@@ -85,7 +87,7 @@ def source_of(values: ConfigValues, layer: int, kinds: Kinds) -> int | None:
 
 
 def _varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan:
-    """What sets a layer apart."""
+    """Read the shape of a layer."""
     if kinds[-1] != "full_attention":
         raise values.bad("layer_types", list(kinds), "the last layer must be full_attention")
     size, kv_heads = _sizes(values, layer, kinds[layer])
@@ -103,7 +105,7 @@ def _varied(values: ConfigValues, layer: int, kinds: Kinds) -> VariedLayerPlan:
 
 
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-    """The experts beside the feed-forward of each layer."""
+    """Read the experts beside the feed-forward of each layer."""
     return experts_plan(values, is_normalised=True) if values.flag("enable_moe_block") else None
 
 
@@ -118,7 +120,7 @@ def _sees_later(values: ConfigValues) -> bool:
 
 
 def table_of_rows(values: ConfigValues) -> tuple[int, int] | None:
-    """Rows of the table that layers have rows of their own in, and features of each layer's."""
+    """Read the rows of the table that layers have rows in, and the features of each layer's row."""
     if values.value("hidden_size_per_layer_input") in (None, 0):
         return None
     return values.count("vocab_size_per_layer_input"), values.count("hidden_size_per_layer_input")

@@ -1,4 +1,4 @@
-"""GLM 4 of 2024 (9B and edge): half of each head is turned, by neighbours; joined gates."""
+"""GLM 4 of 2024 (9B and edge): half of each head rotates, by adjacent features; joined gates."""
 
 from __future__ import annotations
 

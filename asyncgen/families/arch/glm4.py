@@ -1,4 +1,4 @@
-"""GLM 4 of 2025 (0414): GLM's block with norms before and after."""
+"""GLM 4 of 2025 (0414): GLM's layer with norms before and after."""
 
 from __future__ import annotations
 

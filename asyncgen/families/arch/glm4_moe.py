@@ -1,4 +1,4 @@
-"""GLM 4.5 and 4.6: half of each head is turned; DeepSeek-V3's experts."""
+"""GLM 4.5 and 4.6: half of each head rotates; DeepSeek-V3's experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, normalisation by layer, a plain feed-forward block.
+"""GPT-2: learned positions, norms by layer, a plain feed-forward.
 
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3. Its
 checkpoints store every matrix as ``[in, out]``.
@@ -54,7 +54,7 @@ GPT2_UNREAD = frozenset(
 
 
 def four_times(values: ConfigValues) -> int:
-    """Width of the feed-forward block: null or missing, four times that of the stream."""
+    """Read the width of the feed-forward: by default four times that of the stream."""
     return values.count("intermediate_size", default=4 * values.count("hidden_size"))
 
 

@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 with matrices as others store them, unscaled scores, every second layer local."""
+"""GPT-Neo: GPT-2 with matrices as ``[out, in]``, unscaled scores; every second layer is local."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""GPT-J: both parts of a block see one normalised stream; neighbours are turned, in part."""
+"""GPT-J: both parts of a layer read one normalised stream; part of a head rotates, adjacent
+features."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ GPTJ = {
 
 
 def turned_features(values: ConfigValues) -> float:
-    """The part of a head that is turned, of which the file gives the number of features."""
+    """Read the part of a head that rotates, from a number of features."""
     size = values.count("hidden_size") // values.count("num_attention_heads")
     turned = values.count_or_none("rotary_dim") or size
     if turned % 2 or turned > size:

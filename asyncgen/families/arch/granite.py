@@ -1,4 +1,4 @@
-"""Granite 3: Llama's block with factors on embeddings, scores, residuals and logits."""
+"""Granite 3: Llama's layer with factors on embeddings, scores, residuals and logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Granite with sinks in all layers, of which three of four slide; each may have its own theta."""
+"""Granite with sinks in all layers; three of four slide; each may have its own theta."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.declaration import Family
 
 _MOST = 1e30
-"""The greatest theta."""
+"""The largest theta."""
 
 
 def layer_theta(values: ConfigValues, layer: int) -> float | None:
-    """The theta of a layer; 0: it does not turn; ``None``: it is that of the model."""
+    """Read the theta of a layer; 0: it does not rotate; ``None``: it is that of the model."""
 
     def is_theta(one: object) -> bool:
         return isinstance(one, (int, float)) and type(one) is not bool and 0 <= one <= _MOST

@@ -1,4 +1,4 @@
-"""Granite 3 with experts, which its files store one behind the other."""
+"""Granite 3 with experts; files store one tensor of all experts."""
 
 from __future__ import annotations
 

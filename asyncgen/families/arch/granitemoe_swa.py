@@ -1,4 +1,4 @@
-"""Granite with experts and sinks in all layers, of which three of four slide."""
+"""Granite with experts, and sinks in all layers; three of four slide."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Granite 4: Mamba 2 in most layers, attention in the others; experts beside a shared one, or that
-alone."""
+"""Granite 4: Mamba 2 in most layers, attention in the others; experts beside a shared one.
+
+Without experts the shared one is the feed-forward.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _KINDS = {"mamba": STATE, "attention": FULL, STATE: STATE, FULL: FULL}
 
 
 def _kinds(values: ConfigValues) -> Kinds:
-    """What one of two keys lists; else all layers keep states."""
+    """Read the kinds from one of two keys; without these all layers keep states."""
     key = "layers_block_type" if values.value("layers_block_type") is not None else "layer_types"
     return listed(lambda values, layer: STATE, _KINDS, key)(values)
 

@@ -1,4 +1,4 @@
-"""Granite 3 with experts, and one beside them that every token passes through."""
+"""Granite 3 with experts, and a shared one that every token passes through."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _shared_width(values: ConfigValues) -> int:
 
 
 experts = declare_experts(width="intermediate_size", is_normalised=True, shared_width=_shared_width)
-"""Those of Granite, and a shared one of the width that the file says, if any."""
+"""Granite's experts, and a shared one if the file gives its width."""
 
 SHARED_NAMES = {
     **GRANITEMOE_NAMES,

@@ -1,4 +1,4 @@
-"""Helium: Llama's block; neighbours are turned."""
+"""Helium: Llama's layer; adjacent features rotate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunyuan's dense models: queries and keys are normalised per head after they were turned."""
+"""Hunyuan's dense models: queries and keys are normalised per head after rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunyuan with experts, and one beside them that every token passes through."""
+"""Hunyuan with experts, and a shared one that every token passes through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HyperCLOVA X: Granite's factors; what each part gives may be normalised as well."""
+"""HyperCLOVA X: Granite's factors; the output of each part may be normalised as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InternLM 3: Llama's block; one key of the file puts biases in all of attention."""
+"""InternLM 3: Llama's layer; one key of the file switches biases in all of attention."""
 
 from __future__ import annotations
 

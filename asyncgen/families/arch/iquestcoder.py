@@ -1,4 +1,4 @@
-"""IQuest Coder: Llama's block."""
+"""IQuest Coder: Llama's layer."""
 
 from __future__ import annotations
 

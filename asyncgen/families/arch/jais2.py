@@ -1,4 +1,4 @@
-"""Jais 2: Llama's block with norms by layer, squared rectifiers and biases."""
+"""Jais 2: Llama's layer with norms by layer, squared rectifiers and biases."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _is_at(values: ConfigValues, layer: int, name: str) -> bool:
-    """Whether a layer is one of those that a period and an offset name."""
+    """Return whether a layer is one of those that a period and an offset name."""
     period, offset = values.count(f"{name}_period"), values.whole(f"{name}_offset")
     if offset >= period:
         raise values.bad(f"{name}_offset", offset, f"must be below {name}_period ({period})")

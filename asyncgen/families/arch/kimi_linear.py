@@ -1,5 +1,7 @@
-"""Kimi Linear: Kimi Delta Attention in three of four layers, latent attention without a rope in the
-others; experts by sigmoid from one layer on."""
+"""Kimi Linear: Kimi Delta Attention in three of four layers, latent attention in the others.
+
+Latent attention has no rope here; from one layer on there are experts by sigmoid.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def _names(values: ConfigValues) -> Mapping[str, str]:
 
 
 def _kinds(values: ConfigValues) -> Kinds:
-    """A list of all layers, or, as the first files have it, the numbers of each kind from 1 on."""
+    """Read a list of all layers, or, in the first files, the numbers of each kind from 1 on."""
     count = num_layers(values)
     if values.value("layer_types") is not None or values.value("full_attn_layers") is None:
         return listed(lambda values, layer: FULL if layer and layer % 4 == 0 else STATE)(values)
@@ -50,7 +52,7 @@ def _kinds(values: ConfigValues) -> Kinds:
 def _mixer(values: ConfigValues, layer: int) -> DeltaPlan:
     heads, size = values.count("linear_num_heads"), values.count("linear_head_dim")
     window = values.count("linear_conv_kernel_dim", most=MOST_WINDOW)
-    # What decays and gates are made of is as long as a head.
+    # The short rows of decays and gates are as long as a head.
     return DeltaPlan(heads, heads, size, size, window, values.epsilon(), "apart", rank=size)
 
 

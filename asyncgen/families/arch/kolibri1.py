@@ -1,4 +1,5 @@
-"""Kolibri 1: norms around both parts; four of five layers slide, and turn; a shared expert."""
+"""Kolibri 1: norms around both parts; four of five layers slide, and have a rope; a shared
+expert."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _KINDS = {"conv": STATE, FULL: FULL}
 
 
 def _otherwise(values: ConfigValues, layer: int) -> str:
-    """Without a list of kinds, one of numbers says which layers attend; without both, all do."""
+    """Read a list of the layers that attend, if there is no list of kinds; without both all do."""
     stated = values.value("full_attn_idxs")
     if stated is None:
         return FULL
@@ -54,7 +54,8 @@ def _otherwise(values: ConfigValues, layer: int) -> str:
 
 
 def width(values: ConfigValues) -> int:
-    """Of the feed-forward: two thirds of what is said, times a factor, in whole blocks."""
+    """Compute the feed-forward's width: two thirds of the file's, times a factor, in whole
+    blocks."""
     stated = values.count("intermediate_size")
     if not values.flag("block_auto_adjust_ff_dim"):
         return stated

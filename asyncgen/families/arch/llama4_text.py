@@ -1,4 +1,5 @@
-"""Llama 4's text model: layers that turn see chunks, the others all; experts weigh their inputs."""
+"""Llama 4's text model: layers with a rope see chunks, the others all; experts weigh their
+inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _has_rope(values: ConfigValues, layer: int, kind: str) -> bool:
-    # The list says 1 where there is a rope, whatever its name.
+    # The list has 1 for layers with a rope, whatever its name says.
     key, layers = "no_rope_layers", values.count("num_hidden_layers", most=MOST_LAYERS)
 
     def checked(stated: object) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Mamba: no attention and no feed-forward, each block a state that the tokens select from."""
+"""Mamba: no attention and no feed-forward; each layer is a state that the tokens select from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAMBA = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
-"""Values of missing keys. One head as wide as the stream stands for those that there are not."""
+"""Values of missing keys. One head as wide as the stream stands for the missing heads."""
 
 FAMILY = Family(
     "mamba",

@@ -1,4 +1,4 @@
-"""Mellum 2: Qwen 3's attention and experts; layers that slide have a rope of their own."""
+"""Mellum 2: Qwen 3's attention and experts; sliding layers have their own rope."""
 
 from __future__ import annotations
 

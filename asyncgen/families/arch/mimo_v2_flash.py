@@ -1,4 +1,4 @@
-"""MiMo V2 Flash: narrow values; layers that slide have sinks, and twice the heads of the others."""
+"""MiMo V2 Flash: narrow values; sliding layers have sinks, and twice the heads of the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan:
 
 
 def _listed(values: ConfigValues, key: str, layer: int) -> bool | None:
-    """What a list of 0 and 1 says of a layer; ``None``: there is none."""
+    """Read a layer's entry of a list of 0 and 1; ``None``: there is no list."""
     layers = values.count("num_hidden_layers")
     stated = values.listed(key, layers, lambda one: one in (0, 1), "0 or 1")
     return None if stated is None else bool(stated[layer])

@@ -1,5 +1,7 @@
 """MiniMax-Text-01: lightning attention in most layers, softmax attention in the others; experts.
-What a norm gives takes the place of the stream that a part is added to."""
+
+A norm's result replaces the stream that a part is added to.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def _window(values: ConfigValues) -> int | None:
 
 
 def _sliding_kinds(values: ConfigValues) -> Kinds:
-    """With a window those that attend slide."""
+    """Let attending layers slide if there is a window."""
     attending = FULL if _window(values) is None else "sliding_attention"
     return tuple(attending if kind == FULL else kind for kind in _kinds(values))
 
@@ -36,7 +38,7 @@ FAMILY = Family(
     "minimax",
     "MiniMaxForCausalLM",
     names={**MIXTRAL_NAMES, "mixer": "self_attn"},
-    # What follows from a layer's number, and is stored all the same.
+    # These follow from a layer's number, but are stored.
     unneeded=(r"\.self_attn\.(slope_rate|query_decay|key_decay|diagonal_decay)$",),
     defaults={
         **SMALL,

@@ -1,4 +1,4 @@
-"""MiniMax M2: parts of heads are turned, all heads of a token normalised; experts by a sigmoid."""
+"""MiniMax M2: parts of heads rotate, one norm over all heads of a token; experts by a sigmoid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def turned(values: ConfigValues) -> float:
-    """The part of a head that is turned, which files give in features or as a part."""
+    """Read the part of a head that rotates, which files give in features or as a part."""
     if values.value("rotary_dim") is None:
         return part_that_turns(values)
     size = values.count("head_dim")

@@ -1,4 +1,4 @@
-"""Mixtral: Mistral's block with experts; the weights of those chosen sum up to one."""
+"""Mixtral: Mistral's layer with experts; the weights of those chosen sum up to one."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ _SUPPORTED = {
 
 
 def _slopes(values: ConfigValues) -> tuple[float, ...]:
-    """One a head: of the next power of two, every second one first where there are fewer heads."""
+    """Compute the slopes: of the next power of two, every second one first if there are fewer
+    heads."""
     stated = values.value("attn_config") or {}
     if not isinstance(stated, dict):
         raise values.bad("attn_config", stated, "must be an object")

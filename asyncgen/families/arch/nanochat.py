@@ -1,4 +1,4 @@
-"""nanochat: norms without weights, of embeddings too; heads are normalised after they turned."""
+"""nanochat: norms without weights, of embeddings too; heads are normalised after rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nemotron 3 and 4 and Minitron: norms by layer around one, squared rectifiers."""
+"""Nemotron 3 and 4 and Minitron: norms by layer, stored less one; squared rectifiers."""
 
 from __future__ import annotations
 

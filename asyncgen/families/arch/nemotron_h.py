@@ -1,5 +1,8 @@
-"""Nemotron-H and Nemotron 3: blocks of a single part each: Mamba 2, attention without a rope, or a
-plain feed-forward of squared rectifiers, which may be one of experts."""
+"""Nemotron-H and Nemotron 3: layers of a single part each.
+
+A part is Mamba 2, attention without a rope, or a plain feed-forward of squared rectifiers, which
+may be one of experts.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def _layers(values: ConfigValues) -> int:
 
 
 def _kinds(values: ConfigValues) -> Kinds:
-    """What a pattern of letters says, as the first files have it, or a list."""
+    """Read a pattern of letters, as the first files have it, or a list."""
     pattern = values.value("hybrid_override_pattern")
     if pattern is None:
         return listed(lambda values, layer: STATE, _KINDS, "layers_block_type", _layers)(values)

@@ -1,4 +1,4 @@
-"""OLMo 2: what each part of a block gives is normalised, and not what it is given."""
+"""OLMo 2: the output of each part of a layer is normalised, and not its input."""
 
 from __future__ import annotations
 

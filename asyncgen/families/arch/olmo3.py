@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with three of four layers that slide; scaled ropes are those of the others."""
+"""OLMo 3: OLMo 2 with three of four sliding layers; a scaled rope is that of the others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""OLMo Hybrid: three of four layers have the gated delta rule with a norm before each part, the
-fourth attends with norms after each, as OLMo 2's."""
+"""OLMo Hybrid: three of four layers have the gated delta rule, the fourth attends as OLMo 2.
+
+The former have a norm before each part, the latter after each.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _kind(values: ConfigValues, layer: int) -> str:
-    """Each fourth layer attends; of fewer layers the last one."""
+    """Let each fourth layer attend; of fewer layers the last one."""
     count = num_layers(values)
     return FULL if layer % 4 == 3 or (count < 4 and layer == count - 1) else STATE
 
@@ -38,7 +40,7 @@ def _mixer(values: ConfigValues, layer: int) -> DeltaPlan:
 
 
 def _positions(values: ConfigValues) -> Positions:
-    """No rope where the file says that it has no theta."""
+    """Use no rope if the file has no theta."""
     stated = values.value("rope_parameters")
     has_none = isinstance(stated, Mapping) and stated.get("rope_theta", 1) is None
     return "none" if has_none else "rotary"

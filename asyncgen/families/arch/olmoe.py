@@ -1,4 +1,4 @@
-"""OLMoE: Llama's block with experts; all heads of a token are normalised together."""
+"""OLMoE: Llama's layer with experts; all heads of a token are normalised together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Persimmon: norms by layer, also of heads; squared rectifiers; half of each head is turned."""
+"""Persimmon: norms by layer, also of heads; squared rectifiers; half of each head rotates."""
 
 from __future__ import annotations
 

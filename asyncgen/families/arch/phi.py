@@ -1,4 +1,4 @@
-"""Phi 1, 1.5 and 2: both parts of a block see one normalised stream; half of a head is turned."""
+"""Phi 1, 1.5 and 2: both parts of a layer read one normalised stream; half of a head rotates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi 3, 3.5 and 4: Llama's block with joined matrices; heads may be turned in part."""
+"""Phi 3, 3.5 and 4: Llama's layer with joined matrices; heads may rotate in part."""
 
 from __future__ import annotations
 

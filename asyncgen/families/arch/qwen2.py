@@ -24,7 +24,7 @@ QWEN = {
 
 
 def window(values: ConfigValues) -> int | None:
-    """The window, where it is in use."""
+    """Read the window, if it is in use."""
     first = values.stated("max_window_layers")
     if not isinstance(first, int) or abs(first) > MOST:
         raise values.bad("max_window_layers", first, "must be a whole number")
@@ -32,7 +32,7 @@ def window(values: ConfigValues) -> int | None:
 
 
 def slides(values: ConfigValues, layer: int) -> bool:
-    """The last layers slide, from the one that the file names."""
+    """Let the last layers slide, from the one that the file names."""
     first = values.stated("max_window_layers")
     return isinstance(first, int) and layer >= first
 

@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2 with experts, and one beside them that each token passes through a gate to."""
+"""Qwen 1.5 and 2 with experts, and a gated shared one that every token passes through."""
 
 from __future__ import annotations
 

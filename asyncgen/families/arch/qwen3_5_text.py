@@ -1,4 +1,4 @@
-"""Qwen 3.5's text model: that of Qwen3-Next with a feed-forward, and a matrix for each part."""
+"""Qwen 3.5's text model: Qwen3-Next with a plain feed-forward, and a matrix for each part."""
 
 from __future__ import annotations
 

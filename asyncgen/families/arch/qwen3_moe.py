@@ -1,4 +1,4 @@
-"""Qwen 3 with experts: Qwen 3's block; a router over 128 of them as a rule."""
+"""Qwen 3 with experts: Qwen 3's layer; usually a router over 128 of them."""
 
 from __future__ import annotations
 

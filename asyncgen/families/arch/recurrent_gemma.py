@@ -17,7 +17,7 @@ _KINDS = {"recurrent": STATE, "attention": "sliding_attention"}
 
 
 def _kinds(values: ConfigValues) -> Kinds:
-    """A list that is gone through again and again."""
+    """Repeat a list of kinds over all layers."""
     stated = values.value("block_types")
     allowed = f"must list one of {', '.join(_KINDS)} each"
     if not isinstance(stated, (list, tuple)) or not stated:
@@ -28,12 +28,12 @@ def _kinds(values: ConfigValues) -> Kinds:
 
 
 def _width(values: ConfigValues) -> int:
-    """Of the feed-forward: files count its gate as well."""
+    """Halve the file's width of the feed-forward, which counts its gate as well."""
     return values.count("intermediate_size") // 2
 
 
 def _embedding_scale(values: ConfigValues) -> float:
-    """The root of the width as a number of bfloat16, whatever the model computes in."""
+    """Compute the root of the width as a bfloat16 number, in any dtype of the model."""
     (bits,) = struct.unpack("<I", struct.pack("<f", values.count("hidden_size") ** 0.5))
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
     (found,) = struct.unpack("<f", struct.pack("<I", rounded))
@@ -60,7 +60,7 @@ FAMILY = Family(
         "intermediate_size": 7680,
         "num_hidden_layers": 26,
         "num_attention_heads": 10,
-        "max_position_embeddings": 1 << 20,  # files do not say it: nothing limits it
+        "max_position_embeddings": 1 << 20,  # nothing limits it
         "rms_norm_eps": 1e-6,
         "attention_window_size": 2048,
         "block_types": ("recurrent", "recurrent", "attention"),

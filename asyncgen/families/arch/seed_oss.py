@@ -1,4 +1,4 @@
-"""Seed-OSS: Llama's block with biases on queries, keys and values."""
+"""Seed-OSS: Llama's layer with biases on queries, keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SmolLM 3: Llama's block; every fourth layer does not turn queries and keys."""
+"""SmolLM 3: Llama's layer; every fourth layer has no rope."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _has_rope(values: ConfigValues, layer: int, kind: str) -> bool:
-    # The list says 1 where there is a rope, whatever its name.
+    # The list has 1 for layers with a rope, whatever its name says.
     stated = values.value("no_rope_layers")
     if stated is None:
         return (layer + 1) % values.count("no_rope_layer_interval") != 0

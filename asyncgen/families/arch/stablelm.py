@@ -1,4 +1,4 @@
-"""StableLM: norms by layer, a quarter of each head is turned; blocks may be parallel."""
+"""StableLM: norms by layer; a quarter of each head rotates; layers may be parallel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """T5 and its later variants: an encoder, a decoder, and relative positions.
 
-Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1. What computes it is
-in ``two_stacks``.
+Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1. `encoder_decoder`
+computes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def _layers(values: ConfigValues) -> int:
 
 
 def _feed_forward(values: ConfigValues) -> tuple[bool, str]:
-    """Whether the block is gated, and its activation, from a name such as ``gated-gelu``."""
+    """Read whether the feed-forward is gated, and its activation, from a name such as
+    ``gated-gelu``."""
     key = "feed_forward_proj"
     stated = values.stated(key)
     name = stated.removeprefix("gated-") if isinstance(stated, str) else ""

@@ -1,4 +1,4 @@
-"""XGLM: sines and cosines that are added for positions, and OPT's block."""
+"""XGLM: positions as sines and cosines that are added, and OPT's layer."""
 
 from __future__ import annotations
 
