@@ -257,7 +257,8 @@ class DecoderLM(EmbeddingAndHead):
                 input_ids, positions, last, attention, is_recorded=is_recorded
             )
             return plan.logits(hidden)
-        logits = last.new_empty((last.shape[0], self.vocab_size), dtype=self.dtype)
+        shape = last.shape[0], self.config.vocab_size
+        logits = last.new_empty(shape, dtype=self.embed_tokens.dtype)
         with torch.inference_mode():
             self._run_packed(plan, input_ids, positions, last, attention, logits)
         return logits if plan.finish is None else plan.finish(logits)

@@ -23,7 +23,9 @@ def test_cuda_has_pages_as_its_kernels_read_them(monkeypatch: pytest.MonkeyPatch
     kind = kind_of(torch.device("cuda", 1))
     assert (kind.page_size, kind.heads_first, kind.runs_ahead) == (256, False, True)
     assert kind.prefill_chunk == 2048
-    monkeypatch.setattr("asyncgen.models.cuda_graphs.CudaRecorder", lambda device: CallRecorder())
+    monkeypatch.setattr(
+        "asyncgen.engine.setup.assembly.CudaRecorder", lambda device: CallRecorder()
+    )
     assert kind.recorder is not None
     assert isinstance(kind.recorder(torch.device("cuda", 1)), CallRecorder)
 

@@ -16,7 +16,7 @@ from asyncgen.engine.batch.sequence import Sequence
 from asyncgen.engine.kv_cache.cache_groups import withdraw
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
-from asyncgen.engine.sampling.logprobs import named_logprob
+from asyncgen.engine.sampling.logprobs import decoder_of
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.runtime.progress import tell
@@ -95,6 +95,7 @@ class Batch:
         self._runner = runner
         self._sampler = sampler
         self._tokenizer = tokenizer
+        self._decode = decoder_of(tokenizer)
         self._prefill_budget = prefill_budget
         self._prefix_caching = prefix_caching
         self._manual_eviction = manual_eviction
@@ -408,7 +409,7 @@ class Batch:
                 reason = sequence.reason_to_end(None)
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:
-            logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
+            logprobs = (sampled.logprobs[number].named(self._decode),)
         self._num_decoding += not sequence.decodes
         sequence.decodes = True
         writer = self.running[sequence.request]

@@ -13,7 +13,7 @@ import torch
 
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.engine.requests.prepare import num_rows
-from asyncgen.engine.sampling.logprobs import token_logprob
+from asyncgen.engine.sampling.logprobs import decoder_of, raw_logprobs
 from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
@@ -206,7 +206,8 @@ class StepRun:
             behind = step.settled_logits[row]
         else:
             behind = step.logits[row:] if step.positions == 1 else step.logits
+        decode = decoder_of(self._tokenizer)
         return tuple(
-            token_logprob(behind[place], token_id, top, self._tokenizer)
-            for place, token_id in enumerate(step.token_ids[row])
+            raw_logprobs(behind[number][None], [token_id], [top])[0].named(decode)
+            for number, token_id in enumerate(step.token_ids[row])
         )

@@ -1,7 +1,6 @@
-"""Puts an engine together around a model that is loaded: memory, scheduler, batch, side lane.
+"""Build an engine around a loaded model: memory, scheduler, batch and side lane.
 
-Knows no thread and loads nothing; `DeviceKind` is all that it does differently on an accelerator.
-Torch is imported only when an engine is made.
+It knows no thread and loads nothing; `DeviceKind` is all that differs on an accelerator.
 """
 
 from __future__ import annotations
@@ -12,47 +11,63 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.cache.layer_groups import plan_groups
+from asyncgen.cache.paged_storage import PagedStorage, page_bytes
+from asyncgen.cache.states import StateStorage, slot_bytes
+from asyncgen.engine.batch.batch import Batch
+from asyncgen.engine.batch.runner import BatchRunner
 from asyncgen.engine.core import Engine
+from asyncgen.engine.kv_cache.block_pool import BlockPool, most_pages
+from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+from asyncgen.engine.kv_cache.state_slots import SlotPool
+from asyncgen.engine.lane.foreign_run import ForeignRun
 from asyncgen.engine.lane.lane import SideLane
+from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.requests.request import clock
+from asyncgen.engine.sampling.sampler import BatchSampler
+from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.scheduling.prefill_budget import PrefillBudget
+from asyncgen.engine.scheduling.prefill_cost import prefill_cost
+from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.setup.cache_memory import budget_bytes, plan_pages, share_slots
 from asyncgen.engine.setup.model_in_use import attach
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
+from asyncgen.models.attention.paged.paged_attention import PagedAttention
+from asyncgen.models.cuda_graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes, why_not
+from asyncgen.models.mixers.hybrid_context import PackedHybrid
+from asyncgen.models.mixers.packed_states import PackedStates
+from asyncgen.runtime.device_memory import device_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from asyncgen.engine.batch.batch import Batch
-    from asyncgen.engine.kv_cache.block_pool import BlockPool
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.lane.lane import LaneRun
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.scheduler import Scheduler
-    from asyncgen.models.attention.paged.paged_attention import PagedAttention
-    from asyncgen.models.cuda_graphs import DecodeGraphs, Recorder
+    from asyncgen.models.cuda_graphs import Recorder
     from asyncgen.runtime.progress import ProgressOption
     from asyncgen.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKind:
-    """How an engine uses a kind of device.
+    """Defaults of an engine for a kind of device.
 
     Attributes:
-        page_size: Tokens of a page, if nothing else is asked for.
-        prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
-        prefill_beside: The same where running streams wait for that step alone.
-        most_chunks: So many of these between two tokens of running streams, while many wait.
-        snapshot_tokens: Tokens of a prompt from one state that is kept to the next, likewise.
+        page_size: Tokens of a page.
+        prefill_chunk: Prompt tokens of a step, enough to keep the device busy.
+        prefill_beside: Prompt tokens of a step for which running streams wait.
+        most_chunks: Most chunks between two tokens of running streams, while many requests wait.
+        snapshot_tokens: Prompt tokens between two state snapshots.
         heads_first: Layout of a page; see `PagedStorage`.
         runs_ahead: Whether a step begins before the tokens of the last one are read.
-        recorder: Makes what records decode steps; ``None``: they are not recorded.
+        recorder: Makes the recorder of decode steps; ``None`` if they are not recorded.
     """
 
     page_size: int
@@ -66,7 +81,7 @@ class DeviceKind:
 
 
 def kind_of(device: torch.device) -> DeviceKind:
-    """The kind of a device."""
+    """Return the defaults for a device."""
     if device.type == "cuda":
         # ``varlen_attn`` asks for 256 tokens of a page of a table, or a multiple.
         return DeviceKind(
@@ -77,7 +92,7 @@ def kind_of(device: torch.device) -> DeviceKind:
             snapshot_tokens=2048,
             heads_first=False,
             runs_ahead=True,
-            recorder=_record_on_cuda,
+            recorder=CudaRecorder,
         )
     is_cpu = device.type == "cpu"
     return DeviceKind(
@@ -92,34 +107,22 @@ def kind_of(device: torch.device) -> DeviceKind:
     )
 
 
-def _record_on_cuda(device: torch.device) -> Recorder:
-    from asyncgen.models.cuda_graphs import CudaRecorder
-
-    return CudaRecorder(device)
-
-
 _log = logging.getLogger("asyncgen.engine")
 
 _PAGES_OF_NOTHING = 1 << 18
-"""Pages of a model without keys and values: they cost integers alone, some 400 bytes a page that
-is or was in use."""
+"""Pages of a model without keys and values; a page that was in use costs some 400 bytes."""
 
 _GATHERED_SHARE = 64
-"""One part in so many of a device's memory may hold keys that recorded steps copy together."""
+"""Divisor of a device's memory that recorded steps may gather keys in."""
 
 
 def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
-    """The pages that the memory budget pays for, beside a loaded model of ours.
+    """Plan the pages that fit the memory budget, beside a loaded model of this library.
 
     Raises:
-        InvalidRequestError: The budget pays for no page, or is more than the device has; graphs
-            were asked for and the device has none.
+        InvalidRequestError: The budget is too small for a page, or more than the device has; or
+            graphs were asked for and the device has none.
     """
-    from asyncgen.cache.layer_groups import plan_groups
-    from asyncgen.cache.paged_storage import page_bytes
-    from asyncgen.engine.kv_cache.block_pool import most_pages
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
-    from asyncgen.engine.setup.cache_memory import plan_pages
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
@@ -129,7 +132,7 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
         return _room_for_states(model, options, size)
     rows, snapshots, memory = _slots(model, options)
     positions = getattr(config, "max_position_embeddings", None)
-    spare = int(_records(model, options))  # no hybrid's
+    spare = int(_records(model, options))  # 0 for a hybrid
     windows = plan_groups(config).windows
     wanted = None
     if positions:
@@ -145,14 +148,14 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     )
     if rows is not None and wanted is not None and options.kv_cache_memory is None:
         num_pages = min(num_pages, wanted)
-    # One that a text cannot do without is needed more urgently.
+    # A page that the shortest text needs comes first.
     spare = min(spare, num_pages - len(windows))
     outside = Fraction(page_bytes(config, size, model.dtype), each)
     return CacheRoom(num_pages - spare, size, spare, windows, rows, snapshots, outside)
 
 
 def _refuse_unpackable(model: Any) -> None:
-    """Refuse to pack the pages of a model that has none that are read again."""
+    """Refuse 8-bit pages for a model that never reads pages again."""
     config, reason = model.core.config, None
     if config.is_encoder_decoder:
         reason = "requests to an encoder-decoder model keep caches of their own"
@@ -165,12 +168,11 @@ def _refuse_unpackable(model: Any) -> None:
 
 
 def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int, int | float | None]:
-    """Rows and snapshots of a model of which some layers attend, and what is left for pages.
+    """Return rows, snapshots, and the memory left for pages, of a hybrid model.
 
-    Half of the memory is for states at most: a row needs pages as well.
+    States get at most half of the memory, as a row needs pages as well. Other models have no
+    rows: ``None``.
     """
-    from asyncgen.cache.states import slot_bytes
-    from asyncgen.engine.setup.cache_memory import budget_bytes, share_slots
 
     memory = options.kv_cache_memory
     if not keeps_states(model.core.config):
@@ -188,16 +190,13 @@ def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int, int | f
 
 
 def _wanted_slots(options: EngineOptions) -> int:
-    """Slots with which no row waits for one, and as many for snapshots as were asked for."""
+    """Return the slots with which no row waits, and those that were asked for snapshots."""
     beside = options.state_snapshots
     return 2 * options.max_running + (options.max_running if beside is None else beside)
 
 
 def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
-    """The slots that the memory budget pays for; pages hold nothing, so there are enough."""
-    from asyncgen.cache.states import slot_bytes
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
-    from asyncgen.engine.setup.cache_memory import plan_pages, share_slots
+    """Plan the slots that fit the memory budget; pages hold nothing, so there are enough."""
 
     _records(model, options)
     num_slots = plan_pages(
@@ -213,7 +212,11 @@ def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> Cach
 
 
 def _records(model: Any, options: EngineOptions) -> bool:
-    """Whether decode steps are to be recorded, as far as device and model go."""
+    """Tell whether decode steps are recorded, as far as device and model allow.
+
+    Raises:
+        InvalidRequestError: It was asked for, and is not possible.
+    """
     if options.use_cuda_graph and keeps_states(model.core.config):
         raise InvalidRequestError(
             "use_cuda_graph", True, "steps of a model whose layers keep states are not recorded"
@@ -242,20 +245,20 @@ def assemble(
     admission: Admission | None = None,
     progress: ProgressOption = None,
 ) -> Engine:
-    """Make an engine; allocates the memory of its pages.
+    """Build an engine; allocate the memory of its pages.
 
     Args:
         model: The loaded model.
         tokenizer: Its tokenizer; ``None`` where only ids are wanted.
         options: How requests share steps and memory.
-        room: Memory for keys and values; ``None`` where a foreign model sees to its own.
-        assistants: Where draft models come from; ``None`` for a foreign model.
-        is_closing: Whether the decode thread was asked to leave, for a foreign model.
-        admission: Counts who waits.
-        progress: If it can be called, it is told of long prompts.
+        room: Memory for keys and values; ``None`` for a foreign model, which has its own.
+        assistants: Source of draft models; ``None`` for a foreign model.
+        is_closing: Tells whether the decode thread was asked to leave, for a foreign model.
+        admission: Counts the requests.
+        progress: If it can be called, it reports long prompts.
 
     Raises:
-        InvalidRequestError: The scheduler is none.
+        InvalidRequestError: The scheduler is no `Scheduler`.
     """
     metrics, pool, batch = EngineMetrics(), None, None
     if room is not None:
@@ -273,22 +276,20 @@ def assemble(
         metrics=metrics,
     )
     engine = Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
-    if room is not None:  # a foreign model sees to its own weights
+    if room is not None:  # no engine guards the weights of a foreign model
         attach(model, engine)
     return engine
 
 
 def _make_pool(model: Any, options: EngineOptions, room: CacheRoom) -> BlockPool:
-    """The pages, and the slots of a model that keeps states."""
-    from asyncgen.engine.kv_cache.block_pool import BlockPool
-    from asyncgen.engine.kv_cache.state_slots import SlotPool
+    """Make the pages, and the slots of a model that keeps states."""
 
     has_slots = room.num_slots is not None
     distance = max(kind_of(model.device).snapshot_tokens // room.page_size, 1)
     return BlockPool(
         room.num_pages,
         room.page_size,
-        # Without snapshots no text could go on where another one ends.
+        # Without snapshots no text can go on from the state of another one.
         sharing=options.page_sharing and not (has_slots and options.state_snapshots == 0),
         windows=room.windows,
         slots=None if room.num_slots is None else SlotPool(room.num_slots, room.num_snapshots),
@@ -304,9 +305,7 @@ def _runs(
     is_closing: Callable[[], bool],
     metrics: EngineMetrics,
 ) -> Callable[[Request], LaneRun]:
-    """How a request beside the batch is run: by our own strategies, or a foreign ``generate``."""
-    from asyncgen.engine.lane.foreign_run import ForeignRun
-    from asyncgen.engine.lane.strategy_run import StepRun
+    """Return the constructor of runs in the side lane: our strategies, or a foreign model."""
 
     common: dict[str, Any] = {
         "model": model,
@@ -325,15 +324,6 @@ def _prefill_chunk(model: Any, options: EngineOptions) -> int:
     return options.prefill_chunk_size or kind_of(model.device).prefill_chunk
 
 
-def _prefill_beside(model: Any, options: EngineOptions) -> int:
-    return options.prefill_chunk_size or kind_of(model.device).prefill_beside
-
-
-def _most_chunks(model: Any, options: EngineOptions) -> int:
-    # Who says how large a chunk is says how long it may hold running streams up.
-    return 1 if options.prefill_chunk_size else kind_of(model.device).most_chunks
-
-
 def _make_batch(
     model: Any,
     tokenizer: Tokenizer | None,
@@ -343,12 +333,7 @@ def _make_batch(
     metrics: EngineMetrics,
     progress: ProgressOption,
 ) -> Batch:
-    """The shared batch of a model that computes packed rows."""
-    from asyncgen.engine.batch.batch import Batch
-    from asyncgen.engine.batch.runner import BatchRunner
-    from asyncgen.engine.sampling.sampler import BatchSampler
-    from asyncgen.engine.scheduling.prefill_budget import PrefillBudget
-    from asyncgen.engine.scheduling.prefill_cost import prefill_cost
+    """Make the shared batch of a model that computes packed rows."""
 
     core, kind = model.core, kind_of(model.device)
     attention = _make_context(model, options, room)
@@ -360,9 +345,10 @@ def _make_batch(
         tokenizer=tokenizer,
         prefill_budget=PrefillBudget(
             _prefill_chunk(model, options),
-            _most_chunks(model, options),
+            # A chunk size that was given also limits the time that running streams wait.
+            1 if options.prefill_chunk_size else kind.most_chunks,
             prefill_cost(core),
-            beside=_prefill_beside(model, options),
+            beside=options.prefill_chunk_size or kind.prefill_beside,
         ),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,
@@ -373,12 +359,7 @@ def _make_batch(
 
 
 def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
-    """What the rows of a step ask for earlier tokens; allocates its memory."""
-    from asyncgen.cache.paged_storage import PagedStorage
-    from asyncgen.cache.states import StateStorage
-    from asyncgen.models.attention.paged.paged_attention import PagedAttention
-    from asyncgen.models.mixers.hybrid_context import PackedHybrid
-    from asyncgen.models.mixers.packed_states import PackedStates
+    """Make the context that rows attend in; allocate its memory."""
 
     config, device, dtype = model.core.config, model.device, model.dtype
     states = None
@@ -403,11 +384,9 @@ def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
 def _make_graphs(
     model: Any, attention: PagedAttention, options: EngineOptions, room: CacheRoom
 ) -> DecodeGraphs | None:
-    """Recordings of decode steps, where they are wanted and possible."""
+    """Make recordings of decode steps, where they are wanted and possible."""
     if not _records(model, options):
         return None
-    from asyncgen.models.cuda_graphs import DecodeGraphs, page_sizes, row_sizes, why_not
-    from asyncgen.runtime.device_memory import device_memory
 
     core, kernel = model.core, attention.fused
     reason = why_not(core, kernel) if room.num_spare else "`kv_cache_memory` pays for one page"
@@ -438,9 +417,7 @@ def _make_graphs(
 
 
 def _make_scheduler(options: EngineOptions, pool: BlockPool) -> Scheduler:
-    """The scheduler that was asked for."""
-    from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
-    from asyncgen.engine.scheduling.scheduler import Scheduler
+    """Make the scheduler that was asked for."""
 
     named: dict[str, type[Scheduler]] = {
         "fifo": FIFOScheduler,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
 
-from asyncgen.engine.sampling.logprobs import token_logprob
+from asyncgen.engine.sampling.logprobs import decoder_of, raw_logprobs
 from tests.doubles.models import byte_tokenizer
+
+if TYPE_CHECKING:
+    from asyncgen.types import TokenLogprob
+
+
+def token_logprob(logits: torch.Tensor, token_id: int, top: int, tokenizer: Any) -> TokenLogprob:
+    """Describe one position."""
+    return raw_logprobs(logits[None], [token_id], [top])[0].named(decoder_of(tokenizer))
 
 
 def test_the_chosen_token_and_the_best_ones() -> None:

@@ -121,9 +121,11 @@ def test_recordings_are_made_for_the_rows_and_lengths_there_are(
     monkeypatch.setattr(
         "asyncgen.models.attention.paged.torch_attention.find_fused_kernel", lambda *_: kernel
     )
-    monkeypatch.setattr("asyncgen.models.cuda_graphs.CudaRecorder", lambda device: CallRecorder())
     monkeypatch.setattr(
-        "asyncgen.runtime.device_memory.device_memory", lambda device: (10**9, 10**9)
+        "asyncgen.engine.setup.assembly.CudaRecorder", lambda device: CallRecorder()
+    )
+    monkeypatch.setattr(
+        "asyncgen.engine.setup.assembly.device_memory", lambda device: (10**9, 10**9)
     )
     model = OnCuda()
     options = EngineOptions(max_running=6, num_kv_padding_intervals=2)
