@@ -20,12 +20,11 @@ def test_a_cpu_records_nothing_and_waits_for_its_tokens() -> None:
 
 
 def test_cuda_has_pages_as_its_kernels_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = "asyncgen.engine.setup.assembly.CudaRecorder"
+    monkeypatch.setattr(recorder, lambda device: CallRecorder())
     kind = kind_of(torch.device("cuda", 1))
     assert (kind.page_size, kind.heads_first, kind.runs_ahead) == (256, False, True)
     assert kind.prefill_chunk == 2048
-    monkeypatch.setattr(
-        "asyncgen.engine.setup.assembly.CudaRecorder", lambda device: CallRecorder()
-    )
     assert kind.recorder is not None
     assert isinstance(kind.recorder(torch.device("cuda", 1)), CallRecorder)
 
