@@ -47,11 +47,7 @@ def written(cache: Any, layer: int, begin: int, size: int) -> dict[str, Any]:
 
 
 def has_hole(keys: list[list[float]]) -> bool:
-    """Whether a position between others is missing.
-
-    Where the last free place of a window is taken, that release moves all others up although
-    nothing has to make way yet: a position is lost, and a zero stands among the rest.
-    """
+    """Return whether a position between others is missing."""
     return any(0.0 in row[: len(row) - row[::-1].index(max(row))] for row in keys)
 
 

@@ -1,4 +1,5 @@
-"""Keys and values in 8 bits: what rounding costs, and attention over them by the plain formula."""
+"""Keys and values in 8 bits: the errors of rounding, and attention over them by the plain
+formula."""
 
 from __future__ import annotations
 

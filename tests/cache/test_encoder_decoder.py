@@ -1,4 +1,4 @@
-"""What happens to both parts of the cache at once."""
+"""Operations on both parts of an encoder-decoder cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One layer's cache: what goes in comes out, at a cost that does not grow."""
+"""One layer's cache: it returns what was written, at a cost that does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offloaded caches hold what their plain kinds hold, on the device of the keys that come in."""
+"""Offloaded caches hold the same as their plain kinds, on the device of the incoming keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first positions and the last ones stay."""
+"""A sink cache keeps the first positions and the last ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_stays_is_that_of_the_reference(case: dict[str, Any]) -> None:
 
 
 def told(cache: SinkCache, size: int, head_dim: int) -> dict[str, Any]:
-    """The angles of the next positions."""
+    """Pass the angles of the next positions."""
     length, kept = cache.get_seq_length(), cache.window_length
     cos, sin = angles(min(length, max(kept - size, 0)), size, head_dim)
     return {"cos": cos[None], "sin": sin[None]}

@@ -54,16 +54,16 @@ class Row:
 
     @property
     def source(self) -> int:
-        """Two slots in turn: that which the last step wrote."""
+        """Return the slot that the last step wrote, of two in turn."""
         return 2 * self.slot + (self.turn + 1) % 2 if self.start else -1
 
     @property
     def target(self) -> int:
-        """The other one."""
+        """Return the other slot."""
         return 2 * self.slot + self.turn % 2
 
     def forget(self, storage: PagedStorage) -> None:
-        """Give back what no later token sees, and let the worst be written there."""
+        """Give back the pages that no later token sees, and fill them with NaN."""
         for table, window in zip((self.pages, *self.more), storage.plan.windows, strict=True):
             if window is not None:
                 for number in range(max(self.start + 1 - window, 0) // storage.page_size):
@@ -83,7 +83,7 @@ def alone(core: DecoderLM, ids: Tensor) -> Tensor:
 
 
 def block_by_block(plan: Any) -> Any:
-    """A prepared plan without the one call of all blocks."""
+    """Return a prepared plan without the one call of all layers."""
     return plan._replace(compiled=None, makes_logits=False)
 
 
@@ -140,7 +140,7 @@ def run(
 
 
 def num_groups(core: DecoderLM) -> int:
-    """How many page tables a text has."""
+    """Count the block tables of a text."""
     return len(plan_groups(core.config).groups)
 
 

@@ -1,4 +1,4 @@
-"""When two ways of computing are held to be one."""
+"""Compare two ways of computing, to the last bit or within rounding."""
 
 from __future__ import annotations
 

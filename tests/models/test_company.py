@@ -1,4 +1,4 @@
-"""The numbers of a text are the same to the last bit, whoever is computed beside it."""
+"""The numbers of a text are the same to the last bit beside any other texts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHERS = ("gemma2", "gemma3_text", "deepseek_v3", "gpt_oss", "cohere", "phi", "l
 
 
 def made(variant: str, dtype: torch.dtype) -> DecoderLM:
-    """A model of sizes that the kernels have in any dtype."""
+    """Make a model of sizes that the kernels have in any dtype."""
     model_type, overrides = {**VARIANTS, **MIXTURES}[variant]
     sizes = SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 512}
     more = {name: value for name, value in sizes.items() if overrides.get(name) is not ...}
@@ -48,7 +48,7 @@ def made(variant: str, dtype: torch.dtype) -> DecoderLM:
 
 
 def made_of(family: str, dtype: torch.dtype, **more: Any) -> DecoderLM:
-    """A tiny model of a family, of odd sizes, with windows that the texts are longer than."""
+    """Make a tiny model of a family, of odd sizes, with windows shorter than the texts."""
     sizes = {"max_position_embeddings": 512, "vocab_size": 97}
     windows = {
         name: 40

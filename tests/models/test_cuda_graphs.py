@@ -1,4 +1,4 @@
-"""Recorded decode steps: sizes, padding, repetition, and what becomes of a device that cannot."""
+"""Recorded decode steps: sizes, padding, repetition, and devices that cannot record."""
 
 from __future__ import annotations
 

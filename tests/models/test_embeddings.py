@@ -37,7 +37,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedMode
 
 
 def logits(model: Any) -> torch.Tensor:
-    """What a model says of each token."""
+    """Compute a model's logits of each token."""
     decoder = {"decoder_input_ids": IDS} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
         found: torch.Tensor = model(input_ids=IDS, **decoder).logits

@@ -1,4 +1,4 @@
-"""What the kernels refuse: always another shape or dtype, in a debug build also a wrong address.
+"""Refusals of the kernels: always another shape or dtype, in a debug build also a wrong address.
 
 The build is emulated, so that these tests run on any x86-64.
 """
@@ -42,7 +42,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def cut_off(tensor: Tensor) -> Tensor:
-    """The tensor, without the second half of its memory."""
+    """Return the tensor without the second half of its memory."""
     tensor.untyped_storage().resize_(tensor.nbytes // 2)
     return tensor
 
@@ -234,7 +234,7 @@ def test_heads_are_turned_by_as_many_angles(kernels: Any) -> None:
 
 
 class Step:
-    """A step over pages, as the kernel is told of it."""
+    """A step over pages, as the kernel gets it."""
 
     def __init__(self, kernels: Any) -> None:
         self.memory = torch.zeros(2, NUM_PAGES * KV_HEADS, PAGE_SIZE, SIZE)

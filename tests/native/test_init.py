@@ -1,4 +1,5 @@
-"""Where our own kernels run, and how they are turned off; what they compute is tested in models."""
+"""Our own kernels: machines that run them, and how to turn them off. Tests in models check
+results."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from asyncgen import native
 
 
 def _are_compiled() -> bool:
-    """Whether they could run here, whatever the environment says."""
+    """Return whether they could run here, in any environment."""
     try:
         from asyncgen.native import _kernels
     except ImportError:

@@ -1,4 +1,4 @@
-"""The stub of the compiled module says all that is in it, and nothing else."""
+"""The stub of the compiled module lists all of it, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parameters(function: ast.FunctionDef) -> list[tuple[str, str]]:
 
 
 def described() -> dict[str, list[tuple[str, str]]]:
-    """What the stub says, by name; a constructor has its type's."""
+    """Read names and parameters of the stub; a constructor has its type's name."""
     found = {}
     for item in ast.parse(STUB.read_text(encoding="utf-8")).body:
         if isinstance(item, ast.FunctionDef):
@@ -42,7 +42,7 @@ def described() -> dict[str, list[tuple[str, str]]]:
 
 
 def compiled() -> dict[str, list[tuple[str, str]]]:
-    """What the module says of itself."""
+    """Read names and parameters of the module."""
     found = {}
     for name, item in vars(kernels).items():
         if name.startswith("__"):

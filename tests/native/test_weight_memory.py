@@ -1,4 +1,4 @@
-"""Memory for weights: theirs alone, and gone with the last of them."""
+"""Memory for weights: used by weights alone, and freed with the last of them."""
 
 from __future__ import annotations
 

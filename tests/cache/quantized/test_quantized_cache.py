@@ -1,4 +1,4 @@
-"""The documented quantised caches, called as documented, and what they take."""
+"""The documented quantised caches, called as documented, and their memory."""
 
 from __future__ import annotations
 

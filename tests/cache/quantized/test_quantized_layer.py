@@ -1,4 +1,4 @@
-"""What a quantised layer keeps, gives back, and does with its rows."""
+"""A quantised layer: its stored numbers, the ones it returns, and operations on its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers quantised and read back: as quanto and hqq do it, and in as few bytes as can be."""
+"""Numbers quantised and read back: as quanto and hqq do it, and in the fewest bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How families are compared: on one thread."""
+"""Compare families on one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Matrices are tiny: more threads would wait for each other."""
+    """Compute on one thread: matrices are tiny, more threads would wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

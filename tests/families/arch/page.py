@@ -1,6 +1,6 @@
-"""The tables of ``asyncgen/docs/families.md``: what is proved of a family, and what computes it.
+"""The tables of ``asyncgen/docs/families.md``: the proofs of a family, and its kernels.
 
-``python -m tests.families.arch.page`` writes them anew; tests hold them to what is found here.
+``python -m tests.families.arch.page`` writes them anew; tests compare them with the results here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BEST = FusedKernel(lambda *_: None, True, sums_request=object())
 
 
 def proved(family: str, core: DecoderLM) -> tuple[str, ...]:
-    """A family's row of the table of proofs."""
+    """Make a family's row of the table of proofs."""
     count = sum(each == family for each, _ in CHECKPOINTS)
     slides = any(options.window is not None for options in core.config.attention)
     rounded = "refused" if slides else "yes" if is_compared(core) else "not compared"
@@ -44,7 +44,7 @@ def proved(family: str, core: DecoderLM) -> tuple[str, ...]:
 
 
 def computed(family: str, single: DecoderLM, half: DecoderLM) -> tuple[str, ...]:
-    """A family's row of the table of kernels: its cores at float32 and at bfloat16."""
+    """Make a family's row of the table of kernels: its cores at float32 and at bfloat16."""
     options = half.config.attention
     fused = sum(BEST.serves(each) for each in options)
     attention = {len(options): "fused", 0: "plain products"}.get(fused, "both, by layer")
@@ -53,7 +53,7 @@ def computed(family: str, single: DecoderLM, half: DecoderLM) -> tuple[str, ...]
 
 
 def served_by(core: DecoderLM) -> str:
-    """What computes the blocks of packed rows on this machine."""
+    """Name the kernels that compute the layers of packed rows on this machine."""
     core.prepare()
     storage = PagedStorage(core.config, 8, 4, dtype=core.dtype)
     products = [each.ready() for each in core.layers.modules() if isinstance(each, Linear)]

@@ -1,7 +1,7 @@
-"""What is proved of a family, one function a proof: each compares a checkpoint with the reference.
+"""Proofs of a family, one function each: it compares a checkpoint with the reference.
 
-The reference has no contrastive search and no quantiser any more; there its forward pass stays the
-yardstick, under a plain formula of the search and of the rounding.
+The reference has no contrastive search and no quantiser any more; there a plain formula of the
+search or of the rounding over its forward pass is the standard.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def padded() -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def assert_greedy(theirs: Any, row: list[int], answer: list[int]) -> None:
-    """The reference would have said the same, token for token; one row, without a cache."""
+    """Check that the reference gives the same tokens; one row, without a cache."""
     best = theirs(torch.tensor([row + answer])).logits[0].argmax(dim=-1).tolist()
     assert best[len(row) - 1 : -1] == answer
 
@@ -323,21 +323,23 @@ def rounded(theirs: Any, text: list[int], answer: list[int], *, residual_length:
 
 
 def is_compared(core: Any) -> bool:
-    """Whether the reference rounds keys and values where ours does."""
+    """Return whether the reference rounds keys and values at the same place."""
     is_beside = "hybrid" in core.config.layer_types
     return not is_latent(core) and not is_beside and has_true_cache(core)
 
 
 def has_true_cache(core: Any) -> bool:
-    """Whether the reference says the same with its cache as without: of Mamba 2 beside attention
-    its single steps do not know the longest step of time."""
+    """Return whether the reference gives the same with its cache as without.
+
+    With Mamba 2 beside attention its single steps ignore the longest time step.
+    """
     plans = [plan.mixer for plan in core.config.layer_plans]
     is_limited = any(getattr(plan, "most_step", inf) < inf for plan in plans)
     return core.config.model_type not in OWN_CACHES and not is_limited
 
 
 def is_latent(core: Any) -> bool:
-    """Whether keys and values are made of latent ones, which files say in one key."""
+    """Return whether keys and values are made of latent rows, by a key of the file."""
     return "kv_lora_rank" in core.config.raw
 
 
@@ -399,7 +401,7 @@ def packed_logits(core: Any, ids: Tensor) -> list[Tensor]:
 
 
 def _distances(found: Tensor, exact: Tensor) -> Tensor:
-    """How far each token's logits are off, over their length; ``[B * S]``."""
+    """Compute the errors of each token's logits, over their length; ``[B * S]``."""
     lengths = exact.square().sum(-1).sqrt()
     return ((found.float() - exact).square().sum(-1).sqrt() / lengths).flatten()
 
@@ -435,7 +437,7 @@ def files(pair: Pair, _: object) -> None:
 
 
 def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a weight's name is what one of several patterns finds."""
+    """Return whether a weight's name matches one of several patterns."""
     return any(re.search(each, name) for each in patterns)
 
 

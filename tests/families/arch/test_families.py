@@ -59,7 +59,7 @@ DTYPES = [
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Matrices are tiny: more threads would wait for each other."""
+    """Compute on one thread: matrices are tiny, more threads would wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -124,7 +124,7 @@ def test_a_family_equals_the_reference(
 
 
 def served_by(model: asyncgen.PreTrainedModel) -> str:
-    """Which kernels compute a model's blocks on this machine, as the table above states it."""
+    """Name the kernels that compute a model's layers on this machine, as in the table above."""
     if not native.supports(torch.float32):
         pytest.skip("our kernels are not compiled")
     if model.core.runs_in_one_call:
@@ -136,7 +136,7 @@ def served_by(model: asyncgen.PreTrainedModel) -> str:
 
 
 def compare_paths(core: DecoderLM) -> None:
-    """All blocks in one call give what they give one by one, to the last bit, of all or some."""
+    """Compare all layers in one call with one by one, to the last bit, for all tokens or some."""
     core.prepare()
     together: Any = core._plan
     assert together.compiled is not None

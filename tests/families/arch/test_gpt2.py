@@ -1,4 +1,4 @@
-"""What sets GPT-2 apart; the laws that it shares with the others are in ``test_decoder.py``."""
+"""Peculiarities of GPT-2; the laws that it shares with the others are in ``test_decoder.py``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 
 
 def saved(folder: Path, **overrides: Any) -> Any:
-    """A tiny transformers GPT-2 that was saved to a folder."""
+    """Save a tiny transformers GPT-2 to a folder."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         n_embd=32, n_layer=2, n_head=4, n_positions=24, vocab_size=50, eos_token_id=49, **overrides

@@ -1,4 +1,4 @@
-"""What is particular to models of which some layers attend and others keep states."""
+"""Peculiarities of models whose layers partly attend and partly keep states."""
 
 from __future__ import annotations
 

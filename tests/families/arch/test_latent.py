@@ -1,4 +1,4 @@
-"""Latent attention: its formula, files as their makers write them, and what those may not say."""
+"""Latent attention: its formula, files as their makers write them, and refused files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sets Llama apart; the laws that it shares with the others are in ``test_decoder.py``."""
+"""Peculiarities of Llama; the laws that it shares with the others are in ``test_decoder.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on families says what is proved of them and what computes them, as it is found here."""
+"""The page on families states the proofs and kernels that are found here."""
 
 from __future__ import annotations
 

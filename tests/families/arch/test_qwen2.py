@@ -1,4 +1,4 @@
-"""What sets Qwen2 apart; the laws that it shares with the others are in ``test_decoder.py``."""
+"""Peculiarities of Qwen2; the laws that it shares with the others are in ``test_decoder.py``."""
 
 from __future__ import annotations
 

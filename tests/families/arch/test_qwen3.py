@@ -1,4 +1,4 @@
-"""What sets Qwen3 apart; the laws that it shares with the others are in ``test_decoder.py``."""
+"""Peculiarities of Qwen3; the laws that it shares with the others are in ``test_decoder.py``."""
 
 from __future__ import annotations
 

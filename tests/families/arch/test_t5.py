@@ -1,4 +1,4 @@
-"""What sets T5 apart: two stacks, relative positions, heads that are tied or their own."""
+"""Peculiarities of T5: an encoder, relative positions, tied and untied heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``model.config`` in use: what can be set, what is read, what the network does not follow."""
+"""``model.config`` in use: attributes that can be set, that are read, and that are read-only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config_of(**values: Any) -> EditableConfig:
 
 
 def seen(model: Any, name: str, value: object) -> dict[str, object]:
-    """What a call, and a generation, make of an attribute that was set."""
+    """Return the attribute as a call and a generation see it."""
     setattr(model.config, name, value)
     assert getattr(model.config, name) == value
     found: dict[str, object] = {"call": sorted(model(IDS).keys())}

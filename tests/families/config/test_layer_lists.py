@@ -1,4 +1,4 @@
-"""Lists with an entry for each layer: refused by name, and read once, however many there are."""
+"""Lists with an entry for each layer: refused by name, and read only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Counted(list[Any]):
-    """A list that knows how often it was gone through."""
+    """A list that counts how often it is read."""
 
     rounds = 0
 

@@ -1,4 +1,4 @@
-"""`ModelConfig` against what transformers makes of the same file, and its complaints."""
+"""`ModelConfig` against transformers' reading of the same file, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with options, as families have them: every path gives what the formula gives."""
+"""Layers with options, as families have them: every path gives the result of the formula."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def config_of(options: tuple[AttentionOptions, ...]) -> ModelConfig:
 
 
 def expected(heads: Tensor, options: AttentionOptions) -> Tensor:
-    """Attention of a text ``[T, H + 2K, D]`` by the formula, ``[T, H * D]``, in float64."""
+    """Attend a text ``[T, H + 2K, D]`` by the formula, ``[T, H * D]``, in float64."""
     parts = torch.split(heads.double().transpose(0, 1), [HEADS, KV_HEADS, KV_HEADS])
     group = HEADS // KV_HEADS
     queries, keys, values = parts[0], *(part.repeat_interleave(group, 0) for part in parts[1:])

@@ -1,4 +1,4 @@
-"""Checkpoints that also see are loaded as the text models that they are around."""
+"""Checkpoints that also see are loaded as their text models."""
 
 from __future__ import annotations
 

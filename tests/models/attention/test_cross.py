@@ -1,4 +1,4 @@
-"""Attention across stacks against a plain formula, and what does not fit together."""
+"""Cross-attention against a plain formula, and refusals of rows that do not fit together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bias() -> RelativeBias:
 
 
 def formula(queries: Tensor, keys: Tensor, values: Tensor, added: Tensor) -> Tensor:
-    """Attention of ``[B, H, S, D]`` without a scale."""
+    """Attend ``[B, H, S, D]`` without a scale."""
     return (queries @ keys.transpose(-1, -2) + added).softmax(-1) @ values
 
 

@@ -44,7 +44,7 @@ def written_out(
     options: AttentionOptions,
     padding: Tensor | None,
 ) -> Tensor:
-    """Attention of whole rows ``[B, T, H + 2K, D]``, one query at a time: ``[B, T, H * D]``."""
+    """Attend whole rows ``[B, T, H + 2K, D]``, one query at a time: ``[B, T, H * D]``."""
     queries, keys, values = torch.split(heads, [count, kv_heads, kv_heads], dim=2)
     group = count // kv_heads
     keys, values = (part.repeat_interleave(group, dim=2) for part in (keys, values))
@@ -64,7 +64,7 @@ def written_out(
 def in_chunks(
     attention: DenseAttention, heads: Tensor, sizes: list[int], sinks: Tensor | None = None
 ) -> Tensor:
-    """What the context gives for rows that arrive in pieces."""
+    """Attend rows that arrive in pieces through the context."""
     rows, start, pieces = heads.shape[0], 0, []
     for size in sizes:
         piece = heads[:, start : start + size].reshape(rows * size, -1, D)
@@ -75,7 +75,7 @@ def in_chunks(
 
 
 def pieces_of(total: int) -> st.SearchStrategy[list[int]]:
-    """Ways to cut a sequence, single tokens at its end."""
+    """Cut a sequence in several ways, single tokens at its end."""
     return st.integers(0, total).flatmap(
         lambda head: st.just([head] * bool(head) + [1] * (total - head))
     )

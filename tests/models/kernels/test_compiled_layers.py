@@ -1,4 +1,4 @@
-"""All blocks in one call: the same numbers as one operator after another, and what is refused."""
+"""All layers in one call: the same numbers as one operator after another, and refusals."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ GATES = [GatePlan(), GatePlan("gelu"), GatePlan("gelu_tanh"), GatePlan("clamped"
 
 @pytest.fixture(params=KERNELS)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whose kernels compute."""
+    """Run a test with our kernels and with torch's."""
     if request.param == "torch":
         monkeypatch.setattr(native, "kernels", None)
     elif native.kernels is None:
@@ -90,7 +90,7 @@ def prepare(experts: Experts) -> None:
 
 
 def plainly_chosen(routing: Routing, logits: Tensor, correction: Tensor | None) -> dict[int, float]:
-    """Weights of a token's experts, by their numbers; logits ``[X]`` in float64."""
+    """Weigh a token's experts, by their numbers; logits ``[X]`` in float64."""
     values = logits.tolist()
     if routing.scoring == "sparsemixer":
         found: dict[int, float] = {}
@@ -123,7 +123,7 @@ def plainly_chosen(routing: Routing, logits: Tensor, correction: Tensor | None) 
 
 
 def plainly(experts: Experts, x: Tensor) -> Tensor:
-    """What experts make of rows, in float64, one token after another."""
+    """Compute the experts of rows in float64, one token after another."""
     plan, count, x = experts.plan, experts.plan.experts, x.double()
 
     def matrices_of(module: Any, number: int = 1) -> list[tuple[Tensor, Tensor | None]]:

@@ -1,4 +1,4 @@
-"""Huge pages are asked for; what lies in them does not change."""
+"""Huge pages are asked for; their content does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float16: widened to be computed with, rounded once, and infinite where torch's is."""
+"""Float16: widened for computing, rounded once, and infinite where torch's is."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ WIDENED = [torch.bfloat16, torch.float16]
 
 
 def same_bits(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal to the last bit, the sign of zero too; what is not a number may be any."""
+    """Compare to the last bit, the sign of zero too; any NaN equals any other."""
     assert found.dtype == expected.dtype == torch.float32
     assert torch.equal(found.isnan(), expected.isnan())
     known = ~expected.isnan()

@@ -1,4 +1,4 @@
-"""Which kernel a weight gets, and what becomes of the weight."""
+"""The choice of a kernel for a weight, and the weight afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where our own kernels do not run."""
+    """Compute as on a machine without our own kernels."""
     monkeypatch.setattr(native, "kernels", None)
 
 
 @pytest.fixture(params=[False, True], ids=["other", "intel"])
 def is_intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both kinds of processors, on any."""
+    """Run as on both kinds of processors, on any."""
     monkeypatch.setattr(kernels, "has_intel_kernels", lambda: request.param)
     return bool(request.param)
 

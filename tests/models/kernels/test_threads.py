@@ -1,4 +1,4 @@
-"""The kernels' own threads: who has how many, and that nothing hangs or changes with them."""
+"""The kernels' own threads: their number, and that nothing hangs or changes with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def product(rows: int = 3) -> tuple[NativeKernel, torch.Tensor]:
 
 
 def members() -> int:
-    """Threads of this process that are members of a team, beside those who called."""
+    """Count the threads of this process that are members of a team, beside the callers."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
@@ -38,7 +38,7 @@ def members() -> int:
 
 
 def on_a_thread(work: object) -> list[object]:
-    """What a function returns, or raises, on a thread of its own."""
+    """Return the result of a function, or raise its error, on a thread of its own."""
     found: list[object] = []
 
     def run() -> None:

@@ -152,12 +152,12 @@ class Row:
 
     @property
     def source(self) -> int:
-        """Two slots in turn: that which the last step wrote."""
+        """Return the slot that the last step wrote, of two in turn."""
         return 2 * self.slot + (self.turn + 1) % 2 if self.start else -1
 
     @property
     def target(self) -> int:
-        """The other one."""
+        """Return the other slot."""
         return 2 * self.slot + self.turn % 2
 
 
@@ -176,7 +176,7 @@ def texts() -> list[Row]:
 
 
 def slots(core: Any, dtype: torch.dtype, *, is_plain: bool = False) -> PackedStates:
-    """Slots full of NaN, as memory is that nobody wrote to."""
+    """Make slots full of NaN, like memory that was never written."""
     storage = StateStorage(core.config, 2 * len(LENGTHS), dtype=dtype)
     for tensor in (*storage.windows, *storage.states):
         tensor[:-1].fill_(torch.nan)
@@ -188,7 +188,7 @@ def slots(core: Any, dtype: torch.dtype, *, is_plain: bool = False) -> PackedSta
 
 
 def step(core: Any, states: PackedStates, rows: list[Row]) -> Tensor:
-    """Hidden states of all tokens of a step."""
+    """Compute the hidden states of all tokens of a step."""
     states.lay_out(rows)
     ids = torch.tensor([id for row in rows for id in row.text[row.start : row.start + row.count]])
     found = core.hidden_packed(ids, ids, torch.arange(len(ids)), states)
@@ -208,7 +208,7 @@ def alone(core: Any, states: PackedStates, rows: list[Row]) -> list[Tensor]:
 
 
 def mixed(core: Any, states: PackedStates, rows: list[Row], seed: int) -> list[Tensor]:
-    """Hidden states of texts that came in chunks and in company."""
+    """Compute the hidden states of texts that come in chunks and in company."""
     chooser = random.Random(seed)
     found: list[list[Tensor]] = [[] for _ in rows]
     while live := [row for row in rows if row.start < len(row.text)]:
@@ -223,7 +223,7 @@ def mixed(core: Any, states: PackedStates, rows: list[Row], seed: int) -> list[T
 
 
 def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Compare as a whole where the model rounds between operators, else one by one."""
+    """Compare as a whole if the model rounds between operators, else one by one."""
     if dtype != torch.float32:
         away = (found.double() - expected.double()).norm()
         near = 0.02 if dtype == torch.bfloat16 else 0.0025

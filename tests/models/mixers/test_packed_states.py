@@ -1,4 +1,4 @@
-"""Slots: a step that is run again finds what it found, and no row meets another one's state."""
+"""Slots: a step that is run again finds the same state, and no row meets another one's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def whole(core: object, length: int) -> torch.Tensor:
 
 
 def filled(core: object, slots: int) -> PackedStates:
-    """Slots full of NaN, as memory is that nobody wrote to."""
+    """Make slots full of NaN, like memory that was never written."""
     storage = StateStorage(core.config, slots)  # type: ignore[attr-defined]
     for tensor in (*storage.windows, *storage.states):
         tensor[:-1].fill_(torch.nan)

@@ -1,4 +1,4 @@
-"""A token that is alone sees what it would see among others, page after page."""
+"""A token gets the same result from a contiguous copy as page by page, alone and in company."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Texts:
 
     @property
     def are_copied(self) -> bool:
-        """Whether the last step read a copy."""
+        """Return whether the last step read a copy."""
         return any(isinstance(whole, ContiguousRows) for whole in self.attention._only.values())
 
 

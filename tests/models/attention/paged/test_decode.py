@@ -108,7 +108,7 @@ def test_a_layout_has_room_for_pages_that_are_begun() -> None:
 def begin_pages(
     starts: list[int], shared: int, group: int, options: AttentionOptions, seed: int
 ) -> int:
-    """Compare twelve steps with plain attention; how many pages were begun in a layout."""
+    """Compare twelve steps with plain attention; return the number of pages begun in a layout."""
     torch.manual_seed(seed)
     size, kv_heads = 4, 2
     storage = storage_of(kv_heads, 80, size)

@@ -1,4 +1,4 @@
-"""Fixed rows: what lies in their memory after they were placed."""
+"""Buffers of recorded steps: their content after rows were placed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device can do is found by trying: torch may lack things, and kernels may lie."""
+"""The probe of a device's kernels: torch may lack parameters, and kernels may be wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found_for(
     dtype: torch.dtype = torch.bfloat16,
     page_size: int = 256,
 ) -> FusedKernel | None:
-    """What is chosen where this is torch's function."""
+    """Find the kernel if this is torch's function."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", function)
     more = SIZES if variant == "llama" else {}
     config = model(variant, torch.float32, **more).config
@@ -55,7 +55,7 @@ def test_pages_are_read_in_place_with_one_split_a_row(
 def test_rows_that_are_not_written_do_not_occur_with_one_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The fault of pytorch issue 194167, in a torch that can be told not to split rows."""
+    """Guard against pytorch issue 194167, in a torch that can be told not to split rows."""
     kernel = found_for(with_unwritten_rows(), monkeypatch)
     assert kernel is not None and kernel.reads_pages
 
@@ -157,25 +157,25 @@ def changed(change: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 def no_pages(options: dict[str, Any]) -> None:
-    """FlashAttention 2 before it took tables."""
+    """Stand-in for FlashAttention 2 before it took tables."""
     if options["block_table"] is not None:
         raise RuntimeError("block_table is not supported\nand more")
 
 
 def one_key_less(options: dict[str, Any]) -> None:
-    """The newest key is not seen."""
+    """Hide the newest key."""
     if options["seqused_k"] is not None:
         options["seqused_k"] = options["seqused_k"] - 1
 
 
 def a_wide_window(options: dict[str, Any]) -> None:
-    """One key too many."""
+    """Show one key too many."""
     before, behind = options["window_size"]
     options["window_size"] = (before + (before >= 0), behind)
 
 
 def a_wrong_page(options: dict[str, Any]) -> None:
-    """The last page of a long text is another one's."""
+    """Replace the last page of a long text by another one's."""
     if options["block_table"] is not None and options["block_table"].shape[1] > 4:
         options["block_table"] = options["block_table"].clone()
         options["block_table"][0, 4] = options["block_table"][0, 3]
@@ -237,7 +237,7 @@ def test_what_has_no_fused_kernel_says_so(
 
 
 class Implementations:
-    """In the place of torch's: what is installed, and what is active."""
+    """Stand-in for torch's registry of installed and active implementations."""
 
     def __init__(self, installed: str | None, active: str | None = None) -> None:
         self.installed, self.active = installed, active
@@ -253,7 +253,7 @@ class Implementations:
         self.active = None
 
     def put(self, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Implementations:
-        """Take torch's place, on a device that is CUDA by name alone."""
+        """Put this in torch's place, on a device that is CUDA by name alone."""
         attention = "torch.nn.attention"
         monkeypatch.setattr(f"{attention}.activate_flash_attention_impl", self.activate)
         monkeypatch.setattr(f"{attention}.restore_flash_attention_impl", self.restore)

@@ -32,7 +32,7 @@ OF_NAMES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def kernel_names() -> list[str]:
-    """All kernels that this processor runs."""
+    """List all kernels that this processor runs."""
     names = [] if native.kernels is None else ["attend_f32", "attend_f16"]
     if torch.bfloat16 in DTYPES:
         names.append("attend_bf16")
@@ -83,7 +83,7 @@ class Shape:
 
     @property
     def sinks(self) -> Tensor | None:
-        """Large and small ones."""
+        """Make large and small sinks."""
         return torch.linspace(-3, 4, self.num_heads) if self.has_sinks else None
 
     @property
@@ -147,7 +147,7 @@ class Pool:
         self._free = random.Random(seed).sample(range(num_pages), num_pages)
 
     def spoil(self, pages: slice | list[int]) -> None:
-        """Put what is no number there; of packed pages in the scales, and any codes."""
+        """Fill memory with NaN; of packed pages the scales, and any codes."""
         if self.storage.scales is None:
             self.storage.data[:, :, pages] = torch.nan
         else:
@@ -161,14 +161,14 @@ class Pool:
         return Text(heads, pages)
 
     def step(self, rows: list[Row]) -> list[Tensor]:
-        """Results of each row, ``[count, H * D]``."""
+        """Compute the results of each row, ``[count, H * D]``."""
         heads = torch.cat([row.text.heads[row.start : row.start + row.count] for row in rows])
         self.attention.lay_out(rows)
         results = self.attention.attend(0, heads, self.shape.sinks).clone()
         return list(torch.split(results, [row.count for row in rows]))
 
     def run(self, texts: list[Text], chooser: random.Random, most: int) -> list[Tensor]:
-        """All texts to their ends in random company and chunks, ``[T, H * D]`` each."""
+        """Bring all texts to their ends in random company and chunks, ``[T, H * D]`` each."""
         found: list[list[Tensor]] = [[] for _ in texts]
         starts = [0] * len(texts)
         while left := [n for n, text in enumerate(texts) if starts[n] < len(text.heads)]:
@@ -191,11 +191,11 @@ def random_heads(shape: Shape, length: int, seed: int) -> Tensor:
 
 
 class Plain(NamedTuple):
-    """What queries get, and how far the values that they see lie from it, ``[T, H * D]`` each.
+    """Results of queries, and the spread of the values that they see, ``[T, H * D]`` each.
 
     Attributes:
         result: The mean ``o`` of the values by the weights ``p``, in float64.
-        spread: Their standard deviation by the same weights, which is at least ``sum p |v - o|``.
+        spread: Their standard deviation by the same weights, at least ``sum p |v - o|``.
     """
 
     result: Tensor
@@ -203,7 +203,7 @@ class Plain(NamedTuple):
 
 
 def plainly(shape: Shape, heads: Tensor, first: int = 0) -> Plain:
-    """What a text's queries from one on get."""
+    """Attend from a text's queries from one on, by the plain formula."""
     parts = [shape.num_heads, shape.kv_heads, shape.kv_heads]
     queries, keys, values = torch.split(heads.double().transpose(0, 1), parts)
     if shape.is_packed:

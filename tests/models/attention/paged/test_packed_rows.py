@@ -22,7 +22,7 @@ K = 3
 
 
 def found(plan: PagePlan, number_of_rows: int) -> list[list[int]]:
-    """For each row, the pages at its places and strides, seen from the batches' side."""
+    """List, for each row, the pages at its places and strides, seen from the batches' side."""
     pages: dict[tuple[int, int], tuple[int, int | None]] = {}
     place = 0
     for batch in plan.batches:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", params=["chosen", "torch"], autouse=True)
 def _attention(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is chosen on this machine, and torch's kernels where that is something else."""
+    """Use the attention chosen on this machine, and torch's kernels if that is another."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "torch":
             if native.kernels is None:
@@ -94,7 +94,7 @@ def test_rows_that_share_pages_equal_each_text_alone(
     pages = iter(chooser.sample(range(120 * groups), 120 * groups))
 
     def taken(count: int) -> list[list[int]]:
-        """So many pages for each group of layers."""
+        """Take so many pages for each group of layers."""
         return [[next(pages) for _ in range(count)] for _ in range(groups)]
 
     common = random_ids(1, (prefix + half) * size, seed)[0]

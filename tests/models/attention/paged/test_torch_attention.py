@@ -1,4 +1,4 @@
-"""Which of torch's kernels compute which rows, on any machine."""
+"""The choice of torch's kernels for the rows of a step, on any machine."""
 
 from __future__ import annotations
 
