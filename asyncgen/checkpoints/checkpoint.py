@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError, safe_open
 
-from asyncgen.checkpoints.hub import is_pointer, read_json
+from asyncgen.checkpoints.hub import read_json, refuse_pointer
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
@@ -182,11 +182,7 @@ def _shard(index: Path, name: str) -> Path:
 def _read_header(file: Path) -> dict[str, StoredTensor]:
     """Read where the tensors of a file lie, after the safetensors library found it sound."""
     try:
-        if is_pointer(file):
-            raise ModelLoadError(
-                f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its "
-                "folder"
-            )
+        refuse_pointer(file)
         with safe_open(file, framework="pt"):
             pass
         with file.open("rb") as stream:

@@ -34,13 +34,22 @@ _IN_VAIN = [
     "adapter_model.safetensors",
 ]
 
-_POINTER = "version https://git-lfs"
+_POINTER = b"version https://git-lfs"
 
 
-def is_pointer(file: Path) -> bool:
-    """Whether a file is a git-lfs pointer, as a clone without git-lfs leaves behind."""
+def refuse_pointer(file: Path) -> None:
+    """Refuse a git-lfs pointer, which a clone without git-lfs has in place of a file.
+
+    Raises:
+        ModelLoadError: The file is one.
+        OSError: It cannot be read.
+    """
     with file.open("rb") as stream:
-        return stream.read(len(_POINTER)) == _POINTER.encode()
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise ModelLoadError(
+                f"{file} is a git-lfs pointer, not the file itself; "
+                "run `git lfs pull` in its folder"
+            )
 
 
 def read_text(file: Path) -> str:
@@ -50,14 +59,10 @@ def read_text(file: Path) -> str:
         ModelLoadError: It cannot be read, or is a git-lfs pointer instead of the file itself.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        refuse_pointer(file)
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelLoadError(f"{file} cannot be read ({error})") from error
-    if text.startswith(_POINTER):
-        raise ModelLoadError(
-            f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder"
-        )
-    return text
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -17,14 +17,13 @@ from torch import nn
 from asyncgen.checkpoints.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.checkpoints.packed.packing_plan import (
     is_made,
-    is_stored_packed,
+    is_packed,
     log_unpacked,
-    pack,
     packed_size,
     packing_of,
     stays_packed,
-    takes_packed,
 )
+from asyncgen.checkpoints.packed.quantise import quantise
 from asyncgen.checkpoints.tensor_reader import TensorReader, is_finite, tell_broken
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.runtime.device_memory import memory_to_load
@@ -149,7 +148,8 @@ def load_weights(
     }
     packings = {rule.target: packing_of(modules[rule.target], rule, quantize) for rule in rules}
     if as_stored is not None and (
-        packings.get(as_stored) or is_stored_packed(rules, as_stored, stored)
+        packings[as_stored]
+        or any(r.target == as_stored and is_packed([stored[s] for s in r.sources]) for r in rules)
     ):
         as_stored = None
     twice = {rule.target: stored[rule.sources[0]] for rule in rules if rule.target == as_stored}
@@ -188,7 +188,7 @@ def load_weights(
                     raise ModelLoadError(tell_broken(checkpoint, broken))
                 if packing is not None:
                     packed = _pack(tensor, packing, rule.target, checkpoint)
-                    if is_here and takes_packed(module):
+                    if is_here and module.packs:
                         parts = [packed]
                         del tensor, packed
                         continue
@@ -342,9 +342,10 @@ def _pack(
     tensor: torch.Tensor, packing: Packing, target: str, checkpoint: Checkpoint
 ) -> PackedWeight:
     try:
-        return pack(tensor, packing, target)
+        return quantise(tensor, packing)
     except ValueError as error:
-        raise ModelLoadError(f"{checkpoint.folder}: {error}; load it without `quantize`") from error
+        problem = f"`{target}`: {error}; load it without `quantize`"
+        raise ModelLoadError(f"{checkpoint.folder}: {problem}") from error
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:

@@ -53,6 +53,8 @@ _LONG_TEXT = 2000
 _LONG_IDS = 2000
 """Least tokens for `decode_batch`, which releases the GIL as well."""
 
+_PADS = (True, "longest", "max_length")
+
 _SPACED_MARKS = re.compile(r" (?=[.?!,]|n't|'(?:m|s|ve|re)\b)")
 
 
@@ -327,15 +329,7 @@ class Tokenizer(Vocabulary):
         limit = self._limit(max_length, padding, truncation)
         rows = self._encode_rows(texts, add_special_tokens, limit if truncation else None)
         data = {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
-        if padding in (True, "longest", "max_length"):
-            side = self.padding_side if padding_side is None else padding_side
-            pad_rows(
-                rows,
-                data["attention_mask"],
-                width=limit if padding == "max_length" else max(map(len, rows), default=0),
-                pad_id=self._needed_pad_id(),
-                side=check_side("padding_side", side),
-            )
+        self._pad(data, padding, limit, padding_side)
         if not return_attention_mask:
             del data["attention_mask"]
         return pack_rows(data, single=isinstance(text, str), return_tensors=return_tensors)
@@ -364,17 +358,9 @@ class Tokenizer(Vocabulary):
             InvalidRequestError: As for a call, or it is no result of a call.
         """
         data, single = collate(encoded_inputs)
-        if padding in (True, "longest", "max_length"):
-            rows, limit = data["input_ids"], self._limit(max_length, padding, False)
-            width = limit if padding == "max_length" else max(map(len, rows), default=0)
-            side = self.padding_side if padding_side is None else padding_side
-            pad_rows(
-                rows,
-                data["attention_mask"],
-                width=rounded_up(width, pad_to_multiple_of),
-                pad_id=self._needed_pad_id(),
-                side=check_side("padding_side", side),
-            )
+        if padding in _PADS:
+            limit = self._limit(max_length, padding, False)
+            self._pad(data, padding, limit, padding_side, pad_to_multiple_of)
         return pack_rows(data, single=single, return_tensors=return_tensors)
 
     def decode(
@@ -553,6 +539,27 @@ class Tokenizer(Vocabulary):
                 "max_length", max_length, "add `truncation=True` or `padding='max_length'`"
             )
         return max_length
+
+    def _pad(
+        self,
+        data: Mapping[str, list[list[int]]],
+        padding: Padding,
+        limit: int,
+        side: Side | None,
+        multiple: int | None = None,
+    ) -> None:
+        """Pad ids and masks in place; ``limit`` is the width of ``"max_length"``."""
+        if padding not in _PADS:
+            return
+        rows = data["input_ids"]
+        width = limit if padding == "max_length" else max(map(len, rows), default=0)
+        pad_rows(
+            rows,
+            data["attention_mask"],
+            width=rounded_up(width, multiple),
+            pad_id=self._needed_pad_id(),
+            side=check_side("padding_side", self.padding_side if side is None else side),
+        )
 
     def _needed_pad_id(self) -> int:
         pad_id = self.pad_token_id

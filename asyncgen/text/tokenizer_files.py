@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from asyncgen.checkpoints.gguf.file_choice import is_single
-from asyncgen.checkpoints.gguf.tokenizer import read_gguf_tokenizer
+from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokenizer
 from asyncgen.checkpoints.hub import read_json, read_text, write_text
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.text.batch_encoding import Side, check_side
@@ -38,9 +38,6 @@ ROLES = (
     "cls_token",
     "mask_token",
 )
-
-_PANIC = "PanicException"
-"""What a failed assertion in Rust becomes: no `Exception`, of a class that cannot be imported."""
 
 _CONVERT = (
     "convert it once with `transformers.AutoTokenizer.from_pretrained(folder)"
@@ -151,17 +148,9 @@ def read_backend(
     text = read_text(file)
     if add_prefix_space is not None:
         text = _with_prefix_space(text, add_prefix_space)
-    try:
+    with library_errors(f"{file} is not a tokenizer file"):
         backend = Backend.from_str(text)
         _add_tokens(backend, settings)
-    except ModelLoadError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-            raise  # somebody wants to leave
-        raise ModelLoadError(
-            f"{file} is not a tokenizer file ({str(error)[:300]}); download it again"
-        ) from error
     return backend
 
 

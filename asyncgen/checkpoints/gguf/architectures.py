@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.checkpoints.gguf.declaration import EXPERTS, GROUPED, Architecture
+from asyncgen.checkpoints.gguf.declaration import BIASES, EXPERTS, GROUPED, Architecture
 from asyncgen.checkpoints.gguf.gemma import GEMMAS
 from asyncgen.checkpoints.gguf.hybrid import HYBRIDS
 from asyncgen.checkpoints.gguf.mla import DEEPSEEK, KIMI, MINICPM3
@@ -28,8 +28,7 @@ _FACTORS: Final[Mapping[str, str]] = {
 }
 
 _WINDOW: Final = {"attention.sliding_window": "sliding_window"}
-_BIASES: Final = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
-_ATTENTION_BIAS: Final = {"attention_bias": "blk.0.attn_q.bias"}
+_ALL_BIASES: Final = {**BIASES, "mlp_bias": "blk.0.ffn_up.bias"}
 _SLOPES, _STEEPEST = "attention.max_alibi_bias", 8
 _XIELU: Final = {"shape": "xielu"}
 _LEARNED: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
@@ -155,7 +154,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
         "llama",
         {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
-        flags=_BIASES,
+        flags=_ALL_BIASES,
         turns_neighbours=True,
         more=_llama,
     ),
@@ -167,12 +166,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         flags={"qkv_bias": "blk.0.attn_q.bias"},
         more=_steps,
     ),
-    "qwen3": Architecture("qwen3", flags=_ATTENTION_BIAS),
+    "qwen3": Architecture("qwen3", flags=BIASES),
     "qwen3moe": Architecture(
         "qwen3_moe",
         EXPERTS,
         {"norm_topk_prob": True},
-        flags=_ATTENTION_BIAS,
+        flags=BIASES,
         more=_steps,
     ),
     "gemma": Architecture("gemma", plus_one=True),
@@ -188,14 +187,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gpt-oss": Architecture(
         "gpt_oss",
         {**_WINDOW, **EXPERTS},
-        flags=_ATTENTION_BIAS,
+        flags=BIASES,
         names=_NORM_AFTER,
         rope={"truncate": False},
         more=_own_rope,
     ),
     "olmo": Architecture("olmo", turns_neighbours=True, more=_clip),
-    "olmo2": Architecture("olmo2", flags=_ATTENTION_BIAS, more=_olmo),
-    "olmoe": Architecture("olmoe", EXPERTS, flags=_ATTENTION_BIAS, more=_clip),
+    "olmo2": Architecture("olmo2", flags=BIASES, more=_olmo),
+    "olmoe": Architecture("olmoe", EXPERTS, flags=BIASES, more=_clip),
     "starcoder": Architecture("gpt_bigcode", more=_bigcode),
     "starcoder2": Architecture("starcoder2", flags={"use_bias": "blk.0.attn_q.bias"}),
     "gpt2": Architecture("gpt2"),
@@ -207,46 +206,46 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "stablelm": Architecture(
         "stablelm", flags={"use_qkv_bias": "blk.0.attn_q.bias"}, has_parts=True, more=_parallel
     ),
-    "granite": Architecture("granite", _FACTORS, flags=_BIASES, turns_neighbours=True),
+    "granite": Architecture("granite", _FACTORS, flags=_ALL_BIASES, turns_neighbours=True),
     "granitemoe": Architecture(
         "granitemoe",
         {**_FACTORS, "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
-        flags=_ATTENTION_BIAS,
+        flags=BIASES,
         turns_neighbours=True,
         more=_granite,
     ),
     "command-r": Architecture(
         "cohere",
         {"logit_scale": "logit_scale"},
-        flags={**_ATTENTION_BIAS, "use_qk_norm": "blk.0.attn_q_norm.weight"},
+        flags={**BIASES, "use_qk_norm": "blk.0.attn_q_norm.weight"},
         turns_neighbours=True,
     ),
     "cohere2": Architecture(
         "cohere2",
         {**_WINDOW, "logit_scale": "logit_scale"},
-        flags=_ATTENTION_BIAS,
+        flags=BIASES,
         turns_neighbours=True,
     ),
-    "smollm3": Architecture("smollm3", flags=_BIASES, turns_neighbours=True),
-    "arcee": Architecture("arcee", flags=_BIASES, turns_neighbours=True),
-    "nemotron": Architecture("nemotron", flags=_BIASES, plus_one=True, has_parts=True),
+    "smollm3": Architecture("smollm3", flags=_ALL_BIASES, turns_neighbours=True),
+    "arcee": Architecture("arcee", flags=_ALL_BIASES, turns_neighbours=True),
+    "nemotron": Architecture("nemotron", flags=_ALL_BIASES, plus_one=True, has_parts=True),
     "jais2": Architecture("jais2"),
     "exaone4": Architecture("exaone4", _WINDOW),
-    "seed_oss": Architecture("seed_oss", flags=_ATTENTION_BIAS, names=_NORM_AFTER),
+    "seed_oss": Architecture("seed_oss", flags=BIASES, names=_NORM_AFTER),
     "ernie4_5": Architecture("ernie4_5", turns_neighbours=True),
-    "chatglm": Architecture("glm", flags=_ATTENTION_BIAS, turns_neighbours=True, has_parts=True),
-    "glm4": Architecture("glm4", flags=_ATTENTION_BIAS, turns_neighbours=True, has_parts=True),
+    "chatglm": Architecture("glm", flags=BIASES, turns_neighbours=True, has_parts=True),
+    "glm4": Architecture("glm4", flags=BIASES, turns_neighbours=True, has_parts=True),
     "glm4moe": Architecture(
         "glm4_moe",
         GROUPED,
         {"first_k_dense_replace": 0},
-        flags={**_ATTENTION_BIAS, "use_qk_norm": "blk.0.attn_q_norm.weight"},
+        flags={**BIASES, "use_qk_norm": "blk.0.attn_q_norm.weight"},
         names=_NORM_AFTER,
         has_parts=True,
     ),
     "hunyuan-dense": Architecture("hunyuan_v1_dense"),
     "dots1": Architecture("dots1", GROUPED),
-    "apertus": Architecture("apertus", flags=_ATTENTION_BIAS, names=_XIELU, numbers=_LEARNED),
+    "apertus": Architecture("apertus", flags=BIASES, names=_XIELU, numbers=_LEARNED),
     "mpt": Architecture("mpt", more=_mpt),
     "deepseek2": DEEPSEEK,
     "kimi-linear": KIMI,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.gguf.architectures import ARCHITECTURES
-from asyncgen.checkpoints.gguf.declaration import COMMON, Architecture
+from asyncgen.checkpoints.gguf.declaration import COMMON, Architecture, layers_of
 from asyncgen.checkpoints.gguf.file_choice import SUFFIX
 from asyncgen.checkpoints.gguf.gguf_file import GgufModel, as_written
 from asyncgen.checkpoints.gguf.header_reader import Numbers
@@ -113,12 +113,6 @@ def _has(model: GgufModel, name: str) -> bool:
     if not is_any:
         return name in model.tensors
     return any(one.startswith(prefix) and one.endswith(rest) for one in model.tensors)
-
-
-def layers_of(model: GgufModel, prefix: str) -> int | None:
-    """How many layers there are, without those behind the last that guess tokens ahead."""
-    layers = model.metadata.whole(f"{prefix}block_count")
-    return layers and layers - (model.metadata.whole(f"{prefix}nextn_predict_layers") or 0)
 
 
 def _spelled(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,16 @@ SIGMOID: Final = 2
 """Of ``expert_gating_func``; 0 says nothing."""
 
 
+BIASES: Final[Mapping[str, str]] = {"attention_bias": "blk.0.attn_q.bias"}
+"""Flag of models whose projections may have biases."""
+
+
+def layers_of(model: GgufModel, prefix: str) -> int | None:
+    """Return the number of layers, without those at the end that guess tokens ahead."""
+    layers = model.metadata.whole(f"{prefix}block_count")
+    return layers and layers - (model.metadata.whole(f"{prefix}nextn_predict_layers") or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a checkpoint has a tensor of a layer.

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from asyncgen.checkpoints.gguf.header_reader import LONGEST_KEY, HeaderReader, Numbers, Texts, Value
 from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES, UNSUPPORTED_TYPES, TensorType
-from asyncgen.checkpoints.hub import is_pointer
+from asyncgen.checkpoints.hub import refuse_pointer
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
     from pathlib import Path
+
+ValueT = TypeVar("ValueT")
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
@@ -57,62 +58,37 @@ class PackedTensor:
         """Its length in bytes."""
         return math.prod(self.shape) // self.kind.numbers * self.kind.num_bytes
 
-    def read_blocks(self) -> bytes:
-        """Its blocks as they are.
 
-        Raises:
-            ModelLoadError: The file became shorter.
-        """
-        with self.file.open("rb") as stream:
-            stream.seek(self.offset)
-            data = stream.read(self.num_bytes)
-        if len(data) < self.num_bytes:
-            raise ModelLoadError(f"{self.file} became shorter while it was read")
-        return data
+class Metadata(dict[str, Value]):
+    """Metadata of a file by key; errors name the file and the key.
 
-
-class Metadata(Mapping[str, Value]):
-    """What a file says of itself, by key; complaints name the file and the key."""
+    The typed methods return ``None`` for a missing key.
+    """
 
     def __init__(self, file: Path, values: Mapping[str, Value]) -> None:
-        """Take what was read.
+        """Take the values of a file.
 
         Args:
             file: The file.
-            values: Its metadata; arrays are read when they are asked for.
+            values: Its metadata; arrays are still bytes.
         """
+        super().__init__(values)
         self.file = file
-        self._values = values
-
-    def __getitem__(self, key: str) -> Value:
-        """The value of a key."""
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        """All keys."""
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._values)
 
     def bad(self, key: str, allowed: str) -> ModelLoadError:
-        """A complaint about a key."""
-        value = self._values.get(key)
+        """Return the error of a value that is not allowed."""
+        value = self.get(key)
         is_array = isinstance(value, Texts | Numbers)
         shown = "an array" if is_array else shorten(value)
         return ModelLoadError(f"{self.file}: `{key}` is {shown}: {allowed}")
 
     def text(self, key: str) -> str | None:
-        """A text; ``None``: there is none."""
-        value = self._values.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        raise self.bad(key, "must be a text")
+        """Return a text."""
+        return self._value(key, str, "a text")
 
     def whole(self, key: str) -> int | None:
-        """A whole number of at least 0; ``None``: there is none."""
-        value = self._values.get(key)
+        """Return a whole number of at least 0."""
+        value = self.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
@@ -120,8 +96,8 @@ class Metadata(Mapping[str, Value]):
         return value
 
     def number(self, key: str) -> float | None:
-        """A finite number; ``None``: there is none."""
-        value = self._values.get(key)
+        """Return a finite number."""
+        value = self.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -131,29 +107,24 @@ class Metadata(Mapping[str, Value]):
         return value
 
     def flag(self, key: str) -> bool | None:
-        """True or false; ``None``: it does not say."""
-        value = self._values.get(key)
-        if value is None or isinstance(value, bool):
-            return value
-        raise self.bad(key, "must be true or false")
+        """Return true or false."""
+        return self._value(key, bool, "true or false")
 
     def texts(self, key: str) -> list[str] | None:
-        """Several texts; ``None``: there are none."""
-        value = self._values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, Texts):
-            raise self.bad(key, "must be an array of texts")
-        return value.read()
+        """Return the texts of an array."""
+        value = self._value(key, Texts, "an array of texts")
+        return None if value is None else value.read()
 
     def numbers(self, key: str) -> list[int] | list[float] | list[bool] | None:
-        """Several numbers; ``None``: there are none."""
-        value = self._values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, Numbers):
-            raise self.bad(key, "must be an array of numbers")
-        return value.read()
+        """Return the numbers of an array."""
+        value = self._value(key, Numbers, "an array of numbers")
+        return None if value is None else value.read()
+
+    def _value(self, key: str, kind: type[ValueT], name: str) -> ValueT | None:
+        value = self.get(key)
+        if value is None or isinstance(value, kind):
+            return value
+        raise self.bad(key, f"must be {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +197,7 @@ def as_written(value: float) -> float:
 
 def _open_one(file: Path) -> GgufModel:
     try:
-        if is_pointer(file):
-            raise ModelLoadError(
-                f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its "
-                "folder"
-            )
+        refuse_pointer(file)
         size = file.stat().st_size
         with file.open("rb", buffering=0) as stream:
             return _read_head(file, HeaderReader(file, stream, size), size)

@@ -8,7 +8,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.checkpoints.gguf.declaration import CHOSEN, EXPERTS, SIGMOID, Architecture, Place
+from asyncgen.checkpoints.gguf.declaration import (
+    CHOSEN,
+    EXPERTS,
+    SIGMOID,
+    Architecture,
+    Place,
+    layers_of,
+)
 from asyncgen.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -244,8 +251,7 @@ def _lfm2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
 def _delta(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     """Which layers attend, and the size of a value."""
     metadata = model.metadata
-    layers = metadata.whole(f"{prefix}block_count") or 0
-    layers -= metadata.whole(f"{prefix}nextn_predict_layers") or 0
+    layers = layers_of(model, prefix) or 0
     heads = metadata.whole(f"{prefix}ssm.time_step_rank") or 1
     kinds = ("linear_attention", "full_attention")
     return {

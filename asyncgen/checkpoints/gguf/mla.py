@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 KEYS, VALUES, BOTH = "attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight"
 
 
+def _unrotated(model: GgufModel, name: str, key: int, turned: int) -> int:
+    """Return the features of a key that are not rotated; ``name`` is the metadata of ``key``."""
+    if key <= turned:
+        raise model.metadata.bad(name, f"must be above the {turned} features that are turned")
+    return key - turned
+
+
 def _deepseek(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     """Which generation it is, the sizes of heads, and what is 1 or absent where it is not said.
 
@@ -41,15 +48,12 @@ def _deepseek(model: GgufModel, prefix: str) -> Mapping[str, Any]:
         "head_dim": turned,
         "num_key_value_heads": whole("attention.head_count"),
         "q_lora_rank": whole("attention.q_lora_rank") or None,
-        "qk_nope_head_dim": key - turned,
+        "qk_nope_head_dim": _unrotated(model, f"{prefix}attention.key_length_mla", key, turned),
         "v_head_dim": whole("attention.value_length_mla") or whole("attention.value_length"),
         "n_group": whole("expert_group_count") or 1,
         "topk_group": whole("expert_group_used_count") or 1,
         "norm_topk_prob": bool(metadata.flag(f"{prefix}expert_weights_norm")),
     }
-    if key <= turned:
-        allowed = f"must be above the {turned} features that are turned"
-        raise metadata.bad(f"{prefix}attention.key_length_mla", allowed)
     if not whole("expert_count"):
         return {**found, "model_type": "youtu"}
     if whole("expert_gating_func") == SIGMOID:
@@ -73,14 +77,11 @@ def _minicpm3(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     heads = metadata.whole(f"{prefix}attention.head_count") or 1
     turned = metadata.whole(f"{prefix}rope.dimension_count") or 0
     key = metadata.whole(f"{prefix}attention.key_length") or 0
-    if key <= turned:
-        allowed = f"must be above the {turned} features that are turned"
-        raise metadata.bad(f"{prefix}attention.key_length", allowed)
     width = metadata.whole(f"{prefix}embedding_length") or 0
     return {
         "head_dim": turned,
         "num_key_value_heads": heads,
-        "qk_nope_head_dim": key - turned,
+        "qk_nope_head_dim": _unrotated(model, f"{prefix}attention.key_length", key, turned),
         "v_head_dim": metadata.whole(f"{prefix}attention.value_length") or width // heads,
     }
 
@@ -113,14 +114,11 @@ def _kimi(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     heads = metadata.whole(f"{prefix}attention.head_count")
     turned = metadata.whole(f"{prefix}rope.dimension_count") or 0
     key = metadata.whole(f"{prefix}attention.key_length_mla") or 0
-    if key <= turned:
-        allowed = f"must be above the {turned} features that would be turned"
-        raise metadata.bad(f"{prefix}attention.key_length_mla", allowed)
     kinds = by_layer(model, "attention.head_count_kv")
     return {
         "num_key_value_heads": heads,
         "linear_num_heads": heads,
-        "qk_nope_head_dim": key - turned,
+        "qk_nope_head_dim": _unrotated(model, f"{prefix}attention.key_length_mla", key, turned),
         "layer_types": ["full_attention" if count else "linear_attention" for count in kinds],
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.checkpoints.gguf.declaration import CHOSEN, SIGMOID, Architecture
+from asyncgen.checkpoints.gguf.declaration import BIASES, CHOSEN, SIGMOID, Architecture, layers_of
 from asyncgen.checkpoints.gguf.hybrid import by_layer
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _LISTED: Final[Mapping[str, str]] = {
     "expert_weights_norm": "norm_topk_prob",
     "leading_dense_block_count": "first_k_dense_replace",
 }
-_BIASES: Final = {"attention_bias": "blk.0.attn_q.bias"}
 
 _WITHOUT_NORMS: Final = 128
 """Experts of the one Llama 4 that does not normalise heads, which no file says."""
@@ -49,8 +48,7 @@ def _llama4(model: GgufModel, prefix: str) -> Mapping[str, Any]:
 def _mimo(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     """Which layers slide and have experts, and the key heads of both kinds."""
     metadata = model.metadata
-    layers = metadata.whole(f"{prefix}block_count") or 0
-    layers -= metadata.whole(f"{prefix}nextn_predict_layers") or 0
+    layers = layers_of(model, prefix) or 0
     slides = [bool(one) for one in by_layer(model, _PATTERN)[:layers]]
     counts = by_layer(model, _KV)[:layers]
     full, local = (
@@ -74,7 +72,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         "afmoe",
         _LISTED,
         {"first_k_dense_replace": 0, "n_shared_experts": 0, "mup_enabled": True},
-        flags=_BIASES,
+        flags=BIASES,
         gate=SIGMOID,
     ),
     "dbrx": Architecture(
@@ -92,7 +90,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         },
         # llama.cpp has what all of these models have.
         {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
-        flags=_BIASES,
+        flags=BIASES,
         turns_neighbours=True,
         more=_llama4,
         gate=SIGMOID,
@@ -106,7 +104,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
             "attention.value_scale": "attention_value_scale",
             "rope.freq_base_swa": "rope_local_base_freq",
         },
-        flags=_BIASES,
+        flags=BIASES,
         has_parts=True,
         more=_mimo,
         needs_window=True,
@@ -130,7 +128,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
     "hunyuan-moe": Architecture(
         "hunyuan_v1_moe",
         {**CHOSEN, "expert_feed_forward_length": "intermediate_size"},
-        flags=_BIASES,
+        flags=BIASES,
     ),
     "minimax-m2": Architecture(
         "minimax_m2",
@@ -143,7 +141,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
     "phimoe": Architecture(
         "phimoe",
         {**CHOSEN, "attention.sliding_window": "sliding_window"},
-        flags={**_BIASES, "lm_head_bias": "output.bias"},
+        flags={**BIASES, "lm_head_bias": "output.bias"},
     ),
 }
 """By the name in ``general.architecture``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
@@ -27,7 +28,7 @@ from asyncgen.checkpoints.gguf.pre_tokenizers import (
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from asyncgen.checkpoints.gguf.gguf_file import Metadata
@@ -52,7 +53,23 @@ _ROLES: Final = {
 _DEFAULT_UNKNOWN: Final = {"llama": 0, "gemma4": 3, "t5": 2, "bert": 100}
 _MOST_LETTERS: Final = 128
 """Letters of a token that is put together by merges: longer ones are walked over in vain."""
-_PANIC: Final = "PanicException"
+
+
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """Turn errors of the tokenizers library into a `ModelLoadError` that begins with ``problem``.
+
+    A failed assertion in Rust is a ``PanicException``, which is no `Exception` and cannot be
+    imported.
+    """
+    try:
+        yield
+    except (ModelLoadError, UnsupportedModelError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # Ctrl-C and the like
+        raise ModelLoadError(f"{problem} ({str(error)[:300]}); download it again") from error
 
 
 class _Vocabulary:
@@ -120,17 +137,9 @@ def read_gguf_tokenizer(file: Path) -> tuple[Backend, dict[str, Any]]:
             f"{file}: `tokenizer.ggml.model` is {shorten(vocabulary.kind)}: read are "
             + ", ".join(_KINDS)
         )
-    try:
+    with library_errors(f"{file}: its tokenizer is not whole"):
         backend = make(vocabulary)
         _frame(backend, vocabulary)
-    except (ModelLoadError, UnsupportedModelError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-            raise  # somebody wants to leave
-        raise ModelLoadError(
-            f"{file}: its tokenizer is not whole ({str(error)[:300]}); download it again"
-        ) from error
     return backend, {"special_tokens": _roles(vocabulary), **_beside(metadata)}
 
 

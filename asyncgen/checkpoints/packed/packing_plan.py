@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from asyncgen.checkpoints.checkpoint import Kept
-from asyncgen.checkpoints.packed.quantise import quantise
 from asyncgen.models.kernels.packed_weight import PackedWeight, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from asyncgen.checkpoints.checkpoint import StoredTensor
     from asyncgen.checkpoints.packed.quantise import Packing
@@ -61,26 +60,9 @@ def is_made(source: StoredTensor) -> bool:
     return source.packed is not None or source.unpacked is not None
 
 
-def stays_packed(module: nn.Module, rule: WeightRule, sources: Sequence[StoredTensor]) -> bool:
+def stays_packed(module: Any, rule: WeightRule, sources: Sequence[StoredTensor]) -> bool:
     """Whether what is packed in a file is multiplied as it is."""
-    return is_packed(sources) and _takes(module, rule) and takes_packed(module)
-
-
-def takes_packed(module: Any) -> bool:
-    """Whether a kernel multiplies by a module's weight as it is packed."""
-    return bool(module.packs)
-
-
-def pack(tensor: Tensor, packing: Packing, name: str) -> PackedWeight:
-    """Pack a matrix ``[out, in]``.
-
-    Raises:
-        ValueError: It holds what cannot be packed; names it.
-    """
-    try:
-        return quantise(tensor, packing)
-    except ValueError as error:
-        raise ValueError(f"`{name}`: {error}") from error
+    return is_packed(sources) and _takes(module, rule) and bool(module.packs)
 
 
 def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[PackedWeight]:
@@ -106,14 +88,6 @@ def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[
     return join(pieces)
 
 
-def is_stored_packed(
-    rules: Sequence[WeightRule], target: str, stored: Mapping[str, StoredTensor]
-) -> bool:
-    """Whether a parameter is packed in the files."""
-    rule = next(rule for rule in rules if rule.target == target)
-    return is_packed([stored[source] for source in rule.sources])
-
-
 def packed_size(
     module: Any,
     rule: WeightRule,
@@ -134,7 +108,7 @@ def packed_size(
         if module.needs_alike and any(each.layout != kept[0].layout for each in kept):
             return None  # they are unpacked
         return sum(each.num_bytes for each in kept)
-    if packing is not None and takes_packed(module):
+    if packing is not None and module.packs:
         return int(sum(map(math.prod, rule.shapes)) * _BITS[packing] / 8)
     return None
 

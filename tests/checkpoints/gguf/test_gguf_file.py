@@ -12,7 +12,7 @@ import pytest
 
 from asyncgen.checkpoints.gguf.config import config_of
 from asyncgen.checkpoints.gguf.generation_defaults import generation_values
-from asyncgen.checkpoints.gguf.gguf_file import as_written, open_gguf
+from asyncgen.checkpoints.gguf.gguf_file import PackedTensor, as_written, open_gguf
 from asyncgen.checkpoints.gguf.tokenizer import read_gguf_tokenizer
 from asyncgen.errors import AsyncgenError, ModelLoadError
 from asyncgen.families.config import ModelConfig
@@ -66,6 +66,11 @@ def entry(
     return text(name) + struct.pack(f"<I{len(sides)}QIQ", len(sides), *sides, kind, offset)
 
 
+def stored_bytes(tensor: PackedTensor) -> bytes:
+    end = tensor.offset + tensor.num_bytes
+    return tensor.file.read_bytes()[tensor.offset : end]
+
+
 def test_what_a_file_says_and_where_its_tensors_lie(file: Path) -> None:
     model = open_gguf(file)
     metadata = model.metadata
@@ -77,7 +82,7 @@ def test_what_a_file_says_and_where_its_tensors_lie(file: Path) -> None:
     for name, tensor in TENSORS.items():
         found = model.tensors[name]
         assert found.shape == tensor.shape
-        assert found.read_blocks() == tensor.tobytes()
+        assert stored_bytes(found) == tensor.tobytes()
     assert as_written(float(np.float32(1e-5))) == 1e-5
     values = generation_values(metadata)
     assert values == {"eos_token_id": 3, "temperature": 0.7, "top_k": 20, "do_sample": True}
@@ -106,7 +111,7 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
         assert model.file == files[0]
         assert set(model.tensors) == set(TENSORS)
         assert (
-            model.tensors["blk.0.attn_q.weight"].read_blocks()
+            stored_bytes(model.tensors["blk.0.attn_q.weight"])
             == TENSORS["blk.0.attn_q.weight"].tobytes()
         )
     files[1].unlink()
