@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
+from asyncgen.engine.output.sample_builder import SampleBuilder
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.batch_interval import Pace
-from asyncgen.llm.sample_builder import SampleBuilder
 from asyncgen.structured.answer_reader import AnswerReader
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 

@@ -37,7 +37,7 @@ from asyncgen import (
     Tokenizer,
     Usage,
 )
-from asyncgen.llm.sample_builder import SampleBuilder
+from asyncgen.engine.output.sample_builder import SampleBuilder
 from streamers import Mailbox, Reader
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.kv_cache.block_pool import BlockPool
+from asyncgen.engine.output.sample_builder import SampleBuilder
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.llm.llm import AsyncLLM, TextStream
-from asyncgen.llm.sample_builder import SampleBuilder
 from asyncgen.types import Sample, TokenEvent, TokenLogprob
 from tests.cases import for_each
 from tests.doubles.engine import (

@@ -1,7 +1,8 @@
-"""`ContinuousBatchingConfig`: the later spelling of what the synchronous doors take.
+"""Translate the documented options of the synchronous methods to options of the engine.
 
-Its fields are those of the reference, in its order and with its defaults. Each is honoured, or
-refused by name; those that only choose between ways to compute the same are accepted.
+`ContinuousBatchingConfig` is the later spelling of these options. Its fields are those of the
+reference, in its order and with its defaults. Each is served, or refused by name; those that only
+choose between ways to compute the same are accepted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config.rules import Range, Rule, integer, require, switch
@@ -70,7 +72,7 @@ _RULES: Mapping[str, Rule] = {
 
 @dataclass(slots=True)
 class ContinuousBatchingConfig:
-    """How requests share steps and memory.
+    """Sharing of steps and memory between requests.
 
     Attributes:
         page_size: Tokens of a page.
@@ -153,25 +155,61 @@ class ContinuousBatchingConfig:
 
 _OR_NONE = frozenset({"cpu_offload_space", "cpu_group_timeout"})
 _MOST_ROWS = 64
-"""Samples that share a step where nothing is said."""
+"""Default of the samples that share a step."""
 
 
-def translated(
+def engine_options(
+    allow_block_sharing: bool,
+    shared: SharedOptions,
+    *,
+    batching: ContinuousBatchingConfig | None = None,
+    model: Any = None,
+    manual_eviction: bool = False,
+    **documented: Any,
+) -> EngineOptions:
+    """Return engine options for the documented arguments of the synchronous methods.
+
+    Args:
+        allow_block_sharing: Whether requests share the pages of equal beginnings.
+        shared: The method's ``**options``.
+        batching: The later spelling of all of these.
+        model: The loaded model, for ``batching``.
+        manual_eviction: Whether finished requests keep their pages.
+        **documented: Fields of `EngineOptions` that are arguments of the method.
+
+    Raises:
+        InvalidRequestError: A value that is not allowed.
+        TypeError: A keyword that is not known.
+    """
+    refuse_unknown(shared, SharedOptions)
+    require("allow_block_sharing", allow_block_sharing, switch)
+    chosen: dict[str, Any] = {**documented, **shared}
+    if batching is not None:
+        given = {**shared, **{name: value for name, value in documented.items() if value}}
+        if not allow_block_sharing:
+            given["allow_block_sharing"] = False
+        # The configuration has no word for the type of the cache.
+        cache_dtype = given.pop("kv_cache_dtype", "auto")
+        chosen = {**_translated(batching, model, given, cache_dtype), "kv_cache_dtype": cache_dtype}
+        allow_block_sharing = batching.allow_block_sharing
+    return EngineOptions(
+        prefix_caching=allow_block_sharing,
+        page_sharing=allow_block_sharing,
+        manual_eviction=manual_eviction,
+        **chosen,
+    )
+
+
+def _translated(
     config: ContinuousBatchingConfig, model: Any, given: Mapping[str, Any], cache_dtype: str
 ) -> dict[str, Any]:
-    """What a configuration says, as the arguments of the engine's options.
+    """Return the arguments of `EngineOptions` for a configuration.
 
     Args:
         config: The configuration.
         model: The loaded model, whose pages are counted.
-        given: What the door got of the same arguments.
-        cache_dtype: What pages hold, of which the configuration says nothing.
-
-    Returns:
-        Keywords: those of ``EngineOptions``, and ``allow_block_sharing``.
-
-    Raises:
-        InvalidRequestError: It is none, or one of its arguments was given beside it.
+        given: Arguments given beside the configuration, which are refused.
+        cache_dtype: Type of the numbers in pages.
     """
     if not isinstance(config, ContinuousBatchingConfig):
         allowed = "give a ContinuousBatchingConfig"
@@ -181,27 +219,22 @@ def translated(
         raise InvalidRequestError(name, value, allowed)
     graphs = config.use_cuda_graph
     rows, chunk = _rows_and_chunk(config)
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
     found: dict[str, Any] = {
-        "allow_block_sharing": config.allow_block_sharing,
         "page_size": config.page_size,
         "max_running": rows,
         "scheduler": config.scheduler_type,
         "kv_cache_memory": _memory(config, model, is_packed=cache_dtype == "int8"),
-        "kv_cache_dtype": cache_dtype,
         "use_cuda_graph": graphs[1] if isinstance(graphs, tuple) else graphs,
         "use_async_batching": config.use_async_batching,
         "num_q_padding_intervals": _intervals(rows, config.q_padding_interval_size),
+        "num_kv_padding_intervals": _intervals(positions, config.kv_padding_interval_size),
     }
-    positions = getattr(model.config, "max_position_embeddings", None) or 0
-    lengths = _intervals(positions, config.kv_padding_interval_size)
-    found["num_kv_padding_intervals"] = lengths
-    if chunk is not None:
-        found["prefill_chunk_size"] = chunk
-    return found
+    return found if chunk is None else {**found, "prefill_chunk_size": chunk}
 
 
 def _rows_and_chunk(config: ContinuousBatchingConfig) -> tuple[int, int | None]:
-    """Most samples of a step, and most prompt tokens beside them."""
+    """Return the most samples of a step, and the most prompt tokens beside them."""
     rows, most = config.max_requests_per_batch, config.max_batch_tokens
     if most is None:
         return rows or _MOST_ROWS, None
@@ -211,7 +244,7 @@ def _rows_and_chunk(config: ContinuousBatchingConfig) -> tuple[int, int | None]:
 
 
 def _memory(config: ContinuousBatchingConfig, model: Any, *, is_packed: bool) -> int | None:
-    """Bytes for keys and values."""
+    """Return the bytes for keys and values; ``None`` for the default."""
     from asyncgen.cache.paged_storage import page_bytes
     from asyncgen.runtime.device_memory import device_memory
 
@@ -229,5 +262,5 @@ def _memory(config: ContinuousBatchingConfig, model: Any, *, is_packed: bool) ->
 
 
 def _intervals(most: int, size: int) -> int:
-    """How many intervals of a size there are up to the most."""
+    """Return the number of intervals of a size up to the most."""
     return -(-most // size) if size else 0

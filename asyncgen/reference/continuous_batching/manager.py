@@ -1,7 +1,4 @@
-"""A door to the engine without an event loop: a manager that runs it on a decode thread.
-
-It keeps the results until they are read, and knows nothing of a model's insides.
-"""
+"""Serve requests on a decode thread, without an event loop, and keep their results until read."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
 from asyncgen.engine.thread import DecodeThread
 from asyncgen.errors import EngineClosedError, InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
-from asyncgen.reference.continuous_batching.frontend import Frontend, check_inputs, engine_options
+from asyncgen.reference.continuous_batching.batching_config import engine_options
+from asyncgen.reference.continuous_batching.frontend import Frontend, check_inputs
 from asyncgen.runtime.cpu_threads import computing_threads
 
 if TYPE_CHECKING:
@@ -35,13 +33,13 @@ _THREAD = "asyncgen-decode"
 
 
 class ContinuousBatchingManager:
-    """A queue of requests, a thread that serves them together, and their results.
+    """Queue of requests, thread that serves them together, and their results.
 
     Requests may be added before :meth:`start`, at any time while it runs, from any thread.
-    Every one of them gets a last result, whatever becomes of it: ``status`` is ``FINISHED``, or
-    ``FAILED`` with an ``error`` if it raised, was cancelled, or was cut off by a hard stop.
+    Each of them gets a last result: its ``status`` is ``FINISHED``, or ``FAILED`` with an
+    ``error`` if it raised, was cancelled, or was cut off by a hard stop.
     Iterating over the manager gives results as they come, until it is stopped and all are read.
-    Dropped, it ends its thread.
+    A manager that is dropped ends its thread.
     """
 
     @spells_out(SharedOptions, EngineOptions)
@@ -63,7 +61,7 @@ class ContinuousBatchingManager:
 
         Args:
             model: A model of this library.
-            generation_config: What requests are based on; ``None`` is the model's own.
+            generation_config: Defaults of requests; ``None`` for the model's own.
             manual_eviction: Whether the pages of a finished request stay its own until
                 :meth:`evict_request_from_cache`, or until their space is needed. A new request of
                 the same id goes on in them.
@@ -108,7 +106,7 @@ class ContinuousBatchingManager:
         self._early: list[Request] = []
 
     def start(self) -> None:
-        """Start the thread; one that was stopped starts anew, one that runs goes on.
+        """Start the thread, also after a stop; a manager that runs goes on.
 
         Raises:
             EngineClosedError: It is still stopping; :meth:`join` it first.
@@ -132,14 +130,14 @@ class ContinuousBatchingManager:
                 thread.post(request)
 
     def is_running(self) -> bool:
-        """Whether the thread runs, also while it is stopping."""
+        """Return whether the thread runs, also while it is stopping."""
         thread = self._thread
         return thread is not None and not thread.join(0)
 
     def stop(
         self, block: bool = True, timeout: float | None = None, *, hard_stop: bool = False
     ) -> None:
-        """Take no more requests, let those that were added end, and end the thread. Idempotent.
+        """Take no more requests, serve those that were added, and end the thread. Idempotent.
 
         Args:
             block: Whether to wait for the thread to end.
@@ -192,11 +190,10 @@ class ContinuousBatchingManager:
             The request's name.
 
         Raises:
-            InvalidRequestError: Something that cannot be served, an unknown parameter, or a name
-                that is in use.
+            InvalidRequestError: A parameter is unknown or cannot be served, or the name is in use.
             ContextLengthError: The prompt and the tokens asked for exceed the context or the
                 memory.
-            OverloadedError: As many wait as may.
+            OverloadedError: Too many requests wait.
             EngineClosedError: It was stopped.
             EngineDiedError: The thread died.
         """
@@ -235,9 +232,9 @@ class ContinuousBatchingManager:
         requests: list[Request] = []
         try:
             for number, input_ids in enumerate(inputs):
-                place = f"inputs[{number}]"
+                name = f"inputs[{number}]"
                 requests.append(
-                    self._prepare(place, input_ids, None, params, streaming, record_timestamps)
+                    self._prepare(name, input_ids, None, params, streaming, record_timestamps)
                 )
         except BaseException:
             self._frontend.withdraw(requests)
@@ -248,7 +245,7 @@ class ContinuousBatchingManager:
     def cancel_request(self, request_id: str) -> None:
         """End a request, with all its samples, within one step; one that has ended is fine.
 
-        Its last result has the status ``FAILED`` and what was generated so far.
+        Its last result has the status ``FAILED`` and the tokens so far.
 
         Args:
             request_id: Its name.
@@ -262,7 +259,7 @@ class ContinuousBatchingManager:
             thread.cancel(request)
 
     def evict_request_from_cache(self, request_id: str) -> None:
-        """Give back the pages of a finished request; one that has none is fine.
+        """Free the pages of a finished request; one that has none is fine.
 
         Args:
             request_id: Its name, or that of one of its further samples.
@@ -281,15 +278,15 @@ class ContinuousBatchingManager:
     def get_result(
         self, request_id: str | None = None, timeout: float | None = None
     ) -> GenerationOutput | None:
-        """Take one result out, the oldest that was not read.
+        """Take the oldest result that was not read.
 
         Args:
             request_id: Of this request only; ``None`` for any.
             timeout: Most seconds to wait; ``None`` waits until there is one.
 
         Returns:
-            The result, with all tokens so far; ``None`` at the timeout, where the manager does not
-            run, and where the one request has ended and all was read, or is not known.
+            The result, with all tokens so far. ``None`` at the timeout, if the manager does not
+            run, or if the request is not known or all its results were read.
 
         Raises:
             EngineDiedError: The thread died, and all results were read.
@@ -301,7 +298,7 @@ class ContinuousBatchingManager:
         return output
 
     def __iter__(self) -> Iterator[GenerationOutput]:
-        """Results as they come, until the manager is stopped and all are read.
+        """Yield results as they come, until the manager is stopped and all are read.
 
         Raises:
             EngineDiedError: The thread died, and all results were read.
@@ -310,7 +307,7 @@ class ContinuousBatchingManager:
             yield output
 
     def request_id_iter(self, request_id: str) -> Iterator[GenerationOutput]:
-        """Results of one request as they come, until its last.
+        """Yield results of one request as they come, until its last.
 
         Args:
             request_id: Its name; one that is not known has no results.
@@ -325,7 +322,7 @@ class ContinuousBatchingManager:
 
     def _prepare(
         self,
-        place: str,
+        parameter: str,
         input_ids: list[int],
         request_id: str | None,
         params: Mapping[str, Any],
@@ -339,7 +336,7 @@ class ContinuousBatchingManager:
         elif not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError("request_id", request_id, "a non-empty text, or None")
         return self._frontend.prepare(
-            place,
+            parameter,
             input_ids,
             request_id,
             params,
@@ -364,13 +361,13 @@ class ContinuousBatchingManager:
         return next(name for name in names if not self._frontend.results.is_known(name))
 
     def _is_serving(self) -> bool:
-        """Whether results may still come."""
+        """Return whether results may still come."""
         thread = self._thread
         return thread is not None and not thread.is_over
 
 
 def _queue_size(given: int, batching: ContinuousBatchingConfig | None) -> int | None:
-    """Most requests that wait; ``None`` for no limit."""
+    """Return the most requests that may wait; ``None`` for no limit."""
     stated = 0 if batching is None else batching.max_queue_size
     if given and batching is not None:
         allowed = "`continuous_batching_config` says it already; give one of them"

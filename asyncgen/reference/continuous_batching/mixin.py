@@ -1,7 +1,7 @@
-"""What a model itself offers: ``generate_batch``, and a manager for requests that come and go.
+"""Give a model ``generate_batch``, and managers for requests that come and go.
 
-``generate_batch`` drives the engine of ``AsyncLLM`` on the calling thread, which needs no second
-computing thread.
+``generate_batch`` drives the engine of ``AsyncLLM`` on the calling thread, so that only one thread
+computes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
 from asyncgen.engine.requests.stream_params import RequestKeywords
 from asyncgen.generation.config.rules import require, switch
-from asyncgen.reference.continuous_batching.frontend import (
-    Frontend,
-    check_inputs,
-    engine_options,
-    names_of,
-)
+from asyncgen.reference.continuous_batching.batching_config import engine_options
+from asyncgen.reference.continuous_batching.frontend import Frontend, check_inputs, names_of
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.runtime.progress import Progress
 
@@ -38,11 +34,11 @@ _SHARED = frozenset(SharedOptions.__annotations__)
 
 
 class BatchParams(SharedOptions, RequestKeywords, total=False):
-    """The keywords of ``generate_batch``: options of the engine, and parameters of all requests."""
+    """Keywords of ``generate_batch``: options of the engine, and parameters of all requests."""
 
 
 class ContinuousMixin:
-    """Gives a model ``generate_batch`` and ``init_continuous_batching``."""
+    """Methods ``generate_batch`` and ``init_continuous_batching`` of a model."""
 
     @spells_out(SharedOptions, EngineOptions)
     def generate_batch(
@@ -62,7 +58,7 @@ class ContinuousMixin:
 
         Args:
             inputs: The prompts, token ids; not padded.
-            generation_config: What requests are based on; ``None`` is the model's own.
+            generation_config: Defaults of requests; ``None`` for the model's own.
             num_q_padding_intervals: Into how many the numbers of rows up to ``max_running`` are
                 divided for CUDA graphs: a decode step is padded to the next. 0 is a choice of
                 ours: 1, 2, 4, 8 and so on. Elsewhere nothing is padded.
@@ -83,7 +79,7 @@ class ContinuousMixin:
             are not touched.
 
         Raises:
-            AsyncgenError: Something that cannot be served, before any work.
+            AsyncgenError: A request cannot be served; raised before any work.
         """
         require("progress_bar", progress_bar, switch)
         check_inputs(inputs)
@@ -139,7 +135,7 @@ class ContinuousMixin:
         """Make a manager, which is to be started; see :class:`ContinuousBatchingManager`.
 
         Args:
-            generation_config: What requests are based on; ``None`` is the model's own.
+            generation_config: Defaults of requests; ``None`` for the model's own.
             manual_eviction: Whether finished requests keep their pages.
             max_queue_size: Most requests that wait; 0 for no limit.
             num_q_padding_intervals: Into how many the numbers of rows up to ``max_running`` are
@@ -176,10 +172,10 @@ class ContinuousMixin:
         timeout: float | None = None,
         **options: Any,
     ) -> Iterator[ContinuousBatchingManager]:
-        """A manager that is started here, and stopped when the block is left.
+        """Start a manager, and stop it when the block is left.
 
         Args:
-            generation_config: What requests are based on; ``None`` is the model's own.
+            generation_config: Defaults of requests; ``None`` for the model's own.
             block: Whether to wait for the thread to end.
             timeout: Most seconds to wait for it.
             **options: As in :meth:`init_continuous_batching`.
@@ -198,7 +194,7 @@ class ContinuousMixin:
 
 
 def _with_seed(params: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The parameters of one of many requests: equal prompts are not to draw alike."""
+    """Return the parameters of one of many requests, so that equal prompts draw differently."""
     seed = params.get("seed")
     if isinstance(seed, bool) or not isinstance(seed, int):
         return dict(params)

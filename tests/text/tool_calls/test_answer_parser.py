@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncgen.engine.output.sample_builder import SampleBuilder
 from asyncgen.errors import InvalidRequestError
-from asyncgen.llm.sample_builder import SampleBuilder
 from asyncgen.text.tool_calls.call_collector import CallCollector
 from asyncgen.text.tool_calls.format_detection import (
     NONE,

@@ -10,7 +10,7 @@ import pytest
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError
-from asyncgen.reference.continuous_batching.outbox import Collector, Results
+from asyncgen.reference.continuous_batching.results import Collector, Results
 from asyncgen.types import TokenEvent, TokenLogprob
 from tests.cases import for_each
 from tests.doubles.models import PATIENCE
@@ -108,7 +108,8 @@ def test_unread_tokens_cost_no_copies() -> None:
     sink = collector(results, "a", streaming=True)
     for token_id in range(1000):
         sink.put_nowait(TokenEvent(0, (token_id,), ""))
-    assert len({id(unread.sample.tokens) for unread in results._unread.values()}) == 1
+    assert len({id(unread.collector) for unread in results._unread.values()}) == 1
+    assert sink.sequences[0].token_ids == [*range(1000)]
     assert [len(taken(results).generated_tokens) for _ in range(1000)] == [*range(1, 1001)]
 
 

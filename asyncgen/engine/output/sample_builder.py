@@ -1,4 +1,4 @@
-"""One sample of a request while it grows: its events are taken in, a frozen value comes out."""
+"""Collect the events of one sequence, and build the sample that a result has of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class SampleBuilder:
     """Collects the events of one sample until it is read out as a :class:`Sample`.
 
     Attributes:
-        index: Which sample of the request.
+        index: Number of the sequence in its request.
         texts: Its text, in pieces.
         token_ids: Its ids.
         logprobs: One entry an id, if asked for.
-        finish_reason: Why it ended; ``None`` while it goes on.
-        stop_reason: What ended it, as in `Sample`.
+        finish_reason: Finish reason; ``None`` while it goes on.
+        stop_reason: Id or string that ended it, as in `Sample`.
         first_at: Seconds from acceptance to its first token; ``None`` without one.
         last_at: The same for its newest token.
         num_steps: Steps that gave it tokens.

@@ -1,0 +1,233 @@
+"""Keep results until a thread reads them: written by the decode thread, read by any other.
+
+A reader takes the next result of all requests, or of one. A result refers to the tokens of its
+sequence and copies them only when it is read, so a long answer that is never read costs its tokens
+once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from asyncgen.engine.output.sample_builder import SampleBuilder
+from asyncgen.engine.requests.request import clock
+from asyncgen.engine.scheduling.state import GenerationOutput, RequestStatus
+from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.request_failure import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from asyncgen.engine.requests.admission import Seat
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.types import TokenEvent
+
+
+_ERRORS = {
+    "cancelled": "the request was cancelled",
+    "aborted": "the manager was stopped before the request was done",
+}
+"""Errors of sequences that ended early, by finish reason."""
+
+
+class Collector:
+    """Sink of one request: collects its events, and adds a result for each that asks for one.
+
+    Attributes:
+        names: Name of each sequence.
+        sequences: Collected events of each sequence.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        names: Sequence[str],
+        prompt_ids: list[int],
+        *,
+        created: float,
+        place: Seat | None,
+        streaming: bool,
+        record_timestamps: bool,
+    ) -> None:
+        """Begin with nothing generated.
+
+        Args:
+            results: Gets the results.
+            names: Name of each sequence.
+            prompt_ids: The prompt.
+            created: Clock of the engine when the request was made, in seconds.
+            place: Knows when the request left the queue.
+            streaming: Whether each step adds a result, beside the last one.
+            record_timestamps: Whether to note the time of each token.
+        """
+        self.names = names
+        self.sequences = [SampleBuilder(index) for index in range(len(names))]
+        self._results = results
+        self._prompt_ids = prompt_ids
+        self._created = created
+        self._seat = place
+        self._streaming = streaming
+        self._timestamps: list[list[float] | None] = [
+            [] if record_timestamps else None for _ in names
+        ]
+        self._ended: dict[int, tuple[float, str | None]] = {}  # clock and error of each
+
+    def put_nowait(self, item: TokenEvent | BaseException, /) -> None:
+        """Take an event, or the error that ended the request; called on the decode thread."""
+        if isinstance(item, BaseException):
+            for index in range(len(self.names)):
+                self._end(index, clock(), describe(item))
+            return
+        index, now, timestamps = item.index, self._created + item.time, self._timestamps[item.index]
+        self.sequences[index].add(item)
+        if timestamps is not None:
+            timestamps += [now] * len(item.token_ids)
+        if item.finish_reason is not None:
+            self._end(index, now, _ERRORS.get(item.finish_reason))
+        elif self._streaming and item.token_ids:
+            self._results.put(self, index, is_last=False)
+
+    def _end(self, index: int, now: float, error: str | None) -> None:
+        if index not in self._ended:
+            self._ended[index] = now, error
+            self._results.put(self, index, is_last=True)
+
+    def output(self, index: int, num_tokens: int, *, is_last: bool) -> GenerationOutput:
+        """Return the result of a sequence as it was after so many tokens."""
+        sequence, timestamps = self.sequences[index], self._timestamps[index]
+        begun = None if self._seat is None else self._seat.started_at
+        ended, error = self._ended[index] if is_last else (-1.0, None)
+        status = RequestStatus.DECODING
+        if is_last:
+            status = RequestStatus.FINISHED if error is None else RequestStatus.FAILED
+        return GenerationOutput(
+            request_id=self.names[index],
+            prompt_ids=list(self._prompt_ids),
+            generated_tokens=sequence.token_ids[:num_tokens],
+            logprobs=[entry.logprob for entry in (sequence.logprobs or [])[:num_tokens]],
+            error=error,
+            status=status,
+            created_time=self._created,
+            lifespan=(-1.0 if begun is None else begun, ended),
+            timestamps=None if timestamps is None else timestamps[:num_tokens],
+        )
+
+
+class _Unread(NamedTuple):
+    """A result that no reader has taken."""
+
+    collector: Collector
+    row: int
+    num_tokens: int
+    is_last: bool
+
+
+class Results:
+    """Results of many requests in the order in which they came, and by name.
+
+    Attributes:
+        num_ended: Sequences that have ended so far.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.num_ended = 0
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._unread: dict[int, _Unread] = {}
+        self._of_name: dict[str, deque[int]] = {}
+        self._expected: dict[str, Request] = {}
+
+    def expect(self, names: Sequence[str], request: Request) -> None:
+        """Reserve names for the sequences of a request that will be posted.
+
+        Raises:
+            InvalidRequestError: A name is in use: that request runs, or has unread results.
+        """
+        with self._changed:
+            for name in names:
+                if self.is_known(name):
+                    raise InvalidRequestError(
+                        "request_id", name, "in use; read the results of that request first"
+                    )
+            self._expected.update(dict.fromkeys(names, request))
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Release names whose request was not posted."""
+        with self._changed:
+            for name in names:
+                self._expected.pop(name, None)
+            self._changed.notify_all()
+
+    def is_known(self, name: str) -> bool:
+        """Return whether a name is reserved, or has unread results."""
+        with self._changed:
+            return name in self._expected or name in self._of_name
+
+    def request(self, name: str) -> Request | None:
+        """Return the request of a name; ``None`` if it has ended or is not known."""
+        with self._changed:
+            return self._expected.get(name)
+
+    def put(self, collector: Collector, index: int, *, is_last: bool) -> None:
+        """Add the present state of a sequence; called on the decode thread, never waits."""
+        name, num_tokens = collector.names[index], len(collector.sequences[index].token_ids)
+        with self._changed:
+            number = next(self._numbers)
+            self._unread[number] = _Unread(collector, index, num_tokens, is_last)
+            self._of_name.setdefault(name, deque()).append(number)
+            if is_last:
+                self.num_ended += 1
+                self._expected.pop(name, None)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let all waiting threads check again whether there is anything to wait for."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def take(
+        self, name: str | None, timeout: float | None, is_running: Callable[[], bool]
+    ) -> GenerationOutput | None:
+        """Take the oldest unread result; wait if there is none.
+
+        Args:
+            name: Name of a sequence; ``None`` for any.
+            timeout: Most seconds to wait; ``None`` for no limit.
+            is_running: Returns whether new results may still come.
+
+        Returns:
+            ``None`` at the timeout, or if no result will come: the sequence has ended or is not
+            known, or nothing runs.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while True:
+                unread = self._pop(name)
+                if unread is not None:
+                    collector, row, num_tokens, is_last = unread
+                    return collector.output(row, num_tokens, is_last=is_last)
+                if not is_running() or (name is not None and name not in self._expected):
+                    return None
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._changed.wait(left)
+
+    def _pop(self, name: str | None) -> _Unread | None:
+        if name is None:
+            oldest = next(iter(self._unread.values()), None)
+            if oldest is None:
+                return None
+            name = oldest.collector.names[oldest.row]
+        numbers = self._of_name.get(name)
+        if numbers is None:
+            return None
+        unread = self._unread.pop(numbers.popleft())
+        if not numbers:
+            del self._of_name[name]
+        return unread
