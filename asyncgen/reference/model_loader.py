@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoints.checkpoint import Checkpoint
     from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
+    from asyncgen.checkpoints.gguf.gguf_file import GgufModel
     from asyncgen.checkpoints.packed.quantise import Packing
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.runtime.progress import ProgressOption
@@ -99,16 +100,59 @@ def load_core(
     check_packing(quantize)
     chosen = _check_device(device)
     place = resolve(source, progress=progress, **address)
-    if is_single(place):
-        return _load_gguf(place, str(source), chosen, dtype, progress, quantize, check)
+    read = _read_gguf if is_single(place) else _read_folder
+    parts = read(place, quantize, check or (lambda config: None))
+    config, checkpoint = parts.config, parts.checkpoint
+    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    kind = resolve_dtype(dtype, parts.raw, checkpoint)
+    with torch.device("meta"):
+        core = make_core(config, dtype=kind)
+    load_weights(
+        core,
+        checkpoint.below(parts.prefix),
+        device=chosen,
+        rules=gguf_rules(parts.gguf, config) if parts.gguf is not None else None,
+        progress=progress,
+        quantize=quantize,
+    )
+    settings = parts.embedding_settings
+    return Loaded(core, parts.generation_config, str(source), checkpoint, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Everything that is read of a model before its weights.
+
+    Attributes:
+        config: The configuration.
+        raw: Content of ``config.json``.
+        generation_config: Defaults of generation.
+        checkpoint: The stored tensors.
+        embedding_settings: Defaults of embeddings.
+        prefix: First part of the names of all stored weights but the head's, with its dot.
+        gguf: The file, if it is in GGUF.
+    """
+
+    config: ModelConfig
+    raw: Mapping[str, Any]
+    generation_config: GenerationConfig
+    checkpoint: Checkpoint
+    embedding_settings: EmbeddingSettings
+    prefix: str = ""
+    gguf: GgufModel | None = None
+
+
+def _read_folder(
+    place: Path, quantize: Packing | None, check: Callable[[ModelConfig], None]
+) -> _Parts:
+    """Read a folder with ``config.json`` and safetensors."""
     stored = _read_file(place)
     text = text_config(stored)
     raw = stored if text is None else text
-    # The model is what its weights were widened to, and is saved as that.
+    # Without it: a saved model has the dtype of the unpacked weights.
     raw = {key: value for key, value in raw.items() if key != _QUANTISED}
     config = ModelConfig.from_hf(raw)
-    if check is not None:
-        check(config)
+    check(config)
     generation_config = _read_generation_config(place, config)
     checkpoint = open_checkpoint(place)
     method = _quantisation(stored)
@@ -124,36 +168,18 @@ def load_core(
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
         _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
     config = fit_to_stored(config, checkpoint.tensors.keys())
-    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
-    kind = resolve_dtype(dtype, raw, checkpoint)
-    with torch.device("meta"):
-        core = make_core(config, dtype=kind)
-    load_weights(
-        core,
-        checkpoint.below(_stack_prefix(config)),
-        device=chosen,
-        progress=progress,
-        quantize=quantize,
-    )
-    embedding_settings = read_embedding_settings(place, raw, config.hidden_size)
-    return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
+    settings = read_embedding_settings(place, raw, config.hidden_size)
+    return _Parts(config, raw, generation_config, checkpoint, settings, _stack_prefix(config))
 
 
-def _load_gguf(
-    file: Path,
-    source: str,
-    device: torch.device,
-    dtype: str | torch.dtype | None,
-    progress: ProgressOption,
-    quantize: Packing | None,
-    check: Callable[[ModelConfig], None] | None,
-) -> Loaded:
-    """Load a model in GGUF; its parameters become those of its family."""
+def _read_gguf(
+    file: Path, quantize: Packing | None, check: Callable[[ModelConfig], None]
+) -> _Parts:
+    """Read a GGUF file; its parameters become those of its family."""
     model = open_gguf(file)
     raw = config_of(model)
     config = ModelConfig.from_hf(raw)
-    if check is not None:
-        check(config)
+    check(config)
     defaults = generation_values(model.metadata)
     try:
         generation_config = GenerationConfig(**defaults)
@@ -163,13 +189,7 @@ def _load_gguf(
     checkpoint = gguf_checkpoint(model, config)
     if quantize is not None and any(each.packed for each in checkpoint.tensors.values()):
         raise InvalidRequestError("quantize", quantize, "the file is packed already; leave it out")
-    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
-    kind = resolve_dtype(dtype, raw, checkpoint)
-    with torch.device("meta"):
-        core = make_core(config, dtype=kind)
-    rules = gguf_rules(model, config)
-    load_weights(core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize)
-    return Loaded(core, generation_config, source, checkpoint, settings)
+    return _Parts(config, raw, generation_config, checkpoint, settings, gguf=model)
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -41,28 +41,14 @@ _DEFAULTS = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}
 _WITH_TEXT = {"return_tensors", "return_full_text", "return_text"}
 
 
-class _Own(TypedDict, total=False):
-    """The keywords of a call that are no parameters of ``generate``."""
-
-    return_full_text: bool | None
-    return_tensors: bool | None
-    return_text: bool | None
-    clean_up_tokenization_spaces: bool | None
-    skip_special_tokens: bool
-    prefix: str | None
-    handle_long_generation: str | None
-    stop_sequence: str | list[str] | None
-    truncation: bool | None
-    add_special_tokens: bool | None
-    continue_final_message: bool | None
-    tokenizer_encode_kwargs: dict[str, Any] | None
-    tools: list[dict[str, Any]] | None
-    documents: list[dict[str, Any]] | None
-    batch_size: int | None
-    num_workers: int | None
-
-
-_OWN = frozenset(_Own.__annotations__)
+_OWN = frozenset(
+    """
+    return_full_text return_tensors return_text clean_up_tokenization_spaces skip_special_tokens
+    prefix handle_long_generation stop_sequence truncation add_special_tokens
+    continue_final_message tokenizer_encode_kwargs tools documents batch_size num_workers
+    """.split()
+)
+"""Keywords of a call that are no parameters of ``generate``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,27 +45,27 @@ _CAPS: Final = {
 }
 
 
-def _llama(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _llama(model: GgufModel) -> Mapping[str, Any]:
     """Llama and Mistral, with experts or without, are one architecture there."""
-    return {"model_type": "mixtral"} if model.metadata.whole(f"{prefix}expert_count") else {}
+    return {"model_type": "mixtral"} if model.own.whole("expert_count") else {}
 
 
-def _own_rope(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _own_rope(model: GgufModel) -> Mapping[str, Any]:
     """A rope that is not stretched, in families where it usually is."""
-    if model.metadata.text(f"{prefix}rope.scaling.type") not in (None, "none"):
+    if model.own.text("rope.scaling.type") not in (None, "none"):
         return {}
-    theta = model.metadata.number(f"{prefix}rope.freq_base") or 10_000.0
+    theta = model.own.number("rope.freq_base") or 10_000.0
     return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
 
 
-def _olmo(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _olmo(model: GgufModel) -> Mapping[str, Any]:
     """OLMo 3 is OLMo 2 with windows there."""
-    window = model.metadata.whole(f"{prefix}attention.sliding_window")
+    window = model.own.whole("attention.sliding_window")
     if not window:
         return {}
-    metadata = model.metadata
-    theta = metadata.number(f"{prefix}rope.freq_base")
-    local = metadata.number(f"{prefix}rope.freq_base_swa") or theta
+    own = model.own
+    theta = own.number("rope.freq_base")
+    local = own.number("rope.freq_base_swa") or theta
     ropes = {"full_attention": theta, "sliding_attention": local}
     return {
         "model_type": "olmo3",
@@ -76,34 +76,35 @@ def _olmo(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     }
 
 
-def _query_scalar(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _query_scalar(model: GgufModel) -> Mapping[str, Any]:
     """What Gemma divides scores by, which llama.cpp tells of no file: 27B has another."""
-    metadata = model.metadata
-    layers, width = (metadata.whole(prefix + key) for key in ("block_count", "embedding_length"))
-    heads = metadata.whole(f"{prefix}attention.head_count")
-    size = metadata.whole(f"{prefix}attention.key_length")
-    is_largest = (layers == 46 and prefix == "gemma2.") or (layers == 62 and prefix == "gemma3.")
+    own = model.own
+    layers, width = (own.whole(key) for key in ("block_count", "embedding_length"))
+    heads = own.whole("attention.head_count")
+    size = own.whole("attention.key_length")
+    name = model.metadata.text("general.architecture")
+    is_largest = (layers, name) in ((46, "gemma2"), (62, "gemma3"))
     scalar = width // heads if is_largest and width and heads else size
     return {"query_pre_attn_scalar": scalar}
 
 
-def _gemma3(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    local = model.metadata.number(f"{prefix}rope.freq_base_swa") or 10_000.0
-    return {**_query_scalar(model, prefix), "rope_local_base_freq": local}
+def _gemma3(model: GgufModel) -> Mapping[str, Any]:
+    local = model.own.number("rope.freq_base_swa") or 10_000.0
+    return {**_query_scalar(model), "rope_local_base_freq": local}
 
 
-def _parallel(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _parallel(model: GgufModel) -> Mapping[str, Any]:
     return {"use_parallel_residual": "blk.0.ffn_norm.weight" not in model.tensors}
 
 
-def _neox(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    return {"use_parallel_residual": model.metadata.flag(f"{prefix}use_parallel_residual")}
+def _neox(model: GgufModel) -> Mapping[str, Any]:
+    return {"use_parallel_residual": model.own.flag("use_parallel_residual")}
 
 
-def _falcon(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _falcon(model: GgufModel) -> Mapping[str, Any]:
     """The second generation has two norms, or several key heads."""
-    metadata = model.metadata
-    heads = metadata.whole(f"{prefix}attention.head_count_kv") or 1
+    own = model.own
+    heads = own.whole("attention.head_count_kv") or 1
     norms = 2 if "blk.0.attn_norm_2.weight" in model.tensors else 1
     if norms == 1 and heads == 1:
         return {"multi_query": True}
@@ -114,14 +115,14 @@ def _falcon(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     }
 
 
-def _bigcode(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    heads = model.metadata.whole(f"{prefix}attention.head_count_kv")
+def _bigcode(model: GgufModel) -> Mapping[str, Any]:
+    heads = model.own.whole("attention.head_count_kv")
     return {"multi_query": heads == 1}
 
 
-def _steps(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _steps(model: GgufModel) -> Mapping[str, Any]:
     """Dense layers among those with experts."""
-    layers = model.metadata.whole(f"{prefix}block_count") or 0
+    layers = model.own.whole("block_count") or 0
     dense = [
         layer
         for layer in range(min(layers, 10_000))
@@ -130,23 +131,23 @@ def _steps(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return {"mlp_only_layers": dense}
 
 
-def _granite(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    width = model.metadata.whole(f"{prefix}expert_shared_feed_forward_length")
+def _granite(model: GgufModel) -> Mapping[str, Any]:
+    width = model.own.whole("expert_shared_feed_forward_length")
     if not width:
         return {}
     return {"model_type": "granitemoeshared", "shared_intermediate_size": width}
 
 
-def _clip(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    return {"clip_qkv": model.metadata.number(f"{prefix}attention.clamp_kqv") or None}
+def _clip(model: GgufModel) -> Mapping[str, Any]:
+    return {"clip_qkv": model.own.number("attention.clamp_kqv") or None}
 
 
-def _mpt(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _mpt(model: GgufModel) -> Mapping[str, Any]:
     """Other ways of this architecture than ALiBi are not those of the family."""
-    metadata = model.metadata
+    own = model.own
     for key, allowed in ((_SLOPES, _STEEPEST), ("attention.clamp_kqv", 0)):
-        if (metadata.number(prefix + key) or 0) != allowed:
-            raise metadata.bad(prefix + key, f"supported is {allowed}")
+        if (own.number(key) or 0) != allowed:
+            raise own.bad(key, f"supported is {allowed}")
     return {}
 
 

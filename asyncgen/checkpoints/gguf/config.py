@@ -49,7 +49,6 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         ModelLoadError: A key is missing, of the wrong kind, or not supported.
     """
     metadata, architecture = model.metadata, architecture_of(model)
-    prefix = f"{metadata.text('general.architecture')}."
     table = model.tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
         raise ModelLoadError(f"{model.file} has no table of embeddings, `token_embd.weight`")
@@ -63,48 +62,46 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     for theirs, ours in {**COMMON, **architecture.keys}.items():
         if not ours:
             continue
-        value = _plain(model, prefix + theirs, differs=theirs in architecture.by_layer)
+        value = _plain(model, theirs, differs=theirs in architecture.by_layer)
         if value is not None:
             found[ours] = value
     if "sliding_window" in architecture.keys.values():
         found["sliding_window"] = found.get("sliding_window") or None  # not the family's usual one
-    _check(model, prefix, architecture)
-    found["num_hidden_layers"] = layers_of(model, prefix)
+    _check(model, architecture)
+    found["num_hidden_layers"] = layers_of(model)
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     if "head_dim" not in found and isinstance(heads, int) and isinstance(width, int) and heads:
         found["head_dim"] = width // heads
     for ours, name in architecture.flags.items():
         found[ours] = _has(model, name)
     if architecture.has_parts:
-        found |= _turned_part(model, prefix, found)
-    kinds = _layer_types(model, prefix)
+        found |= _turned_part(model, found)
+    kinds = _layer_types(model)
     if kinds is not None:
         found["layer_types"] = kinds
     theta, context = found.get("rope_theta", 10_000.0), found.get("max_position_embeddings", 2048)
-    scaling = rope_scaling(
-        model, prefix, context, theta, lambda name: read_numbers(model.tensors[name])
-    )
+    scaling = rope_scaling(model, context, theta, lambda name: read_numbers(model.tensors[name]))
     if scaling is not None:
         found["rope_scaling"] = {**scaling, **architecture.rope}
         if architecture.stretched is not None:
-            found["rope_scaling"] = architecture.stretched(model, prefix, found["rope_scaling"])
+            found["rope_scaling"] = architecture.stretched(model, found["rope_scaling"])
     if architecture.more is not None:
-        found |= architecture.more(model, prefix)
+        found |= architecture.more(model)
     for ours, theirs in _TOKENS.items():
         found[theirs] = metadata.whole(f"tokenizer.ggml.{ours}_token_id")
     return _spelled(found)
 
 
-def _check(model: GgufModel, prefix: str, architecture: Architecture) -> None:
+def _check(model: GgufModel, architecture: Architecture) -> None:
     """Refuse what the family would compute as if it had not been said."""
-    metadata, window = model.metadata, f"{prefix}attention.sliding_window"
-    if architecture.needs_window and not metadata.whole(window):
-        pattern = metadata.get(f"{window}_pattern")
+    own, window = model.own, "attention.sliding_window"
+    if architecture.needs_window and not own.whole(window):
+        pattern = own.get(f"{window}_pattern")
         if not isinstance(pattern, Numbers) or any(pattern.read()):
-            raise metadata.bad(window, "must be above 0, as layers slide")
-    gate = f"{prefix}expert_gating_func"
-    if architecture.gate and metadata.whole(gate) not in (None, 0, architecture.gate):
-        raise metadata.bad(gate, f"supported is {architecture.gate}")
+            raise own.bad(window, "must be above 0, as layers slide")
+    gate = "expert_gating_func"
+    if architecture.gate and own.whole(gate) not in (None, 0, architecture.gate):
+        raise own.bad(gate, f"supported is {architecture.gate}")
 
 
 def _has(model: GgufModel, name: str) -> bool:
@@ -127,30 +124,30 @@ def _spelled(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(model: GgufModel, key: str, *, differs: bool) -> Any:
     """A number, or of numbers that are the same for all layers (that have any) that one."""
-    value = model.metadata.get(key)
+    value = model.own.get(key)
     if isinstance(value, Numbers):
         several = set(value.read()) - ({0} if differs else set())
         if len(several) != 1:
-            raise model.metadata.bad(key, "must be the same for all layers")
+            raise model.own.bad(key, "must be the same for all layers")
         return several.pop()
     if isinstance(value, float):
         return as_written(value)
     return value
 
 
-def _turned_part(model: GgufModel, prefix: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    turned = model.metadata.whole(f"{prefix}rope.dimension_count")
+def _turned_part(model: GgufModel, found: Mapping[str, Any]) -> dict[str, Any]:
+    turned = model.own.whole("rope.dimension_count")
     size = found.get("head_dim")
     if not turned or not size:
         return {}
     if not isinstance(size, int) or size < turned:
-        raise model.metadata.bad(f"{prefix}rope.dimension_count", f"heads are of size {size}")
+        raise model.own.bad("rope.dimension_count", f"heads are of size {size}")
     return {"partial_rotary_factor": turned / size}
 
 
-def _layer_types(model: GgufModel, prefix: str) -> list[str] | None:
+def _layer_types(model: GgufModel) -> list[str] | None:
     """Which layers slide, where the file lists them."""
-    value = model.metadata.get(f"{prefix}attention.sliding_window_pattern")
+    value = model.own.get("attention.sliding_window_pattern")
     if not isinstance(value, Numbers) or value.format != "?":
         return None
     return ["sliding_attention" if slides else "full_attention" for slides in value.read()]

@@ -107,10 +107,10 @@ BIASES: Final[Mapping[str, str]] = {"attention_bias": "blk.0.attn_q.bias"}
 """Flag of models whose projections may have biases."""
 
 
-def layers_of(model: GgufModel, prefix: str) -> int | None:
+def layers_of(model: GgufModel) -> int | None:
     """Return the number of layers, without those at the end that guess tokens ahead."""
-    layers = model.metadata.whole(f"{prefix}block_count")
-    return layers and layers - (model.metadata.whole(f"{prefix}nextn_predict_layers") or 0)
+    layers = model.own.whole("block_count")
+    return layers and layers - (model.own.whole("nextn_predict_layers") or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,9 @@ class Architecture:
     plus_one: bool = False
     has_parts: bool = False
     rope: Mapping[str, Any] = field(default_factory=dict)
-    more: Callable[[GgufModel, str], Mapping[str, Any]] | None = None
+    more: Callable[[GgufModel], Mapping[str, Any]] | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
-    stretched: Callable[[GgufModel, str, Mapping[str, Any]], Mapping[str, Any]] | None = None
+    stretched: Callable[[GgufModel, Mapping[str, Any]], Mapping[str, Any]] | None = None
     by_layer: tuple[str, ...] = ()
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     values_take_turns: bool = False

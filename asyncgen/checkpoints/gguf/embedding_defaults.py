@@ -36,14 +36,13 @@ def embedding_settings(model: GgufModel, width: int) -> EmbeddingSettings:
     Raises:
         ModelLoadError: A key is of the wrong kind, or a product does not fit, also into memory.
     """
-    metadata = model.metadata
-    key = f"{metadata.text('general.architecture')}.pooling_type"
-    stated = metadata.whole(key)
+    stated = model.own.whole("pooling_type")
     is_known = stated in (None, *_LAST, _MEAN)
+    problem = f"the file asks for a `{model.own.prefix}pooling_type` of {stated}"
     return EmbeddingSettings(
         pooling="mean" if stated == _MEAN else "last",
         layers=_layers(model, width),
-        unsupported=None if is_known else f"the file asks for a `{key}` of {stated}",
+        unsupported=None if is_known else problem,
     )
 
 

@@ -48,8 +48,8 @@ _ROW_NAMES: Final[Mapping[str, str]] = {
 """Names of what layers have of each token beside the stream."""
 
 
-def _local_theta(model: GgufModel, prefix: str) -> float:
-    return model.metadata.number(f"{prefix}rope.freq_base_swa") or 10_000.0
+def _local_theta(model: GgufModel) -> float:
+    return model.own.number("rope.freq_base_swa") or 10_000.0
 
 
 def _side(model: GgufModel, name: str) -> int:
@@ -58,76 +58,76 @@ def _side(model: GgufModel, name: str) -> int:
     return tensor.shape[0] if tensor is not None else 0
 
 
-def _embedding(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _embedding(model: GgufModel) -> Mapping[str, Any]:
     """EmbeddingGemma is Gemma 3 in both directions."""
     return {
         "use_bidirectional_attention": True,
-        "query_pre_attn_scalar": model.metadata.whole(f"{prefix}attention.key_length"),
-        "rope_local_base_freq": _local_theta(model, prefix),
+        "query_pre_attn_scalar": model.own.whole("attention.key_length"),
+        "rope_local_base_freq": _local_theta(model),
     }
 
 
-def _sparsity(model: GgufModel, prefix: str) -> Sequence[float] | None:
+def _sparsity(model: GgufModel) -> Sequence[float] | None:
     """Parts of gates, of deviations from the mean above which they are let through."""
-    key = f"{prefix}activation_sparsity_scale"
-    scales = model.metadata.numbers(key)
+    key = "activation_sparsity_scale"
+    scales = model.own.numbers(key)
     if scales is None:
         return None
     if any(math.isnan(scale) or scale == math.inf for scale in scales):
-        raise model.metadata.bad(key, "must be numbers, or below all of them")
+        raise model.own.bad(key, "must be numbers, or below all of them")
     return [as_written((1 + math.erf(scale / math.sqrt(2))) / 2) for scale in scales]
 
 
-def _gemma3n(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _gemma3n(model: GgufModel) -> Mapping[str, Any]:
     found: dict[str, Any] = {
-        "rope_local_base_freq": _local_theta(model, prefix),
+        "rope_local_base_freq": _local_theta(model),
         "laurel_rank": _side(model, "blk.0.laurel_l.weight"),
         "vocab_size_per_layer_input": _side(model, "per_layer_token_embd.weight"),
     }
-    sparsity = _sparsity(model, prefix)
+    sparsity = _sparsity(model)
     if sparsity is not None:
         found["activation_sparsity_pattern"] = sparsity
-    if model.metadata.whole(prefix + _SHARED) is None:
-        layers = model.metadata.whole(f"{prefix}block_count") or 0
+    if model.own.whole(_SHARED) is None:
+        layers = model.own.whole("block_count") or 0
         found["num_kv_shared_layers"] = max(0, layers - _OWN_KEYS)
     return found
 
 
-def _kinds(model: GgufModel, prefix: str) -> Sequence[str]:
+def _kinds(model: GgufModel) -> Sequence[str]:
     key = "attention.sliding_window_pattern"
-    if model.metadata.get(prefix + key) is None:
-        raise model.metadata.bad(prefix + key, "must say which layers slide")
+    if model.own.get(key) is None:
+        raise model.own.bad(key, "must say which layers slide")
     return [_SLIDING if slides else _FULL for slides in by_layer(model, key)]
 
 
 def _one_of(model: GgufModel, key: str, numbers: set[float]) -> int:
     """The one number of some layers."""
     if len(numbers) != 1:
-        raise model.metadata.bad(key, "must be the same for all layers of a kind")
+        raise model.own.bad(key, "must be the same for all layers of a kind")
     return int(next(iter(numbers)))
 
 
-def _widths(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _widths(model: GgufModel) -> Mapping[str, Any]:
     """Width of feed-forwards, which may be double where a layer reads the keys of another."""
     widths = by_layer(model, _FEED)
-    shared = model.metadata.whole(prefix + _SHARED) or 0
+    shared = model.own.whole(_SHARED) or 0
     first = max(0, len(widths) - shared)
-    width = _one_of(model, prefix + _FEED, set(widths[:first]))
+    width = _one_of(model, _FEED, set(widths[:first]))
     behind = {int(one) for one in widths[first:]} - {width}
     if behind - {2 * width}:
-        raise model.metadata.bad(prefix + _FEED, f"must be {width}, or twice that at the end")
+        raise model.own.bad(_FEED, f"must be {width}, or twice that at the end")
     if behind:
-        _one_of(model, prefix + _FEED, set(widths[first:]))
+        _one_of(model, _FEED, set(widths[first:]))
     return {"intermediate_size": width, "use_double_wide_mlp": bool(behind)}
 
 
-def _key_heads(model: GgufModel, prefix: str, kinds: Sequence[str]) -> Mapping[str, Any]:
+def _key_heads(model: GgufModel, kinds: Sequence[str]) -> Mapping[str, Any]:
     """Key heads of both kinds of layers; values are keys where there is no matrix for them."""
     counts = by_layer(model, _KV)
     found = {
         kind: _one_of(
             model,
-            prefix + _KV,
+            _KV,
             {count for count, one in zip(counts, kinds, strict=True) if one == kind},
         )
         for kind in set(kinds)
@@ -136,7 +136,7 @@ def _key_heads(model: GgufModel, prefix: str, kinds: Sequence[str]) -> Mapping[s
     full_layers = [layer for layer, kind in enumerate(kinds) if kind == _FULL]
     has_values = any(f"blk.{layer}.attn_v.weight" in model.tensors for layer in full_layers)
     if has_values and full != local:
-        raise model.metadata.bad(prefix + _KV, "must be the same for all layers with values")
+        raise model.own.bad(_KV, "must be the same for all layers with values")
     return {
         "num_key_value_heads": local,
         "num_global_key_value_heads": full,
@@ -144,7 +144,7 @@ def _key_heads(model: GgufModel, prefix: str, kinds: Sequence[str]) -> Mapping[s
     }
 
 
-def _turned_pairs(model: GgufModel, prefix: str) -> float:
+def _turned_pairs(model: GgufModel) -> float:
     """The part of the pairs of a head that are turned where layers see all."""
     from asyncgen.checkpoints.gguf.read_tensors import read_numbers
 
@@ -152,11 +152,11 @@ def _turned_pairs(model: GgufModel, prefix: str) -> float:
     if tensor is None:
         raise UnsupportedModelError(f"{model.file} has no {_ROPE}, by which a Gemma 4 turns heads")
     divisors = read_numbers(tensor)  # of one side, and short: that was looked at
-    size = model.metadata.whole(f"{prefix}attention.key_length")
+    size = model.own.whole("attention.key_length")
     if size is not None and 2 * len(divisors) != size:
         raise ModelLoadError(
             f"{model.file}: {_ROPE} has {len(divisors)} divisors for the {size} features of "
-            f"`{prefix}attention.key_length`, expected {size // 2}"
+            f"`{model.own.prefix}attention.key_length`, expected {size // 2}"
         )
     turned = sum(divisor == 1 for divisor in divisors)
     if not turned or not all(divisor >= _NEVER for divisor in divisors[turned:]):
@@ -164,24 +164,24 @@ def _turned_pairs(model: GgufModel, prefix: str) -> float:
     return turned / len(divisors)
 
 
-def _gemma4(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    metadata = model.metadata
-    kinds = _kinds(model, prefix)
-    theta = metadata.number(f"{prefix}rope.freq_base") or 1_000_000.0
-    if metadata.text(f"{prefix}rope.scaling.type") not in (None, "none"):
-        raise metadata.bad(f"{prefix}rope.scaling.type", "supported is none")
+def _gemma4(model: GgufModel) -> Mapping[str, Any]:
+    own = model.own
+    kinds = _kinds(model)
+    theta = own.number("rope.freq_base") or 1_000_000.0
+    if own.text("rope.scaling.type") not in (None, "none"):
+        raise own.bad("rope.scaling.type", "supported is none")
     return {
-        **_widths(model, prefix),
-        **_key_heads(model, prefix, kinds),
+        **_widths(model),
+        **_key_heads(model, kinds),
         "layer_types": list(kinds),
-        "enable_moe_block": bool(metadata.whole(f"{prefix}expert_count")),
+        "enable_moe_block": bool(own.whole("expert_count")),
         "vocab_size_per_layer_input": _side(model, "token_embd.weight"),
         "rope_scaling": None,
         "rope_parameters": {
-            _SLIDING: {"rope_type": "default", "rope_theta": _local_theta(model, prefix)},
+            _SLIDING: {"rope_type": "default", "rope_theta": _local_theta(model)},
             _FULL: {
                 "rope_type": "proportional",
-                "partial_rotary_factor": _turned_pairs(model, prefix),
+                "partial_rotary_factor": _turned_pairs(model),
                 "rope_theta": as_written(theta),
             },
         },

@@ -50,8 +50,7 @@ def generation_values(metadata: Metadata) -> dict[str, Any]:
         f"{role}_token_id": metadata.whole(f"tokenizer.ggml.{theirs}_token_id")
         for role, theirs in (("bos", "bos"), ("pad", "padding"))
     }
-    first = f"{metadata.text('general.architecture')}.decoder_start_token_id"
-    found["decoder_start_token_id"] = metadata.whole(first)
+    found["decoder_start_token_id"] = metadata.own.whole("decoder_start_token_id")
     ends = end_tokens(metadata)
     found["eos_token_id"] = ends if len(ends) > 1 else (ends[0] if ends else None)
     numbers = {ours: metadata.number(key) for key, ours in _NUMBERS.items()}

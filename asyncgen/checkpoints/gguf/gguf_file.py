@@ -10,6 +10,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from asyncgen.checkpoints.gguf.header_reader import LONGEST_KEY, HeaderReader, Numbers, Texts, Value
@@ -63,24 +64,39 @@ class Metadata(dict[str, Value]):
     """Metadata of a file by key; errors name the file and the key.
 
     The typed methods return ``None`` for a missing key.
+
+    Attributes:
+        file: The file.
+        prefix: Beginning of all keys in the file, for errors.
     """
 
-    def __init__(self, file: Path, values: Mapping[str, Value]) -> None:
+    def __init__(self, file: Path, values: Mapping[str, Value], prefix: str = "") -> None:
         """Take the values of a file.
 
         Args:
             file: The file.
             values: Its metadata; arrays are still bytes.
+            prefix: Beginning of all keys in the file, for errors.
         """
         super().__init__(values)
         self.file = file
+        self.prefix = prefix
+
+    @cached_property
+    def own(self) -> Metadata:
+        """Metadata of the file's architecture, by keys without its name."""
+        prefix = f"{self.text('general.architecture')}."
+        values = {
+            key.removeprefix(prefix): value for key, value in self.items() if key.startswith(prefix)
+        }
+        return Metadata(self.file, values, prefix)
 
     def bad(self, key: str, allowed: str) -> ModelLoadError:
         """Return the error of a value that is not allowed."""
         value = self.get(key)
         is_array = isinstance(value, Texts | Numbers)
         shown = "an array" if is_array else shorten(value)
-        return ModelLoadError(f"{self.file}: `{key}` is {shown}: {allowed}")
+        return ModelLoadError(f"{self.file}: `{self.prefix}{key}` is {shown}: {allowed}")
 
     def text(self, key: str) -> str | None:
         """Return a text."""
@@ -140,6 +156,11 @@ class GgufModel:
     file: Path
     metadata: Metadata
     tensors: Mapping[str, PackedTensor]
+
+    @property
+    def own(self) -> Metadata:
+        """Metadata of the architecture, by keys without its name."""
+        return self.metadata.own
 
 
 def open_gguf(file: Path) -> GgufModel:

@@ -104,19 +104,19 @@ def numbers_by_layer(model: GgufModel, key: str) -> Sequence[float]:
     Raises:
         ModelLoadError: It is neither, or of another length.
     """
-    metadata = model.metadata
-    prefix = f"{metadata.text('general.architecture')}."
-    layers = metadata.whole(f"{prefix}block_count") or 0
+    own = model.own
+    layers = own.whole("block_count") or 0
     if not 0 < layers <= len(model.tensors):
-        raise metadata.bad(f"{prefix}block_count", "must be a number of layers that are there")
-    place = key[1:] if key.startswith(".") else prefix + key
-    if isinstance(metadata.get(place), int | float):
-        return [metadata.number(place) or 0] * layers
-    found = metadata.numbers(place) or []
+        raise own.bad("block_count", "must be a number of layers that are there")
+    if key.startswith("."):
+        own, key = model.metadata, key[1:]
+    if isinstance(own.get(key), int | float):
+        return [own.number(key) or 0] * layers
+    found = own.numbers(key) or []
     if len(found) != layers:
-        raise metadata.bad(place, f"must be a number, or one for each of {layers} layers")
+        raise own.bad(key, f"must be a number, or one for each of {layers} layers")
     if not all(math.isfinite(one) for one in found):
-        raise metadata.bad(place, "must be finite numbers")
+        raise own.bad(key, "must be finite numbers")
     return found
 
 
@@ -127,9 +127,8 @@ def by_layer(model: GgufModel, key: str) -> Sequence[float]:
         ModelLoadError: It is neither, of another length, or counts nothing.
     """
     found = numbers_by_layer(model, key)
-    prefix, metadata = f"{model.metadata.text('general.architecture')}.", model.metadata
     if not all(0 <= one < 2**31 and one == int(one) for one in found):
-        raise metadata.bad(prefix + key, "must be whole numbers of at least 0")
+        raise model.own.bad(key, "must be whole numbers of at least 0")
     return found
 
 
@@ -138,82 +137,80 @@ def _kinds(model: GgufModel, key: str, other: str) -> Mapping[str, Any]:
     return {key: ["full_attention" if count else other for count in by_layer(model, _KV)]}
 
 
-def _channels(model: GgufModel, prefix: str) -> int:
+def _channels(model: GgufModel) -> int:
     """Between a mixer's two products."""
-    return model.metadata.whole(f"{prefix}ssm.inner_size") or 0
+    return model.own.whole("ssm.inner_size") or 0
 
 
-def _expand(model: GgufModel, prefix: str) -> float:
+def _expand(model: GgufModel) -> float:
     """The same, as times of the stream's width."""
-    width = model.metadata.whole(f"{prefix}embedding_length") or 1
-    return _channels(model, prefix) / width
+    width = model.own.whole("embedding_length") or 1
+    return _channels(model) / width
 
 
-def _head_size(model: GgufModel, prefix: str) -> int:
+def _head_size(model: GgufModel) -> int:
     """Channels of one of Mamba 2's heads."""
-    heads = model.metadata.whole(f"{prefix}ssm.time_step_rank") or 1
-    channels = _channels(model, prefix)
+    heads = model.own.whole("ssm.time_step_rank") or 1
+    channels = _channels(model)
     if channels % heads:
-        key = f"{prefix}ssm.inner_size"
-        raise model.metadata.bad(key, f"must be a multiple of the {heads} heads")
+        key = "ssm.inner_size"
+        raise model.own.bad(key, f"must be a multiple of the {heads} heads")
     return channels // heads
 
 
-def _mamba(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _mamba(model: GgufModel) -> Mapping[str, Any]:
     """Those that normalise steps, inputs and outputs are Falcon's."""
-    is_falcon = model.metadata.flag(f"{prefix}ssm.dt_b_c_rms")
+    is_falcon = model.own.flag("ssm.dt_b_c_rms")
     return {"model_type": "falcon_mamba"} if is_falcon else {}
 
 
-def _mamba2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    return {"head_dim": _head_size(model, prefix), "expand": _expand(model, prefix)}
+def _mamba2(model: GgufModel) -> Mapping[str, Any]:
+    return {"head_dim": _head_size(model), "expand": _expand(model)}
 
 
-def _falcon_h1(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _falcon_h1(model: GgufModel) -> Mapping[str, Any]:
     return {
-        "mamba_d_ssm": _channels(model, prefix),
-        "mamba_d_head": _head_size(model, prefix),
+        "mamba_d_ssm": _channels(model),
+        "mamba_d_head": _head_size(model),
     }
 
 
-def _granite(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _granite(model: GgufModel) -> Mapping[str, Any]:
     """Without experts its feed-forward is what others have beside them."""
-    metadata = model.metadata
-    if metadata.number(f"{prefix}attention.scale") is None:
+    own = model.own
+    if own.number("attention.scale") is None:
         raise UnsupportedModelError(
-            f"{model.file} has no `{prefix}attention.scale`, so it is a Bamba, which is not read "
-            "of GGUF; use the checkpoint that it was made of"
+            f"{model.file} has no `{own.prefix}attention.scale`, so it is a Bamba, which is not "
+            "read of GGUF; use the checkpoint that it was made of"
         )
     found: dict[str, Any] = {
         **_kinds(model, "layer_types", "mamba"),
-        "mamba_d_head": _head_size(model, prefix),
-        "expand": _expand(model, prefix),
-        "position_embedding_type": (
-            "rope" if metadata.flag(f"{prefix}rope.scaling.finetuned") else "nope"
-        ),
+        "mamba_d_head": _head_size(model),
+        "expand": _expand(model),
+        "position_embedding_type": ("rope" if own.flag("rope.scaling.finetuned") else "nope"),
     }
-    if not metadata.whole(f"{prefix}expert_count"):
-        width = metadata.whole(f"{prefix}{_FEED}")
+    if not own.whole("expert_count"):
+        width = own.whole(_FEED)
         return {**found, "num_experts": 0, "shared_intermediate_size": width}
     return found
 
 
-def _jamba(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _jamba(model: GgufModel) -> Mapping[str, Any]:
     """Which layers attend and which have experts, as periods."""
     layers = range(len(by_layer(model, _KV)))
     attends = [layer for layer, count in enumerate(by_layer(model, _KV)) if count]
     routed = [n for n in layers if f"blk.{n}.ffn_gate_inp.weight" in model.tensors]
-    found: dict[str, Any] = {"expand": _expand(model, prefix)}
+    found: dict[str, Any] = {"expand": _expand(model)}
     for name, chosen in (("attn", attends), ("expert", routed)):
         period = chosen[1] - chosen[0] if len(chosen) > 1 else len(layers)
         offset = chosen[0] if chosen else 0
         if chosen and list(layers[offset::period]) != chosen:
-            raise model.metadata.bad(f"{prefix}{_KV}", f"{name} layers have no period")
+            raise model.own.bad(_KV, f"{name} layers have no period")
         found |= {f"{name}_layer_period": period, f"{name}_layer_offset": offset}
     return found if routed else {**found, "num_experts": 1}
 
 
-def _nemotron(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _nemotron(model: GgufModel) -> Mapping[str, Any]:
     """A layer attends, or feeds forward, or else keeps a state."""
     attends, feeds = by_layer(model, _KV), by_layer(model, _FEED)
     return {
@@ -221,14 +218,14 @@ def _nemotron(model: GgufModel, prefix: str) -> Mapping[str, Any]:
             "attention" if keys else "mlp" if width else "mamba"
             for keys, width in zip(attends, feeds, strict=True)
         ],
-        "mamba_head_dim": _head_size(model, prefix),
+        "mamba_head_dim": _head_size(model),
     }
 
 
-def _nemotron_experts(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _nemotron_experts(model: GgufModel) -> Mapping[str, Any]:
     """Tensors say which layers feed forward, and how; the last ones may guess tokens ahead."""
-    metadata = model.metadata
-    found = dict(_nemotron(model, prefix))
+    own = model.own
+    found = dict(_nemotron(model))
     kinds = found["layers_block_type"]
     for kind, name in (("moe", "ffn_gate_inp"), ("mlp", "ffn_up")):
         for layer in range(len(kinds)):
@@ -237,29 +234,28 @@ def _nemotron_experts(model: GgufModel, prefix: str) -> Mapping[str, Any]:
                 kinds[layer] = kind
             if tensor is not None and kind == "mlp":
                 found["intermediate_size"] = tensor.shape[0]
-    if metadata.whole(f"{prefix}expert_group_used_count") is None:
+    if own.whole("expert_group_used_count") is None:
         found["topk_group"] = 1
-    ahead = metadata.whole(f"{prefix}nextn_predict_layers") or 0
+    ahead = own.whole("nextn_predict_layers") or 0
     return {**found, "layers_block_type": kinds[: max(0, len(kinds) - ahead)]}
 
 
-def _lfm2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
-    del prefix
+def _lfm2(model: GgufModel) -> Mapping[str, Any]:
     return _kinds(model, "layer_types", "conv")
 
 
-def _delta(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _delta(model: GgufModel) -> Mapping[str, Any]:
     """Which layers attend, and the size of a value."""
-    metadata = model.metadata
-    layers = layers_of(model, prefix) or 0
-    heads = metadata.whole(f"{prefix}ssm.time_step_rank") or 1
+    own = model.own
+    layers = layers_of(model) or 0
+    heads = own.whole("ssm.time_step_rank") or 1
     kinds = ("linear_attention", "full_attention")
     return {
         "layer_types": [
             kinds[f"blk.{layer}.attn_q.weight" in model.tensors]
             for layer in range(min(layers, len(model.tensors)))
         ],
-        "linear_value_head_dim": _channels(model, prefix) // heads,
+        "linear_value_head_dim": _channels(model) // heads,
     }
 
 

@@ -28,19 +28,19 @@ KEYS, VALUES, BOTH = "attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight"
 def _unrotated(model: GgufModel, name: str, key: int, turned: int) -> int:
     """Return the features of a key that are not rotated; ``name`` is the metadata of ``key``."""
     if key <= turned:
-        raise model.metadata.bad(name, f"must be above the {turned} features that are turned")
+        raise model.own.bad(name, f"must be above the {turned} features that are turned")
     return key - turned
 
 
-def _deepseek(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _deepseek(model: GgufModel) -> Mapping[str, Any]:
     """Which generation it is, the sizes of heads, and what is 1 or absent where it is not said.
 
     Without experts it is Youtu's model.
     """
-    metadata = model.metadata
+    own = model.own
 
     def whole(key: str) -> int:
-        return metadata.whole(prefix + key) or 0
+        return own.whole(key) or 0
 
     turned = whole("rope.dimension_count")
     key = whole("attention.key_length_mla") or whole("attention.key_length")
@@ -48,11 +48,11 @@ def _deepseek(model: GgufModel, prefix: str) -> Mapping[str, Any]:
         "head_dim": turned,
         "num_key_value_heads": whole("attention.head_count"),
         "q_lora_rank": whole("attention.q_lora_rank") or None,
-        "qk_nope_head_dim": _unrotated(model, f"{prefix}attention.key_length_mla", key, turned),
+        "qk_nope_head_dim": _unrotated(model, "attention.key_length_mla", key, turned),
         "v_head_dim": whole("attention.value_length_mla") or whole("attention.value_length"),
         "n_group": whole("expert_group_count") or 1,
         "topk_group": whole("expert_group_used_count") or 1,
-        "norm_topk_prob": bool(metadata.flag(f"{prefix}expert_weights_norm")),
+        "norm_topk_prob": bool(own.flag("expert_weights_norm")),
     }
     if not whole("expert_count"):
         return {**found, "model_type": "youtu"}
@@ -62,27 +62,27 @@ def _deepseek(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return {**found, "topk_method": "group_limited_greedy" if has_groups else "greedy"}
 
 
-def stretched(model: GgufModel, prefix: str, scaling: Mapping[str, Any]) -> Mapping[str, Any]:
+def stretched(model: GgufModel, scaling: Mapping[str, Any]) -> Mapping[str, Any]:
     """A stretched rope whose file has a tenth of DeepSeek's ``mscale_all_dim``."""
-    weight = model.metadata.number(f"{prefix}rope.scaling.yarn_log_multiplier")
+    weight = model.own.number("rope.scaling.yarn_log_multiplier")
     if not weight:
         return scaling
     whole = as_written(10 * as_written(weight))
     return {**scaling, "mscale": whole, "mscale_all_dim": whole}
 
 
-def _minicpm3(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _minicpm3(model: GgufModel) -> Mapping[str, Any]:
     """Sizes of heads; that of a value is the stream's share of a head where it is not said."""
-    metadata = model.metadata
-    heads = metadata.whole(f"{prefix}attention.head_count") or 1
-    turned = metadata.whole(f"{prefix}rope.dimension_count") or 0
-    key = metadata.whole(f"{prefix}attention.key_length") or 0
-    width = metadata.whole(f"{prefix}embedding_length") or 0
+    own = model.own
+    heads = own.whole("attention.head_count") or 1
+    turned = own.whole("rope.dimension_count") or 0
+    key = own.whole("attention.key_length") or 0
+    width = own.whole("embedding_length") or 0
     return {
         "head_dim": turned,
         "num_key_value_heads": heads,
-        "qk_nope_head_dim": _unrotated(model, f"{prefix}attention.key_length", key, turned),
-        "v_head_dim": metadata.whole(f"{prefix}attention.value_length") or width // heads,
+        "qk_nope_head_dim": _unrotated(model, "attention.key_length", key, turned),
+        "v_head_dim": own.whole("attention.value_length") or width // heads,
     }
 
 
@@ -108,17 +108,17 @@ MINICPM3: Final = Architecture(
 )
 
 
-def _kimi(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _kimi(model: GgufModel) -> Mapping[str, Any]:
     """Sizes of heads of both kinds of layers, and which are of which."""
-    metadata = model.metadata
-    heads = metadata.whole(f"{prefix}attention.head_count")
-    turned = metadata.whole(f"{prefix}rope.dimension_count") or 0
-    key = metadata.whole(f"{prefix}attention.key_length_mla") or 0
+    own = model.own
+    heads = own.whole("attention.head_count")
+    turned = own.whole("rope.dimension_count") or 0
+    key = own.whole("attention.key_length_mla") or 0
     kinds = by_layer(model, "attention.head_count_kv")
     return {
         "num_key_value_heads": heads,
         "linear_num_heads": heads,
-        "qk_nope_head_dim": _unrotated(model, f"{prefix}attention.key_length_mla", key, turned),
+        "qk_nope_head_dim": _unrotated(model, "attention.key_length_mla", key, turned),
         "layer_types": ["full_attention" if count else "linear_attention" for count in kinds],
     }
 

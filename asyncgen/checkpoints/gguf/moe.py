@@ -31,24 +31,24 @@ _KV: Final = "attention.head_count_kv"
 _PATTERN: Final = "attention.sliding_window_pattern"
 
 
-def _llama4(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _llama4(model: GgufModel) -> Mapping[str, Any]:
     """A window of 0 says that all layers turn and see all, as in models without experts."""
-    metadata = model.metadata
-    experts = metadata.whole(f"{prefix}expert_count") or 0
+    own = model.own
+    experts = own.whole("expert_count") or 0
     found: dict[str, Any] = {"use_qk_norm": experts != _WITHOUT_NORMS}
     if not experts:
         found["moe_layers"] = []
-    if metadata.whole(f"{prefix}attention.sliding_window") == 0:
+    if own.whole("attention.sliding_window") == 0:
         layers = len(by_layer(model, _KV))
         found |= {"attention_chunk_size": None, "attn_temperature_tuning": False}
         found |= {"layer_types": ["full_attention"] * layers, "no_rope_layers": [1] * layers}
     return found
 
 
-def _mimo(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _mimo(model: GgufModel) -> Mapping[str, Any]:
     """Which layers slide and have experts, and the key heads of both kinds."""
-    metadata = model.metadata
-    layers = layers_of(model, prefix) or 0
+    own = model.own
+    layers = layers_of(model) or 0
     slides = [bool(one) for one in by_layer(model, _PATTERN)[:layers]]
     counts = by_layer(model, _KV)[:layers]
     full, local = (
@@ -56,7 +56,7 @@ def _mimo(model: GgufModel, prefix: str) -> Mapping[str, Any]:
         for kind in (False, True)
     )
     if len(full) > 1 or len(local) > 1:
-        raise metadata.bad(prefix + _KV, "must be the same for all layers of a kind")
+        raise own.bad(_KV, "must be the same for all layers of a kind")
     return {
         "num_key_value_heads": next(iter(full or local), 0),
         "swa_num_key_value_heads": next(iter(local or full), 0),

@@ -80,44 +80,18 @@ _STEPS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Regular expressions alone, one after the other."""
 
-_SAME: Final = {
-    "llama3": "llama-bpe",
-    "llama-v3": "llama-bpe",
-    "falcon3": "llama-bpe",
-    "pixtral": "llama-bpe",
-    "lfm2": "llama-bpe",
-    "dbrx": "llama-bpe",
-    "smaug-bpe": "llama-bpe",
-    "chatglm-bpe": "llama-bpe",
-    "glm4": "llama-bpe",
-    "deepseek-r1-qwen": "qwen2",
-    "stablelm2": "qwen2",
-    "megrez": "qwen2",
-    "hunyuan": "qwen2",
-    "solar-open": "qwen2",
-    "llama4": "gpt-4o",
-    "minimax-m2": "gpt-4o",
-    "kanana2": "gpt-4o",
-    "default": "gpt2",
-    "gpt-2": "gpt2",
-    "phi-2": "gpt2",
-    "olmo": "gpt2",
-    "jais": "gpt2",
-    "mpt": "gpt2",
-    "exaone4": "gpt2",
-    "trillion": "gpt2",
-    "granite-docling": "gpt2",
-    "starcoder": "digits",
-    "smollm": "digits",
-    "refact": "digits",
-    "command-r": "digits",
-    "codeshell": "digits",
-    "exaone": "digits",
-    "minerva-7b": "digits",
-    "hunyuan-dense": "deepseek-v3",
+_ALIASES: Final = {
+    "llama-bpe": "llama3 llama-v3 falcon3 pixtral lfm2 dbrx smaug-bpe chatglm-bpe glm4",
+    "qwen2": "deepseek-r1-qwen stablelm2 megrez hunyuan solar-open",
+    "gpt-4o": "llama4 minimax-m2 kanana2",
+    "gpt2": "default gpt-2 phi-2 olmo jais mpt exaone4 trillion granite-docling",
+    "digits": "starcoder smollm refact command-r codeshell exaone minerva-7b",
+    "deepseek-v3": "hunyuan-dense",
     "falcon": "falcon",
 }
-"""Names of the same way."""
+"""Further names of each pre-tokenizer."""
+
+_SAME: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 
 WHOLE_FIRST: Final = frozenset({"llama-bpe", "tekken", "youtu", "kimi-k2"})
 """Ways after which a piece that is a token is not put together by merges."""

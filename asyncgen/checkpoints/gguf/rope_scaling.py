@@ -26,13 +26,12 @@ _ORIGINAL: Final = 8192
 
 
 def rope_scaling(
-    model: GgufModel, prefix: str, context: int, theta: float, read: Callable[[str], list[float]]
+    model: GgufModel, context: int, theta: float, read: Callable[[str], list[float]]
 ) -> Mapping[str, Any] | None:
     """What stands under ``rope_scaling``; ``None``: nothing is stretched.
 
     Args:
         model: The file.
-        prefix: What its keys begin with, such as ``"llama."``.
         context: Its context length.
         theta: Base of the wavelengths.
         read: Reads a tensor of one side by its name.
@@ -41,10 +40,10 @@ def rope_scaling(
         ModelLoadError: A key is of the wrong kind, a kind of stretching is not known, or a tensor
             of it is missing or holds what divides nothing.
     """
-    metadata, key = model.metadata, f"{prefix}rope.scaling."
+    own, key = model.own, "rope.scaling."
     is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
     if not is_number or not 0 < theta < math.inf:
-        raise metadata.bad(f"{prefix}rope.freq_base", "must be a finite number above 0")
+        raise own.bad("rope.freq_base", "must be a finite number above 0")
 
     def divisors(name: str) -> list[float]:
         found = read(name)
@@ -52,7 +51,7 @@ def rope_scaling(
             raise ModelLoadError(f"{model.file}: tensor {name} must hold finite numbers above 0")
         return found
 
-    original = metadata.whole(f"{key}original_context_length")
+    original = own.whole(f"{key}original_context_length")
     for name in ("rope_freqs", *_PAIR):
         tensor = model.tensors.get(f"{name}.weight")
         if tensor is not None and (len(tensor.shape) > 1 or tensor.shape[0] > _MOST):
@@ -66,27 +65,27 @@ def rope_scaling(
             "short_factor": divisors("rope_factors_short.weight"),
             "original_max_position_embeddings": original or context,
         }
-        attention = metadata.number(f"{key}attn_factor")
+        attention = own.number(f"{key}attn_factor")
         return {**found, "attention_factor": attention} if attention else found
     if "rope_freqs.weight" in model.tensors:
         return _from_divisors(divisors("rope_freqs.weight"), theta, context)
-    kind = metadata.text(f"{key}type") or "none"
-    factor = metadata.number(f"{key}factor") or metadata.number(f"{prefix}rope.scale_linear")
+    kind = own.text(f"{key}type") or "none"
+    factor = own.number(f"{key}factor") or own.number("rope.scale_linear")
     if kind == "none" or not factor:
         return {"rope_type": "linear", "factor": factor} if factor and kind != "none" else None
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
     if kind != "yarn":
-        raise metadata.bad(f"{key}type", "supported are none, linear, yarn and longrope")
+        raise own.bad(f"{key}type", "supported are none, linear, yarn and longrope")
     numbers = {
         "beta_fast": f"{key}yarn_beta_fast",
         "beta_slow": f"{key}yarn_beta_slow",
         "attention_factor": f"{key}attn_factor",
         "mscale": f"{key}yarn_log_multiplier",
         "mscale_all_dim": f"{key}yarn_log_multiplier",
-        "llama_4_scaling_beta": f"{prefix}attention.temperature_scale",
+        "llama_4_scaling_beta": "attention.temperature_scale",
     }
-    given = {name: metadata.number(place) for name, place in numbers.items()}
+    given = {name: own.number(place) for name, place in numbers.items()}
     return {
         "rope_type": "yarn",
         "factor": factor,

@@ -39,11 +39,11 @@ _PARTS: Final = {
 _GATE: Final = "enc.blk.0.ffn_gate.weight"
 
 
-def _t5(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+def _t5(model: GgufModel) -> Mapping[str, Any]:
     """The depth of both stacks; a gate tells the later variants."""
-    metadata = model.metadata
-    depth = metadata.whole(f"{prefix}block_count")
-    below = metadata.whole(f"{prefix}decoder_block_count")
+    own = model.own
+    depth = own.whole("block_count")
+    below = own.whole("decoder_block_count")
     return {
         "num_layers": depth,
         "num_decoder_layers": depth if below is None else below,

@@ -151,8 +151,7 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
 
 def _declared(model: GgufModel) -> int:
     """Layers that a file says it has, with those that guess tokens ahead."""
-    prefix = model.metadata.text("general.architecture")
-    return model.metadata.whole(f"{prefix}.block_count") or 0
+    return model.own.whole("block_count") or 0
 
 
 def _numbers(model: GgufModel, architecture: Architecture) -> dict[str, StoredTensor]:

@@ -160,7 +160,7 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
     there = {name: text for name, text in templates.items() if text}
     if there:
         found["chat_template"] = there["default"] if set(there) == {"default"} else there
-    context = metadata.whole(f"{metadata.text('general.architecture')}.context_length")
+    context = metadata.own.whole("context_length")
     if context:
         found["model_max_length"] = context
     return found
