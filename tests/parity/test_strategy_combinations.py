@@ -167,6 +167,7 @@ def test_a_broken_processor_of_ours_is_named(case: Case) -> None:
 
 
 @pytest.mark.anyio
+@on_asyncio
 @every
 @pytest.mark.parametrize("processor", BROKEN)
 async def test_other_streams_go_on(case: Case, processor: Any) -> None:

@@ -94,6 +94,7 @@ async def test_hosts_of_the_page() -> None:
         assert (await client.get("/chat/config")).status_code == 200
 
 
+@pytest.mark.gate
 def test_a_page_that_is_launched(chat: Served) -> None:
     """The same holds there; the tests of the browser show that the page itself notices nothing."""
     for path, headers in (("upload", {}), ("reset", FOREIGN)):

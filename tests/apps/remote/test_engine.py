@@ -90,7 +90,7 @@ def said(completion: Completion) -> Any:
 
 
 @for_each("kind", KINDS)
-@for_each("prompt", [PROMPT, CHAT])
+@pytest.mark.parametrize("prompt", [PROMPT, pytest.param(CHAT, marks=pytest.mark.gate)])
 async def test_an_answer_outlives_its_engines(
     engines: tuple[AsyncLLM, AsyncLLM], kind: str, prompt: Any
 ) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 WAY = "`python -m tests.families.arch.page` writes the tables anew"
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(
     not (native.supports(torch.float32) and native.supports(torch.bfloat16)),
     reason="our own kernels do not run here, which the page is about",

@@ -399,6 +399,7 @@ print(manager.get_result().generated_tokens)
 """
 
 
+@pytest.mark.gate
 def test_the_interpreter_leaves_while_it_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=120, check=True
