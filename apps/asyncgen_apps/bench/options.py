@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
+from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write every run to this file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a chart: .png, .svg or .pdf.")]

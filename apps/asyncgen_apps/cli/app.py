@@ -7,10 +7,10 @@ import typer
 
 from asyncgen_apps.cli.batch import batch
 from asyncgen_apps.cli.chat import chat
+from asyncgen_apps.cli.errors import UserError, one_line_errors
 from asyncgen_apps.cli.generate import generate
 from asyncgen_apps.cli.gradio import gradio
-from asyncgen_apps.cli.guard import UserError, one_line_errors
-from asyncgen_apps.cli.listing import App
+from asyncgen_apps.cli.help import App
 from asyncgen_apps.cli.quantize import quantize
 from asyncgen_apps.cli.serve import serve
 from asyncgen_apps.cli.serve_ray import serve_ray

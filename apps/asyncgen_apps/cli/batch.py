@@ -3,29 +3,18 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.arguments import (
-    Debug,
-    Device,
-    Dtype,
-    KVCacheDtype,
-    Model,
-    Quantize,
-    Revision,
-    Threads,
-    Token,
-    with_settings,
-)
-from asyncgen_apps.cli.figures import SEPARATOR, seconds
-from asyncgen_apps.cli.guard import FAILED, UserError, one_line_errors, require_installed
-from asyncgen_apps.cli.options import Settings
+from asyncgen_apps.cli.common_options import Debug, with_settings, with_source
+from asyncgen_apps.cli.errors import FAILED, UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process
-from asyncgen_apps.cli.source import Source
+from asyncgen_apps.cli.settings import Settings
+from asyncgen_apps.cli.source import DEMO, Source
+from asyncgen_apps.cli.statistics import SEPARATOR, seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,6 +41,7 @@ class _Plan:
 
 
 @with_settings
+@with_source
 def batch(
     settings: Settings,
     prompts: Annotated[Path, typer.Argument(help="File with a request or a prompt a line.")],
@@ -62,20 +52,13 @@ def batch(
     ordered: Annotated[
         bool, typer.Option("--ordered/--unordered", help="Answers in the order of their requests.")
     ] = True,
-    model: Model = "demo",
+    source: Source = DEMO,
     name: Annotated[
         list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
     ] = None,
     max_running: Annotated[
         int, typer.Option(min=1, help="Most answers that share a step.")
     ] = MAX_RUNNING,
-    device: Device = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    kv_cache_dtype: KVCacheDtype = None,
-    threads: Threads = None,
-    revision: Revision = None,
-    token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Answer every line of PROMPTS into a file, on the shared batch.
@@ -87,20 +70,11 @@ def batch(
         require_installed(NEEDED, extra="apps")
         if output.exists() and prompts.exists() and output.samefile(prompts):
             raise UserError("--output is the file of the requests: choose another")
-        source = Source(
-            model,
-            device,
-            dtype,
-            threads,
-            revision,
-            token,
-            max_running=max_running,
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
-        )
+        source = replace(source, max_running=max_running)
         defaults = dict(settings.params())
-        plan = _Plan(prompts, output, overwrite, ordered, name or [model], defaults, max_running)
-        prepare_process(threads)
+        names = name or [source.model]
+        plan = _Plan(prompts, output, overwrite, ordered, names, defaults, max_running)
+        prepare_process(source.threads)
 
         import anyio
 

@@ -2,32 +2,19 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.arguments import (
-    Debug,
-    Device,
-    Dtype,
-    KVCacheDtype,
-    Model,
-    Quantize,
-    Revision,
-    Stats,
-    Threads,
-    Token,
-    text_of,
-    with_settings,
-)
-from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
-from asyncgen_apps.cli.options import Settings, model_values
+from asyncgen_apps.cli.common_options import Debug, Stats, text_of, with_settings, with_source
+from asyncgen_apps.cli.errors import INTERRUPTED, UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.remote import KEY_VARIABLE, is_typed, remote_source
 from asyncgen_apps.cli.session import Session, model_of
-from asyncgen_apps.cli.source import Source
+from asyncgen_apps.cli.settings import Settings, model_values
+from asyncgen_apps.cli.source import DEMO, Source
 from asyncgen_apps.cli.storage import LastConversation
 
 
@@ -41,13 +28,14 @@ class _Look:
 
 
 @with_settings
+@with_source
 def chat(
     settings: Settings,
     context: typer.Context,
     prompt: Annotated[
         str | None, typer.Argument(help="Answer this and end; - or a pipe: standard input.")
     ] = None,
-    model: Model = "demo",
+    source: Source = DEMO,
     url: Annotated[
         str | None,
         typer.Option(
@@ -69,13 +57,6 @@ def chat(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No Markdown in the conversation.")] = False,
     stats: Stats = True,
-    device: Device = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    kv_cache_dtype: KVCacheDtype = None,
-    threads: Threads = None,
-    revision: Revision = None,
-    token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Chat with a model: answer PROMPT and end, or start a conversation."""
@@ -83,19 +64,9 @@ def chat(
         last = LastConversation(is_continued=go_on)
         saved = last.read() if go_on else None
         if not (is_typed(context, "model") or is_typed(context, "url")):
-            model, url = model_of(saved, model)
-        if url is None:
-            source = Source(
-                model,
-                device,
-                dtype,
-                threads,
-                revision,
-                token,
-                quantize=quantize,
-                kv_cache_dtype=kv_cache_dtype,
-            )
-        else:
+            model, url = model_of(saved, source.model)
+            source = replace(source, model=model)
+        if url is not None:
             source = remote_source(url, context)
         session = Session(model=_lasting(source), settings=settings, system=system)
         if json_schema is not None:
@@ -104,7 +75,7 @@ def chat(
             session.go_on(saved)
         question = _question(prompt)
         if url is None:
-            prepare_process(threads)
+            prepare_process(source.threads)
 
         import anyio
 
@@ -152,9 +123,9 @@ async def _answer_once(
     from rich.console import Console
 
     from asyncgen_apps.cli.answer import answer_once
-    from asyncgen_apps.cli.figures import statistics_line
     from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.cli.render import note
+    from asyncgen_apps.cli.statistics import statistics_line
 
     async with opened(source) as llm:
         params: Any = {**session.params(), "separate_reasoning": False}
@@ -175,8 +146,8 @@ async def _converse(
     from rich.console import Console
 
     from asyncgen_apps.cli.interactive import Chat
-    from asyncgen_apps.cli.lines import line_reader
     from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.cli.prompt_input import line_reader
     from asyncgen_apps.cli.render import note
 
     console = Console()

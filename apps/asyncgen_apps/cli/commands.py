@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
-from asyncgen_apps.cli.figures import statistics_line, totals_line
-from asyncgen_apps.cli.options import SETTINGS, SettingError, find_setting
+from asyncgen_apps.cli.settings import SETTINGS, SettingError, find_setting
+from asyncgen_apps.cli.statistics import statistics_line, totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen_apps.cli.options import Setting, Value
     from asyncgen_apps.cli.session import Session
+    from asyncgen_apps.cli.settings import Setting, Value
 
 
 @dataclass(frozen=True, slots=True)

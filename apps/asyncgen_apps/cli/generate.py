@@ -7,24 +7,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from asyncgen_apps.cli.arguments import (
-    Debug,
-    Device,
-    Dtype,
-    KVCacheDtype,
-    Model,
-    Quantize,
-    Revision,
-    Stats,
-    Threads,
-    Token,
-    text_of,
-    with_settings,
-)
-from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
-from asyncgen_apps.cli.options import Settings
+from asyncgen_apps.cli.common_options import Debug, Stats, text_of, with_settings, with_source
+from asyncgen_apps.cli.errors import INTERRUPTED, UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
-from asyncgen_apps.cli.source import Source
+from asyncgen_apps.cli.settings import Settings
+from asyncgen_apps.cli.source import DEMO, Source
 
 if TYPE_CHECKING:
     from asyncgen import Completion, StreamParams
@@ -43,13 +30,14 @@ class _Output:
 
 
 @with_settings
+@with_source
 def generate(
     settings: Settings,
     prompt: Annotated[
         str | None,
         typer.Argument(help="Text to continue; - or a pipe: standard input, as it stands."),
     ] = None,
-    model: Model = "demo",
+    source: Source = DEMO,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many continuations.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     stream: Annotated[bool, typer.Option(help="Write text as it comes, or at the end.")] = True,
@@ -58,13 +46,6 @@ def generate(
         int | None, typer.Option(min=0, max=100, help="Alternatives a token. Needs --logprobs.")
     ] = None,
     stats: Stats = True,
-    device: Device = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    kv_cache_dtype: KVCacheDtype = None,
-    threads: Threads = None,
-    revision: Revision = None,
-    token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Continue PROMPT as it stands, without a chat template."""
@@ -78,18 +59,8 @@ def generate(
             raise UserError("no prompt: give some text, or pipe it in")
         if not text:
             raise UserError("the prompt is empty: give some text, or pipe it in")
-        source = Source(
-            model,
-            device,
-            dtype,
-            threads,
-            revision,
-            token,
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
-        )
         output = _Output(n, as_json, stream, logprobs, top_logprobs, stats)
-        prepare_process(threads)
+        prepare_process(source.threads)
 
         import anyio
 
@@ -101,9 +72,9 @@ async def _generate(source: Source, text: str, settings: Settings, output: _Outp
     from rich.console import Console
 
     from asyncgen_apps.cli.answer import answer_once
-    from asyncgen_apps.cli.figures import statistics_line
     from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.cli.render import note
+    from asyncgen_apps.cli.statistics import statistics_line
 
     params = _params(settings, output)
     interrupted = 0

@@ -8,21 +8,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from asyncgen_apps.cli.arguments import (
-    Debug,
-    Device,
-    Dtype,
-    KVCacheDtype,
-    Model,
-    Quantize,
-    Revision,
-    Threads,
-    Token,
-)
-from asyncgen_apps.cli.doors import AllowedHost, TrustedProxy
-from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.access import AllowedHost, TrustedProxy
+from asyncgen_apps.cli.common_options import Debug, with_source
+from asyncgen_apps.cli.errors import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
-from asyncgen_apps.cli.source import Source, examples_of
+from asyncgen_apps.cli.source import DEMO, Source, examples_of
 
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.model import ChatModel
@@ -51,8 +41,9 @@ class _PageOptions:
     trusted_proxies: tuple[str, ...]
 
 
+@with_source
 def gradio(
-    model: Model = "demo",
+    source: Source = DEMO,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets the network in.")
     ] = "127.0.0.1",
@@ -73,31 +64,14 @@ def gradio(
     assistant: Annotated[
         str | None, typer.Option(help="A draft model for assisted generation: a folder or hub id.")
     ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    kv_cache_dtype: KVCacheDtype = None,
-    threads: Threads = None,
-    revision: Revision = None,
-    token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Chat with a model in the browser."""
     with one_line_errors(debug):
-        source = Source(
-            model,
-            device,
-            dtype,
-            threads,
-            revision,
-            token,
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
-        )
         proxies = _proxies(trusted_proxy or ())
         names = _hosts(host, allowed_host or (), share or login is not None)
         options = _PageOptions(host, port, share, _login(login), browser, names, proxies)
-        prepare_process(threads)
+        prepare_process(source.threads)
         _require_gradio()
 
         import anyio

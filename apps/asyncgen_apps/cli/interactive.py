@@ -22,10 +22,10 @@ from asyncgen_apps.cli.commands import (
     run_command,
     unescape,
 )
-from asyncgen_apps.cli.figures import statistics_line
-from asyncgen_apps.cli.guard import FAILED, describe
+from asyncgen_apps.cli.errors import FAILED, describe
 from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, listing, note
 from asyncgen_apps.cli.session import ConversationError
+from asyncgen_apps.cli.statistics import statistics_line
 from asyncgen_apps.cli.storage import read_conversation, write_conversation
 
 if TYPE_CHECKING:

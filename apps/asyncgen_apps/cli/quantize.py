@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Revision, Token
-from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.common_options import Debug, Revision, Token
+from asyncgen_apps.cli.errors import UserError, one_line_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

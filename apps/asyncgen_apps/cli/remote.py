@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.cli.guard import UserError, require_installed
+from asyncgen_apps.cli.errors import UserError, require_installed
 from asyncgen_apps.cli.source import Source
 
 if TYPE_CHECKING:

@@ -1,23 +1,11 @@
 """``asyncgen serve``: a model behind the API of OpenAI, for any client that speaks it."""
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncgen_apps.cli.arguments import (
-    Debug,
-    Device,
-    Dtype,
-    KVCacheDtype,
-    Model,
-    Quantize,
-    Revision,
-    Threads,
-    Token,
-)
-from asyncgen_apps.cli.doors import (
+from asyncgen_apps.cli.access import (
     AllowAnonymous,
     AllowedHost,
     AllowPriority,
@@ -31,9 +19,11 @@ from asyncgen_apps.cli.doors import (
     check_reach,
     read_secret,
 )
-from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
+from asyncgen_apps.cli.common_options import Debug, with_source
+from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
-from asyncgen_apps.cli.source import LLM, Source, examples_of
+from asyncgen_apps.cli.serving import bind, run_loop, say, say_startup
+from asyncgen_apps.cli.source import DEMO, LLM, Source, examples_of
 from asyncgen_apps.cli.startup import Startup
 
 if TYPE_CHECKING:
@@ -67,8 +57,9 @@ class _Plan:
     verbose: bool
 
 
+@with_source
 def serve(
-    model: Model = "demo",
+    source: Source = DEMO,
     host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8000,
     ws_port: Annotated[
@@ -153,31 +144,17 @@ def serve(
     ] = False,
     tool_format: ToolFormat = None,
     reasoning_format: ReasoningFormat = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    kv_cache_dtype: KVCacheDtype = None,
-    threads: Threads = None,
-    revision: Revision = None,
-    token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, in the way of OpenAI's API."""
     with one_line_errors(debug):
         require_installed(NEEDED, extra="serve")
-        prepare_process(threads)
-        source = Source(
-            model,
-            device,
-            dtype,
-            threads,
-            revision,
-            token,
-            max_running,
-            max_queue,
-            prepare_seconds,
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
+        prepare_process(source.threads)
+        source = replace(
+            source,
+            max_running=max_running,
+            max_queue_size=max_queue,
+            prepare_seconds=prepare_seconds,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
         )
@@ -187,13 +164,14 @@ def serve(
 
         from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.openai_http import ServerSettings
+        from asyncgen_apps.openai_http.server import bind as listen
         from asyncgen_apps.openai_http.streams import stream_settings
 
         check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
         with_chat = _with_chat(chat, bool(api_key))
         try:
             settings = ServerSettings(
-                model_names=tuple(name or [model]),
+                model_names=tuple(name or [source.model]),
                 api_keys=tuple(api_key or ()),
                 cors_origins=tuple(cors_origin or ()),
                 allowed_hosts=hosts_for(
@@ -215,37 +193,9 @@ def serve(
             plan = _Plan(settings, streams, notice, drain, verbose)
         except ValueError as error:
             raise UserError(str(error)) from None
-        listeners = [_bind(host, port)]
-        if ws_port is not None:
-            listeners.append(_bind(host, ws_port))
-        _run(source, plan, listeners, startup)
-
-
-def _bind(host: str, port: int) -> "socket.socket":
-    """Open a socket; clients may connect from now on, and wait."""
-    from asyncgen_apps.openai_http.server import bind
-
-    try:
-        return bind(host, port)
-    except OSError as error:
-        message = f"cannot listen on {host}:{port}: {error.strerror}; see --host and --port"
-        raise UserError(message) from None
-
-
-def _run(source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -> None:
-    """Run the loop; with uvloop where it is installed, which costs a stream half as much."""
-    from contextlib import ExitStack
-    from importlib.util import find_spec
-
-    import anyio
-    import torch  # noqa: F401 - before there is a loop to wait for it
-
-    startup.lap("import")
-    fast = find_spec("uvloop") is not None
-    with ExitStack() as stack:
-        for listener in listeners:
-            stack.enter_context(listener)
-        anyio.run(_serve, source, plan, listeners, startup, backend_options={"use_uvloop": fast})
+        ports = [port] if ws_port is None else [port, ws_port]
+        listeners = [bind(listen, host, one) for one in ports]
+        run_loop(_serve, source, plan, listeners, startup)
 
 
 async def _serve(
@@ -308,23 +258,15 @@ def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -
     where, *others = [_place(listener) for listener in listeners]
     names = ", ".join(plan.settings.model_names)
     if plan.verbose:
-        from asyncgen import cpu_kernels
-
-        _say(startup.line())
-        _say(f"kernels on the CPU: {cpu_kernels()}")
+        say_startup(startup)
     chat = f", chat at http://{where}" if plan.settings.with_chat else ""
     streams = "".join(f", streams at ws://{other}/v1/stream" for other in others)
-    _say(f"serving {names} at http://{where}/v1{chat}{streams}")
+    say(f"serving {names} at http://{where}/v1{chat}{streams}")
 
 
 def _place(listener: "socket.socket") -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 def _connections(wanted: int | None, ports: int) -> int:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Device, Dtype, KVCacheDtype, Model, Threads
-from asyncgen_apps.cli.doors import AllowAnonymous, AllowedHost, check_reach
-from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
+from asyncgen_apps.cli.access import AllowAnonymous, AllowedHost, check_reach
+from asyncgen_apps.cli.common_options import Debug, Device, Dtype, KVCacheDtype, Model, Threads
+from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 
 if TYPE_CHECKING:
     from asyncgen_apps.ray_serve import RaySettings

@@ -1,24 +1,14 @@
 """``asyncgen serve-ws``: a model's token streams over WebSocket, and a page that chats."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asyncgen_apps.cli.arguments import (
-    Debug,
-    Device,
-    Dtype,
-    KVCacheDtype,
-    Model,
-    Quantize,
-    Revision,
-    Threads,
-    Token,
-)
-from asyncgen_apps.cli.doors import (
+from asyncgen_apps.cli.access import (
     AllowAnonymous,
     AllowedHost,
     AllowPriority,
@@ -32,9 +22,11 @@ from asyncgen_apps.cli.doors import (
     check_reach,
     read_secret,
 )
-from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
+from asyncgen_apps.cli.common_options import Debug, with_source
+from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
-from asyncgen_apps.cli.source import Source
+from asyncgen_apps.cli.serving import bind, run_loop, say, say_startup
+from asyncgen_apps.cli.source import DEMO, Source
 from asyncgen_apps.cli.startup import Startup
 
 if TYPE_CHECKING:
@@ -68,8 +60,9 @@ class _Plan:
     verbose: bool
 
 
+@with_source
 def serve_ws(
-    model: Model = "demo",
+    source: Source = DEMO,
     host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8765,
     name: Annotated[str | None, typer.Option(help="Name of the model in `hello`.")] = None,
@@ -148,31 +141,17 @@ def serve_ws(
     ] = False,
     tool_format: ToolFormat = None,
     reasoning_format: ReasoningFormat = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    kv_cache_dtype: KVCacheDtype = None,
-    threads: Threads = None,
-    revision: Revision = None,
-    token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Serve token streams over WebSocket."""
     with one_line_errors(debug):
         require_installed(NEEDED, extra="websocket")
-        prepare_process(threads)
-        source = Source(
-            model,
-            device,
-            dtype,
-            threads,
-            revision,
-            token,
-            max_running,
-            max_queue,
-            prepare_seconds,
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
+        prepare_process(source.threads)
+        source = replace(
+            source,
+            max_running=max_running,
+            max_queue_size=max_queue,
+            prepare_seconds=prepare_seconds,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
         )
@@ -181,6 +160,7 @@ def serve_ws(
         import os
 
         from asyncgen_apps.doors import hosts_for
+        from asyncgen_apps.sockets import listen
         from asyncgen_apps.websocket import StreamSettings
         from asyncgen_apps.websocket.settings import most_connections
 
@@ -188,7 +168,7 @@ def serve_ws(
         check_reach(host, bool(keys), allow_anonymous, f"--api-key-file or {KEY_VARIABLE}")
         try:
             settings = StreamSettings(
-                model_name=name or model,
+                model_name=name or source.model,
                 tokens=keys,
                 origins=tuple(origin or ()),
                 allowed_hosts=hosts_for(host, allowed_host or (), is_guarded=bool(keys)),
@@ -213,7 +193,9 @@ def serve_ws(
             raise UserError(str(error)) from None
         if log is None and (verbose or log_prompts):
             log = "plain"
-        _run(source, _Plan(settings, allow_anonymous, log, verbose), _bind(host, port), startup)
+        plan = _Plan(settings, allow_anonymous, log, verbose)
+        listener = bind(partial(listen, backlog=1024), host, port)
+        run_loop(_serve, source, plan, [listener], startup)
 
 
 def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...]:
@@ -239,33 +221,10 @@ def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...
     return (*keys, *found)
 
 
-def _bind(host: str, port: int) -> "socket.socket":
-    """Open the socket; clients may connect from now on, and wait."""
-    from asyncgen_apps.sockets import listen
-
-    try:
-        return listen(host, port, 1024)
-    except OSError as error:
-        message = f"cannot listen on {host}:{port}: {error.strerror}; see --host and --port"
-        raise UserError(message) from None
-
-
-def _run(source: Source, plan: _Plan, listener: "socket.socket", startup: Startup) -> None:
-    """Run the loop; with uvloop where it is installed, which costs a stream half as much."""
-    from importlib.util import find_spec
-
-    import anyio
-    import torch  # noqa: F401 - before there is a loop to wait for it
-
-    startup.lap("import")
-    fast = find_spec("uvloop") is not None
-    with listener:
-        anyio.run(_serve, source, plan, listener, startup, backend_options={"use_uvloop": fast})
-
-
-async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup: Startup) -> None:
-    """Load, warm up, say where, and serve until a signal comes."""
-
+async def _serve(
+    source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
+) -> None:
+    """Load, warm up, print the address, and serve until a signal comes."""
     from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.websocket import serve_websocket
 
@@ -276,7 +235,7 @@ async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup
         await opened_llm.generate([1], max_new_tokens=1)  # warms up
         startup.lap("first token")
         async with serve_websocket(
-            llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listener
+            llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listeners[0]
         ) as server:
             settle()
             await _until_signal(plan, server, startup)
@@ -323,14 +282,6 @@ def _set_up_log(form: str | None) -> None:
 def _announce(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
     """Say where the server is."""
     if plan.verbose:
-        from asyncgen import cpu_kernels
-
-        _say(startup.line())
-        _say(f"kernels on the CPU: {cpu_kernels()}")
+        say_startup(startup)
     page = "http" + server.url.removeprefix("ws").removesuffix("/v1/stream")
-    _say(f"serving {plan.settings.model_name} at {server.url}, page at {page}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    say(f"serving {plan.settings.model_name} at {server.url}, page at {page}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.cli.options import SettingError, Settings
+from asyncgen_apps.cli.settings import SettingError, Settings
 
 if TYPE_CHECKING:
     from asyncgen import Completion, StreamParams

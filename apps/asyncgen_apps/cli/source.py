@@ -109,6 +109,10 @@ class Source:
         return self.model if self.url is None else self.url
 
 
+DEMO = Source()
+"""The bundled model, with the defaults of the library."""
+
+
 def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
     """Describe a model to open; entering the result loads it, or connects to its server.
 

@@ -8,7 +8,7 @@ import pytest
 
 from asyncgen import Completion, Timing
 from asyncgen_apps.cli.answer import Interrupts, show_answer, with_interrupts
-from asyncgen_apps.cli.figures import seconds, statistics_line
+from asyncgen_apps.cli.statistics import seconds, statistics_line
 from tests.apps.cli.doubles import Answer, ScriptedStream, completion
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from typer.main import get_command
 from asyncgen import InvalidRequestError
 from asyncgen_apps.cli import main
 from asyncgen_apps.cli.app import app
-from asyncgen_apps.cli.guard import UserError, describe, one_line_errors
-from asyncgen_apps.cli.options import SettingError
+from asyncgen_apps.cli.errors import UserError, describe, one_line_errors
+from asyncgen_apps.cli.settings import SettingError
 from tests.apps.cli.doubles import run_cli
 from tests.cases import for_each
 

@@ -65,7 +65,7 @@ def test_it_needs_no_server() -> None:
     program = (
         f"import sys; sys.modules.update({missing})\n"
         "from asyncgen_apps.cli.batch import NEEDED\n"
-        "from asyncgen_apps.cli.guard import require_installed\n"
+        "from asyncgen_apps.cli.errors import require_installed\n"
         "require_installed(NEEDED, extra='apps')\n"
         "import asyncgen_apps.batch.answers, asyncgen_apps.batch.run\n"
     )

@@ -14,8 +14,8 @@ from asyncgen_apps.cli.commands import (
     run_command,
     unescape,
 )
-from asyncgen_apps.cli.options import SETTINGS
 from asyncgen_apps.cli.session import Session
+from asyncgen_apps.cli.settings import SETTINGS
 from tests.apps.cli.doubles import completion
 
 

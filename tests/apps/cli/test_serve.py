@@ -137,8 +137,8 @@ def test_options_that_cannot_be(options: list[str], said: str) -> None:
 def test_options_of_the_engine(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sources: list[Source] = []
     served = import_module(f"asyncgen_apps.cli.{command}")
-    monkeypatch.setattr(served, "_run", lambda source, *_: sources.append(source))
-    monkeypatch.setattr(served, "_bind", lambda host, port: None)
+    monkeypatch.setattr(served, "run_loop", lambda _, source, *__: sources.append(source))
+    monkeypatch.setattr(served, "bind", lambda *_: None)
     options = ["--max-running", "3", "--max-queue", "5", "--prepare-seconds", "2.5"]
     for given in (options, []):
         got = CliRunner().invoke(app, [command.replace("_", "-"), *given])
@@ -154,12 +154,18 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would be served, in place of serving it."""
     plans: list[Any] = []
 
-    def run(source: object, plan: object, listeners: list[socket.socket], startup: object) -> None:
+    def run(
+        serve: object,
+        source: object,
+        plan: object,
+        listeners: list[socket.socket],
+        startup: object,
+    ) -> None:
         plans.append(plan)
         for listener in listeners:
             listener.close()
 
-    monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(module, "run_loop", run)
     return plans
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from websockets.sync.client import connect
 
 from asyncgen_apps.cli.app import app
-from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.cli.errors import UserError
 from asyncgen_apps.cli.serve_ws import read_keys
 from tests.cases import for_each
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asyncgen_apps.bench.options import Json, Plot, bench_errors, check_plot, say
-from asyncgen_apps.cli.arguments import Debug, Threads
-from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.cli.common_options import Debug, Threads
+from asyncgen_apps.cli.errors import UserError
 from asyncgen_apps.cli.process import prepare_process
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from asyncgen_apps.bench.figures import median
 from asyncgen_apps.bench.models import Checkpoint
 from asyncgen_apps.bench.other_processes import OtherProcesses
 from asyncgen_apps.bench.peers.contenders import CONTENDERS
-from asyncgen_apps.bench.peers.field import Field, neighbour, read_bandwidth
+from asyncgen_apps.bench.peers.processes import PeerProcesses, neighbour, read_bandwidth
 from asyncgen_apps.bench.peers.rows import Row, ShortAnswerError, figures
 from asyncgen_apps.bench.workers import BenchError
 
@@ -207,7 +207,7 @@ class _Session:
 
     def run(self, results: Results) -> None:
         """Each row is done by every contender before the next one comes."""
-        with self._field() as contenders:
+        with self._processes() as contenders:
             for number in range(self._bench.rounds):
                 for cell in self._cells:
                     row = cell.row
@@ -225,7 +225,7 @@ class _Session:
         first = number % len(names)
         return names[first:] + names[:first]
 
-    def _take_turn(self, contenders: Field, cell: Cell, name: str, number: int) -> None:
+    def _take_turn(self, contenders: PeerProcesses, cell: Cell, name: str, number: int) -> None:
         """Make one run of one contender, unless it has failed here before."""
         row = cell.row
         seed = zlib.crc32(f"{row} {number}".encode())
@@ -242,7 +242,7 @@ class _Session:
                 self._progress(f"{CONTENDERS[name].title} failed: {error}")
 
     def _run(
-        self, contenders: Field, row: Row, name: str, requests: list[Request], seed: int
+        self, contenders: PeerProcesses, row: Row, name: str, requests: list[Request], seed: int
     ) -> dict[str, float]:
         """Return the figures of one run."""
         if row.is_turn:
@@ -262,7 +262,7 @@ class _Session:
             got["kept"] = 100 * busy["rate"] / got["rate"]
         return got
 
-    def _field(self) -> Field:
+    def _processes(self) -> PeerProcesses:
         bench, rows = self._bench, [cell.row for cell in self._cells]
         shape, dtype = SHAPES[rows[0].shape], rows[0].dtype
         streams = max(row.streams for row in rows)
@@ -282,7 +282,9 @@ class _Session:
         ]
         warm_up = [many, many[:1]] if streams > 1 else [many]
         weight_bytes = shape.num_parameters * ITEM_BYTES[dtype]
-        return Field(bench.pythons, task, weight_bytes, bench.patience, warm_up, self._progress)
+        return PeerProcesses(
+            bench.pythons, task, weight_bytes, bench.patience, warm_up, self._progress
+        )
 
 
 def as_data(results: Results) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.peers.contenders import CONTENDERS, environments_folder
-from asyncgen_apps.bench.peers.field import Field
+from asyncgen_apps.bench.peers.processes import PeerProcesses
 from asyncgen_apps.bench.shape import Shape
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_the_same_tokens(name: str, folder: Path, tmp_path: Path) -> None:
         "cache_bytes": 1 << 28,
         "work": str(tmp_path),
     }
-    with Field({name: python}, task, 1 << 24, 600.0, [], lambda text: None) as contenders:
+    with PeerProcesses({name: python}, task, 1 << 24, 600.0, [], lambda text: None) as contenders:
         contenders.load(name)
 
         def agrees(*requests: Request) -> list[list[int]]:

@@ -14,7 +14,7 @@ from asyncgen_apps.bench.peers.contenders import (
     environments_folder,
     installed,
 )
-from asyncgen_apps.bench.peers.field import PROGRAMS
+from asyncgen_apps.bench.peers.processes import PROGRAMS
 from tests.cases import for_each
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""The table of settings: one row serves the command-line option, ``/set`` and ``/help``.
-
-Knows names, types and ranges; not what the settings do, nor how a command line is parsed.
-"""
+"""Generation settings in one table: a row serves the option, ``/set`` and ``/help``."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ Value: TypeAlias = bool | int | float | list[str]
 
 
 class SettingError(ValueError):
-    """A setting that does not exist or a value that it does not take."""
+    """Unknown setting, or a value that it does not take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One generation parameter as users see it.
+    """Generation parameter as users see it.
 
     Attributes:
         name: Its name in ``/set``; the option is ``--name`` with dashes.
@@ -34,9 +31,9 @@ class Setting:
         help: One line for ``--help`` and ``/set``.
         low: Smallest value; ``None`` means no limit.
         high: Largest value; ``None`` means no limit.
-        above: Whether ``low`` itself is excluded.
+        above: True if ``low`` itself is excluded.
         parameter: Its name in ``AsyncLLM.stream``, where that differs.
-        default: What applies where neither the user nor the model says anything.
+        default: Value if neither the user nor the model gives one.
     """
 
     name: str
@@ -102,7 +99,7 @@ class Setting:
         raise self._refuse(value)
 
     def _in_range(self, number: float) -> bool:
-        """Whether a number lies between the limits; NaN does not."""
+        """Tell whether a number lies between the limits; NaN does not."""
         if self.low is not None and not (number > self.low if self.above else number >= self.low):
             return False
         return self.high is None or number <= self.high
@@ -164,7 +161,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 def model_values(config: object | None) -> dict[str, Value | None] | None:
-    """Return what a model's own configuration says of the settings; ``None`` if it has none."""
+    """Return the settings of a model's configuration; ``None`` if it has none."""
     if config is None:
         return None
     return {each.stream_name: getattr(config, each.stream_name, None) for each in SETTINGS}
@@ -187,13 +184,13 @@ def find_setting(name: str) -> Setting:
 
 @dataclass(slots=True)
 class Settings:
-    """The settings that were chosen; what was not chosen is up to the model.
+    """Chosen settings; the model decides the others.
 
     Attributes:
-        values: What was chosen.
-        sources: Where: ``command line``, ``/set``, ``saved chat``.
-        model: What the model's own configuration says, by parameter of ``AsyncLLM.stream``;
-            ``None`` where that cannot be known, as of a server's model.
+        values: Chosen values, by name.
+        sources: Source of each: ``command line``, ``/set``, ``saved chat``.
+        model: Values of the model's configuration, by parameter of ``AsyncLLM.stream``; ``None`` if
+            not known, as of a server's model.
     """
 
     values: dict[str, Value] = field(default_factory=dict)
@@ -214,7 +211,7 @@ class Settings:
             self.sources[setting.name] = source
 
     def standing(self, setting: Setting) -> tuple[Value | None, str]:
-        """Return the value that the next answer gets, and where it comes from.
+        """Return the value that the next answer gets, and its source.
 
         The source is one of :attr:`sources`, ``model``, ``library``, ``server`` (whose value is
         not known here), or the other setting that implies this one.
@@ -233,11 +230,11 @@ class Settings:
         return (setting.default, "library") if own is None else (own, "model")
 
     def __iter__(self) -> Iterator[tuple[Setting, Value | None]]:
-        """Go through the table with the chosen values, ``None`` where nothing is chosen."""
+        """Iterate over the table with the chosen values, ``None`` if nothing is chosen."""
         return ((setting, self.values.get(setting.name)) for setting in SETTINGS)
 
     def params(self) -> StreamParams:
-        """Return what was chosen as keyword parameters of ``AsyncLLM.stream``.
+        """Return the chosen settings as keyword parameters of ``AsyncLLM.stream``.
 
         Raises:
             SettingError: A setting of sampling together with ``sample off``, or a temperature of 0

@@ -1,14 +1,11 @@
-"""Reads what the user types: history, completion, and input of several lines.
-
-The rules for several lines are plain functions; the rest is prompt_toolkit's.
-"""
+"""Read the user's input in a chat: history, completion, and input of several lines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from asyncgen_apps.cli.commands import COMMANDS
-from asyncgen_apps.cli.options import SETTINGS
+from asyncgen_apps.cli.settings import SETTINGS
 from asyncgen_apps.cli.storage import state_folder
 
 if TYPE_CHECKING:
@@ -25,7 +22,7 @@ QUOTES = '"""'
 
 
 def is_unfinished(text: str) -> bool:
-    """Whether Enter should start a new line: after a backslash, or inside triple quotes."""
+    """Tell whether Enter starts a new line: after a backslash, or inside triple quotes."""
     stripped = text.strip()
     if stripped.startswith(QUOTES):
         return len(stripped) < 2 * len(QUOTES) or not stripped.endswith(QUOTES)
@@ -33,7 +30,7 @@ def is_unfinished(text: str) -> bool:
 
 
 def clean_input(text: str) -> str:
-    """Take the marks of several lines out of a finished input."""
+    """Remove the marks of several lines from a finished input."""
     stripped = text.strip()
     if stripped.startswith(QUOTES) and not is_unfinished(stripped):
         return stripped[len(QUOTES) : -len(QUOTES)].strip("\n")

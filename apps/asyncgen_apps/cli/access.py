@@ -1,11 +1,11 @@
-"""The options of the servers that say who is let in, as whom, and how far; knows no server."""
+"""Options of the servers that decide who may connect and what clients may do."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.cli.errors import UserError
 from asyncgen_apps.websocket.tickets import SECRET_VARIABLE
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ ReasoningFormat = Annotated[
 
 
 def read_secret(file: Path | None, environ: "Mapping[str, str]") -> str:
-    """Read the secret of the resume tokens; it shows in no list of processes.
+    """Read the secret of the resume tokens, which must show in no list of processes.
 
     Args:
-        file: Whose text is it, without the space around.
-        environ: Where the variable may be.
+        file: File with the secret; space around it is dropped.
+        environ: Environment that may have the variable.
 
     Returns:
         The secret; empty if there is none.
@@ -90,13 +90,13 @@ def check_reach(host: str, has_keys: bool, allow_anonymous: bool, remedy: str) -
     """Refuse to serve a network without a key, before a model is loaded.
 
     Args:
-        host: Where the server is to listen.
-        has_keys: Whether it asks for one.
-        allow_anonymous: Whether the operator says that it need not.
-        remedy: Where keys are given.
+        host: Address to listen on.
+        has_keys: True if clients need a key.
+        allow_anonymous: True if the operator allows clients without a key.
+        remedy: Option or variable that takes keys.
 
     Raises:
-        UserError: Others reach it and nobody has allowed that; or two options contradict.
+        UserError: Other machines reach it without a key; or two options contradict.
     """
     from asyncgen_apps.doors import is_loopback
 

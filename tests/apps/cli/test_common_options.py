@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncgen_apps.cli.options import SETTINGS
+from asyncgen_apps.cli.settings import SETTINGS
 from tests.apps.cli.doubles import ScriptedLLM, run_cli
 
 

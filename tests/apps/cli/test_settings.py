@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen import StreamParams
-from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings, Value, find_setting
+from asyncgen_apps.cli.settings import (
+    SETTINGS,
+    Setting,
+    SettingError,
+    Settings,
+    Value,
+    find_setting,
+)
 from tests.cases import for_each
 
 

@@ -8,7 +8,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from asyncgen_apps.cli.lines import clean_input, completions, is_unfinished, line_reader
+from asyncgen_apps.cli.prompt_input import clean_input, completions, is_unfinished, line_reader
 from tests.cases import for_each
 
 if TYPE_CHECKING:

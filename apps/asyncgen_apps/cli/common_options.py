@@ -1,7 +1,4 @@
-"""Command-line options that several commands share, the table of settings among them.
-
-Turns :data:`asyncgen_apps.cli.options.SETTINGS` into typer options; knows no command.
-"""
+"""Options that several commands share, the choice of a model and the settings among them."""
 
 import inspect
 import sys
@@ -11,9 +8,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from asyncgen_apps.cli.guard import USAGE
-from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings
+from asyncgen_apps.cli.errors import USAGE
 from asyncgen_apps.cli.render import error_line
+from asyncgen_apps.cli.settings import SETTINGS, Setting, SettingError, Settings
+from asyncgen_apps.cli.source import Source
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="demo, a folder, a hub id, or a GGUF file.")
@@ -48,7 +46,7 @@ _PANEL = "Generation (what is not given is up to the model)"
 
 
 def text_of(prompt: str | None) -> str | None:
-    """Return the prompt of a command: what was typed, or what comes through a pipe.
+    """Return the prompt of a command: the argument, or the input of a pipe.
 
     Args:
         prompt: The argument; ``-`` reads standard input, and so does ``None`` if it is a pipe.
@@ -62,7 +60,7 @@ def text_of(prompt: str | None) -> str | None:
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each setting, and the result as its ``settings``.
+    """Give a command one option for each setting, and pass them on as its ``settings``.
 
     Args:
         command: A typer command with a parameter ``settings: Settings``.
@@ -70,37 +68,81 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     Returns:
         The command as typer sees it, with the options in place of ``settings``.
     """
-    names = [setting.name for setting in SETTINGS]
 
     def run(**arguments: Any) -> None:
         settings = Settings()
-        for name in names:
-            value = arguments.pop(name)
+        for setting in SETTINGS:
+            value = arguments.pop(setting.name)
             if value in (None, []):
                 continue
             try:
-                settings.set(name, value, "command line")
+                settings.set(setting.name, value, "command line")
             except SettingError as error:
                 error_line(Console(stderr=True), str(error))
                 raise typer.Exit(USAGE) from None
         command(**arguments, settings=settings)
 
+    own = [one for one in _parameters(command) if one.name != "settings"]
+    return _shaped(run, command, [*own, *(_keyword(s.name, _option(s)) for s in SETTINGS)])
+
+
+def with_source(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose a model, and pass them on as its ``source``.
+
+    Args:
+        command: A typer command with the parameters ``source: Source`` and ``debug``.
+
+    Returns:
+        The command as typer sees it: ``--model`` in place of ``source``, and the other options
+        before ``debug``.
+    """
+
+    def run(**arguments: Any) -> None:
+        source = Source(**{name: arguments.pop(name) for name in ("model", *SOURCE_OPTIONS)})
+        command(**arguments, source=source)
+
+    shown = []
+    for one in _parameters(command):
+        if one.name == "debug":
+            shown += [_keyword(name, annotation) for name, annotation in SOURCE_OPTIONS.items()]
+        shown.append(_keyword("model", Model, "demo") if one.name == "source" else one)
+    return _shaped(run, command, shown)
+
+
+SOURCE_OPTIONS = {
+    "device": Device,
+    "dtype": Dtype,
+    "quantize": Quantize,
+    "kv_cache_dtype": KVCacheDtype,
+    "threads": Threads,
+    "revision": Revision,
+    "token": Token,
+}
+"""Options of :class:`Source` besides ``--model``."""
+
+
+def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
+    """Return the parameters of a command with their evaluated annotations."""
     hints = get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "settings"
-    ]
-    added = [
-        inspect.Parameter(
-            s.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(s)
-        )
-        for s in SETTINGS
-    ]
+    parameters = inspect.signature(command).parameters
+    return [one.replace(annotation=hints[name]) for name, one in parameters.items()]
+
+
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """Make a parameter that is passed by name."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _shaped(
+    run: Callable[..., None], command: Callable[..., None], shown: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """Let typer see ``run`` as the command with these parameters."""
     run.__doc__ = command.__doc__
     run.__name__ = command.__name__
-    run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
+    shown = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in shown}
     return run
 
 

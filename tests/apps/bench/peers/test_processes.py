@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen_apps.bench.peers import field
-from asyncgen_apps.bench.peers.field import Field, Program, available_bytes, neighbour
+from asyncgen_apps.bench.peers import processes
+from asyncgen_apps.bench.peers.processes import PeerProcesses, Program, available_bytes, neighbour
 from asyncgen_apps.bench.workers import ROOT, BenchError
 from tests.apps.bench.peers.stage import NAMES, use_doubles
 
@@ -47,8 +47,8 @@ def request(new_tokens: int = 2) -> Request:
     return {"prompt": [1, 2], "new_tokens": new_tokens, "arrival": 0.0}
 
 
-def make_field(work: Path, patience: float = 60.0, warm_up: int = 0) -> Field:
-    return Field(
+def make_field(work: Path, patience: float = 60.0, warm_up: int = 0) -> PeerProcesses:
+    return PeerProcesses(
         dict.fromkeys(NAMES, sys.executable),
         task(work),
         weight_bytes=100,
@@ -93,7 +93,7 @@ def test_a_program_answers_and_is_stopped_in_between(tmp_path: Path) -> None:
 def test_a_silent_program_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(field, "LOADING", 300)
+    monkeypatch.setattr(processes, "LOADING", 300)
     with make_field(tmp_path, patience=0.2) as contenders:
         contenders.load("Silent")
         with pytest.raises(BenchError, match=r"run: no answer within 0\.2 s, so it was killed"):
@@ -149,14 +149,14 @@ def test_an_operation_that_fails_loses_no_process(tmp_path: Path) -> None:
 def test_where_memory_holds_one_the_longest_waiting_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need = int(2.5 * 100) + 1000 + field.LIBRARY_BYTES
+    need = int(2.5 * 100) + 1000 + processes.LIBRARY_BYTES
     with make_field(tmp_path) as contenders:
-        monkeypatch.setattr(field, "available_bytes", lambda: need)
+        monkeypatch.setattr(processes, "available_bytes", lambda: need)
         contenders.load("Good")
         contenders.load("Other")
         first = contenders.pid("Good")
         free = iter([need - 1, need])
-        monkeypatch.setattr(field, "available_bytes", lambda: next(free))
+        monkeypatch.setattr(processes, "available_bytes", lambda: next(free))
         contenders.load("Good")  # is there
         contenders.load("Short")
         assert state(contenders.pid("Good")) != "Z" and contenders.pid("Good") == first
@@ -175,7 +175,7 @@ def test_nobody_inherits_how_another_computes(
     assert got["ASKED_FOR"] == "3 threads"  # what its file wants
     unwanted = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "PYTHONPATH"}
     assert not unwanted & got.keys()
-    ours = field.clean_environment(3, is_ours=True)
+    ours = processes.clean_environment(3, is_ours=True)
     assert ours["PYTHONPATH"].startswith(str(ROOT)) and "GOMP_SPINCOUNT" not in ours
 
 
@@ -185,11 +185,11 @@ def test_a_stopped_program_does_not_outlive_a_bench_that_was_killed(
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from asyncgen_apps.bench.peers import field\n"
+        "from asyncgen_apps.bench.peers import processes\n"
         "from asyncgen_apps.bench.peers.contenders import CONTENDERS, Contender\n"
-        f"field.PROGRAMS = Path({str(programs)!r})\n"
+        f"processes.PROGRAMS = Path({str(programs)!r})\n"
         "CONTENDERS['Good'] = Contender('Good', 'doubles:Good', 'double')\n"
-        "program = field.Program('Good', sys.executable, 1, 60.0)\n"
+        "program = processes.Program('Good', sys.executable, 1, 60.0)\n"
         f"program.call('load', work={str(tmp_path)!r}, threads=1)\n"
         "print(program.pid, flush=True)\n"
         "time.sleep(600)\n"

@@ -1,6 +1,6 @@
-"""Turns an exception into one line with the remedy and an exit code.
+"""Turn an exception into one line with the remedy and an exit code.
 
-Knows no command; each command runs inside :func:`one_line_errors`.
+Each command runs inside :func:`one_line_errors`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from asyncgen_apps.cli.options import SettingError
 from asyncgen_apps.cli.render import error_line
 from asyncgen_apps.cli.session import ConversationError
+from asyncgen_apps.cli.settings import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,18 +29,18 @@ BROKEN_PIPE = 141
 
 
 class UserError(Exception):
-    """A mistake in how a command was called, with the remedy."""
+    """Mistake in the call of a command, with the remedy."""
 
 
 def require_installed(names: Sequence[str], *, extra: str) -> None:
-    """Find out before any work whether what a command needs is there.
+    """Check before any work that the modules of a command are installed.
 
     Args:
-        names: Modules.
-        extra: What of ours brings them.
+        names: Names of the modules.
+        extra: Extra of ours that installs them.
 
     Raises:
-        UserError: Names those that are missing.
+        UserError: Some are missing.
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
@@ -55,7 +55,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         debug: Let the traceback through instead.
 
     Raises:
-        typer.Exit: With 1 after an error, 130 after Ctrl-C, 141 if nobody reads the output.
+        typer.Exit: With 1 after an error, 130 after Ctrl-C, 141 if the output is closed.
     """
     try:
         yield
@@ -75,7 +75,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Say an error in words; an unexpected one also by its type and where to see more."""
+    """Describe an error in words; an unexpected one also by its type."""
     from asyncgen import AsyncgenError
 
     if isinstance(error, AsyncgenError | SettingError | ConversationError | UserError):

@@ -1,7 +1,6 @@
-"""The processes of the contenders: one at work, the others stopped, and as many as memory holds.
+"""Run the processes of the contenders: one works, the others are stopped.
 
-Knows how they are started, spoken to and ended; what they are asked for is the business of
-``rounds``.
+As many stay loaded as memory holds.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ if TYPE_CHECKING:
 PROGRAMS = Path(__file__).parent / "programs"
 MEMORY = Path("/proc/meminfo")
 LIBRARY_BYTES = 1_500_000_000
-"""What a process needs beside weights, keys and values."""
+"""Memory of a process beside weights, keys and values."""
 WEIGHT_COPIES = 2.5
-"""What loading takes of memory, as times of the weights."""
+"""Memory that loading takes, as a multiple of the weights."""
 MOST_LOSSES = 2
 """Processes of a contender that may die or be killed before it is given up."""
 LOADING = 4
 CHOICES = ("OMP_", "GOMP_", "KMP_", "MKL_")
-"""How variables begin that say how libraries compute."""
+"""Beginnings of the variables that configure how libraries compute."""
 
 
 class Program(Worker):
-    """A contender's process, which runs only while it is asked for something.
+    """Process of a contender, which runs only while it works on a request.
 
     Args:
         contender: Key of :data:`CONTENDERS`.
@@ -57,7 +56,7 @@ class Program(Worker):
         self._is_overdue = False
 
     def __exit__(self, *error: object) -> None:
-        """Kill the process and those that it started; nothing in it is worth keeping."""
+        """Kill the process and those that it started."""
         self._signal(signal.SIGKILL)
         super().__exit__(None, None, None)
 
@@ -76,7 +75,6 @@ class Program(Worker):
         try:
             return super().call(operation, **arguments)
         except EndedError as error:
-            # Nobody answers any more, whatever is left of it.
             self._signal(signal.SIGKILL)
             self._process.wait()
             if self._is_overdue:
@@ -88,7 +86,7 @@ class Program(Worker):
             self.stop()
 
     def stop(self) -> None:
-        """Have the process and those that it started stand still."""
+        """Stop the process and those that it started."""
         self._signal(signal.SIGSTOP)
 
     def _give_up(self) -> None:
@@ -103,26 +101,26 @@ class Program(Worker):
 
 
 def clean_environment(threads: int, *, is_ours: bool) -> dict[str, str]:
-    """Return the environment of a contender: as many threads as all, nothing else chosen for it."""
+    """Return the environment of a contender: the thread count of all, and no other setting."""
     base = own_environment()
     drop = CHOICES if is_ours else (*CHOICES, "PYTHONPATH")
     kept = {name: value for name, value in base.items() if not name.startswith(drop)}
     return {**kept, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
 
 
-class Field:
-    """The contenders at one checkpoint and data type; use as a context manager.
+class PeerProcesses:
+    """Processes of the contenders at one checkpoint and data type; use as a context manager.
 
     Where memory does not hold all, the one that has waited longest is ended, and loads again when
     its turn comes.
 
     Args:
         pythons: The interpreter of each contender.
-        task: What each is told to load.
+        task: Checkpoint and sizes to load.
         weight_bytes: Size of the weights in the type that is computed in.
         patience: Seconds that an answer may take.
         warm_up: Requests that each answers once it has loaded, the largest batch first.
-        progress: Told in a few words what comes next.
+        progress: Called with a few words about what comes next.
     """
 
     def __init__(
@@ -143,12 +141,12 @@ class Field:
         self._programs: dict[str, Program] = {}
         self._losses: dict[str, int] = {}
         self.out: dict[str, str] = {}
-        """Why a contender takes no more part."""
+        """Reason that a contender takes no more part, by its name."""
         self.told: dict[str, dict[str, str]] = {}
-        """What each said of itself when it had loaded."""
+        """Versions that each contender reported when it had loaded."""
 
     def __enter__(self) -> Self:
-        """Return the field."""
+        """Return the processes."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -157,11 +155,11 @@ class Field:
             self._end(name)
 
     def pid(self, name: str) -> int:
-        """Return the process of a contender, which has loaded."""
+        """Return the id of the process of a contender that has loaded."""
         return self._programs[name].pid
 
     def load(self, name: str) -> None:
-        """Have a contender ready.
+        """Load a contender, unless it is loaded.
 
         Raises:
             BenchError: It could not load, now or earlier.
@@ -188,16 +186,16 @@ class Field:
             raise
 
     def run(self, name: str, requests: Sequence[Request]) -> Answers:
-        """Have a contender answer requests; :meth:`load` comes before.
+        """Let a contender answer requests; call :meth:`load` before.
 
         Raises:
-            BenchError: It could not. If its process is gone, the next :meth:`load` begins another,
-                but not for ever.
+            BenchError: It failed. If its process is gone, the next :meth:`load` starts another, up
+                to a limit.
         """
         program = self._programs[name]
         for other in self._programs.values():
             if other is not program:
-                other.stop()  # again: anybody may have woken it meanwhile
+                other.stop()  # again: something may have woken it meanwhile
         try:
             found: Any = program.call("run", requests=list(requests))
         except EndedError as error:
@@ -219,7 +217,7 @@ class Field:
 
 
 def available_bytes(file: Path = MEMORY) -> float:
-    """Return how much memory a new process may take; without limit where nobody can tell."""
+    """Return the memory that a new process may take; infinite if not known."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -230,7 +228,7 @@ def available_bytes(file: Path = MEMORY) -> float:
 
 @contextmanager
 def neighbour() -> Iterator[None]:
-    """Have another process spin on one core while the block runs."""
+    """Let another process spin on one core while the block runs."""
     code = "print('spinning', flush=True)\nwhile True: pass"
     spinning = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
     try:

@@ -1,7 +1,4 @@
-"""``--help`` where typer's table has no room: one option below the other, its text under it.
-
-Knows how a command describes itself, and no command.
-"""
+"""Print ``--help`` at any width: in a narrow terminal, each option has its text below it."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ WIDE = 100
 
 
 def _listing(command: TyperCommand | TyperGroup, context: Any) -> Iterator[Text | Padding]:
-    """Say what typer's help says, a name a line."""
+    """Return the content of typer's help, one name a line."""
     words = " ".join(command.collect_usage_pieces(context))
     yield Text.assemble(("Usage: ", "bold"), f"{context.command_path} {words}")
     yield Padding(Text(command.help or ""), (1, 0, 0, 0), expand=False)
@@ -68,7 +65,7 @@ class _Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """A typer application whose help reads at any width."""
+    """Typer application whose help is readable at any width."""
 
     def __init__(self, **options: Any) -> None:
         """Take the options of ``typer.Typer``."""

@@ -1,7 +1,4 @@
-"""Figures of an answer in words.
-
-Knows the values of a completion, no terminal.
-"""
+"""Describe the statistics of an answer and of a session in one line."""
 
 from __future__ import annotations
 
