@@ -24,7 +24,11 @@ _MOST_IDLE_STEPS = 3
 
 
 class Engine:
-    """All requests, in the batch and in the side lane, from their arrival to their end."""
+    """All requests, in the batch and in the side lane, from their arrival to their end.
+
+    Attributes:
+        metrics: Recorder of requests and steps.
+    """
 
     def __init__(
         self,
@@ -48,14 +52,9 @@ class Engine:
         self._batch = batch
         self._pool = pool
         self._admission = admission
-        self._metrics = metrics or EngineMetrics()
+        self.metrics = metrics or EngineMetrics()
         self._num_idle = 0
         self._holds_back = False
-
-    @property
-    def metrics(self) -> EngineMetrics:
-        """Recorder of requests and steps."""
-        return self._metrics
 
     @property
     def has_work(self) -> bool:
@@ -118,7 +117,7 @@ class Engine:
                 for row in batch.step():
                     num_tokens += row.count
         if num_tokens:
-            self._metrics.step_tokens.observe(num_tokens)
+            self.metrics.step_tokens.observe(num_tokens)
         moved = bool(num_tokens)
         if lane.requests:
             moved = lane.step() or moved
@@ -130,11 +129,11 @@ class Engine:
             )
         self._count()
         if self._admission is not None:
-            self._admission.is_blocked = self._metrics.requests_waiting > 0
+            self._admission.is_blocked = self.metrics.requests_waiting > 0
 
     def _count(self) -> None:
         """Record the requests and blocks of now."""
-        batch, lane, pool, metrics = self._batch, self._lane, self._pool, self._metrics
+        batch, lane, pool, metrics = self._batch, self._lane, self._pool, self.metrics
         running, present = 0, len(lane.requests)
         if present:
             running = lane.num_running

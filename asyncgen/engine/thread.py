@@ -1,6 +1,6 @@
-"""The decode thread: loads the engine, feeds it from the inbox, runs its steps.
+"""Run the engine on the decode thread: load it, feed it from the inbox, run its steps.
 
-The two crossings between threads meet here and in ``streamers.wakeup``: commands come in through a
+Two crossings between threads lie here and in ``streamers.wakeup``: commands come in through a
 ``queue.SimpleQueue``, events leave through the sinks of the requests. The thread never waits for
 an event loop; it waits only for its inbox, and only when there is nothing to compute.
 """
@@ -17,10 +17,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import anyio
 
+from asyncgen.engine.core import Engine
 from asyncgen.errors import EngineClosedError, EngineDiedError
 from asyncgen.runtime.request_failure import describe
 from streamers import LoopBell
@@ -36,7 +37,7 @@ _EXIT_SECONDS = 10.0
 
 
 class Signal:
-    """Set once from any thread; awaited on asyncio and trio, from several loops at once."""
+    """Flag that any thread sets once, and that tasks of asyncio and trio wait for."""
 
     def __init__(self) -> None:
         """Start unset."""
@@ -45,11 +46,11 @@ class Signal:
         self._set = False
 
     def is_set(self) -> bool:
-        """Whether it has been set."""
+        """Return whether it has been set."""
         return self._set
 
     def set(self) -> None:
-        """Wake all that wait; a second call does nothing."""
+        """Wake all waiters; a second call does nothing."""
         with self._lock:
             self._set = True
             calls, self._calls = self._calls, []
@@ -57,7 +58,7 @@ class Signal:
             call()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function once it is set, on the thread that sets it; at once if it is set.
+        """Call a function on the thread that sets the flag; at once if it is set.
 
         Args:
             function: Must not wait and must not raise.
@@ -75,7 +76,7 @@ class Signal:
             timeout: Most seconds to wait; ``None`` for no limit.
 
         Returns:
-            Whether it is set.
+            True if it is set.
         """
         event = threading.Event()
         self.call(event.set)
@@ -85,7 +86,7 @@ class Signal:
             self._drop(event.set)
 
     async def wait(self) -> None:
-        """Return once it is set; can be cancelled."""
+        """Wait until it is set; can be cancelled."""
         event = anyio.Event()
         ring = partial(LoopBell.current().ring, event.set)
         with self._lock:
@@ -103,32 +104,6 @@ class Signal:
                 self._calls.remove(function)
 
 
-class SteppedEngine(Protocol):
-    """What the thread needs of an engine (see :class:`asyncgen.engine.core.Engine`)."""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step would do anything."""
-
-    def add(self, request: Request) -> None:
-        """Queue a request."""
-
-    def abort(self, request: Request) -> None:
-        """End a request wherever it is."""
-
-    def step(self) -> None:
-        """Give one request one turn."""
-
-    def abort_all(self, reason: str) -> None:
-        """End every request."""
-
-    def fail_all(self, error: BaseException) -> None:
-        """Tell every request that the engine is dead."""
-
-    def evict(self, request_id: str) -> None:
-        """Give back the pages that a finished sample was left."""
-
-
 @dataclass(frozen=True, slots=True)
 class Add:
     """Queue a request."""
@@ -138,36 +113,36 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Look at a request whose cancel flag was set; the flag is the truth, this only wakes."""
+    """Check a request whose cancel flag was set; the flag decides, the command only wakes."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Give back the pages that a finished sample was left."""
+    """Free the blocks that a finished sequence kept."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End every request, or wait for their ends, and leave."""
+    """End every request, or wait for their ends, and end the thread."""
 
     drain: bool = False
 
 
 Command: TypeAlias = Add | Abort | Evict | Stop
 L = TypeVar("L")
-"""What the owner wants to read of a loaded engine."""
+"""Type of the object that loading returns for the owner of the thread."""
 
-Load: TypeAlias = Callable[[Callable[[], bool]], tuple[SteppedEngine, L]]
-"""Loads, given a function that tells whether the thread was asked to leave meanwhile."""
+Load: TypeAlias = Callable[[Callable[[], bool]], tuple[Engine, L]]
+"""Function that loads; it is given a function that tells whether the thread shall stop."""
 
 
 @dataclass(slots=True)
 class _Shared(Generic[L]):
-    """What the thread and its handle both hold; the thread does not keep the handle alive."""
+    """State of the thread and its handle; the thread does not keep the handle alive."""
 
     load: Load[L] | None
     inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
@@ -182,7 +157,7 @@ class _Shared(Generic[L]):
 
 
 class DecodeThread(Generic[L]):
-    """Handle of the one thread that computes, from load to close."""
+    """Handle of the one thread that computes, from loading to closing."""
 
     def __init__(
         self,
@@ -194,34 +169,34 @@ class DecodeThread(Generic[L]):
         """Prepare; the thread starts with :meth:`start`.
 
         Args:
-            load: Runs on the thread first; gives the engine and what the owner wants of it. It is
-                given a function that tells whether the thread was asked to leave, for code that
-                does not come back to the inbox between its steps.
+            load: Runs first on the thread; returns the engine, and an object for the owner. It is
+                given a function that tells whether the thread shall stop, for code that does not
+                return to the inbox between its steps.
             name: Name of the thread.
-            within: What the thread enters before it loads, and leaves after its last step.
+            within: Context that the thread enters before loading, and leaves after its last step.
         """
         self._shared: _Shared[L] = _Shared(load)
         self._start_lock = threading.Lock()
-        # Daemonic, so that an interpreter that is leaving gets as far as `_exit`, which ends it.
+        # A daemon, so that an interpreter that exits reaches `_exit`, which ends the thread.
         self._thread = threading.Thread(
             target=_run, args=(self._shared, within), name=name, daemon=True
         )
-        # Dropped without a close: the thread ends by itself. At exit it is joined as well.
+        # If the handle is dropped without a close, the thread ends. At exit it is joined as well.
         weakref.finalize(self, _leave, self._shared).atexit = False
 
     @property
     def is_alive(self) -> bool:
-        """Whether requests can be posted."""
+        """True if requests can be posted."""
         shared = self._shared
         return shared.pid == os.getpid() and self._thread.is_alive() and not shared.stopping
 
     @property
     def loaded(self) -> L | None:
-        """What loading gave, ``None`` before :meth:`wait_ready` returned."""
+        """Object that loading returned; ``None`` before :meth:`wait_ready` returned."""
         return self._shared.loaded
 
     def require_open(self) -> None:
-        """Refuse a request early where it could never be served.
+        """Check that requests can be served.
 
         Raises:
             EngineClosedError: It was closed, or this is another process.
@@ -248,10 +223,10 @@ class DecodeThread(Generic[L]):
         """Wait until loading is over.
 
         Returns:
-            What loading gave.
+            The object that loading returned.
 
         Raises:
-            Exception: What loading raised.
+            Exception: Loading raised it.
             EngineClosedError: The engine was closed meanwhile.
         """
         await self._shared.ready.wait()
@@ -271,24 +246,24 @@ class DecodeThread(Generic[L]):
         """
         self.require_open()
         self._shared.inbox.put(Add(request))
-        # Between the check and the post the thread may have ended, and then no one answers.
+        # The thread may have ended between the check and the post, and then nobody answers.
         if self._shared.finished.is_set():
             raise self._error()
 
     def cancel(self, request: Request) -> None:
-        """End a request within one step; never waits; safe anywhere, destructors included."""
+        """End a request within one step; never waits; safe anywhere, also in destructors."""
         request.cancel.set()
         self._shared.inbox.put(Abort(request))
 
     def evict(self, request_id: str) -> None:
-        """Give back the pages that a finished sample was left; never waits."""
+        """Free the blocks that a finished sequence kept; never waits."""
         self._shared.inbox.put(Evict(request_id))
 
     def stop(self, *, drain: bool = False) -> None:
-        """Ask the thread to leave; never waits, idempotent. Nothing can be posted from now on.
+        """Ask the thread to stop; never waits, idempotent. Nothing can be posted from now on.
 
         Args:
-            drain: Whether it shall first run what was posted to its end; if not, it ends that.
+            drain: Whether to serve posted requests first; if not, they are ended.
         """
         if self._shared.pid != os.getpid():
             return
@@ -300,20 +275,20 @@ class DecodeThread(Generic[L]):
         self._shared.inbox.put(Stop(drain))
 
     async def wait_finished(self) -> None:
-        """Wait until the thread has left. Call :meth:`stop` first."""
+        """Wait until the thread has ended. Call :meth:`stop` first."""
         if self._shared.pid != os.getpid() or self._thread.ident is None:
             return
         await self._shared.finished.wait()
         self._thread.join(_EXIT_SECONDS)  # it is in its last lines
 
     def join(self, timeout: float | None = None) -> bool:
-        """Block this thread until the decode thread has left; it is not asked to.
+        """Block this thread until the decode thread has ended, without asking it to.
 
         Args:
             timeout: Most seconds to wait; ``None`` for no limit.
 
         Returns:
-            Whether it has; yes where it never started, and in a forked process.
+            True if it has ended; also if it never started, and in a forked process.
         """
         if self._shared.pid != os.getpid() or self._thread.ident is None:
             return True
@@ -321,22 +296,22 @@ class DecodeThread(Generic[L]):
         return not self._thread.is_alive()
 
     def call_when_finished(self, function: Callable[[], object]) -> None:
-        """Call a function on the thread when it has left and every request was answered."""
+        """Call a function on the thread when it has ended and every request was answered."""
         self._shared.answered.call(function)
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has left and every request was answered; also in a forked process."""
+        """True if the thread has ended and answered every request; also in a forked process."""
         return self._shared.answered.is_set() or self._shared.pid != os.getpid()
 
     @property
     def death(self) -> Exception | None:
-        """What the thread died of, as an exception to raise; ``None`` if it did not."""
+        """Error to raise if the thread died; ``None`` if it did not."""
         return None if self._shared.failure is None else self._error()
 
     @property
     def is_current(self) -> bool:
-        """Whether this is asked on the decode thread."""
+        """True on the decode thread."""
         return threading.current_thread() is self._thread
 
     def _require_loaded(self) -> L:
@@ -346,7 +321,7 @@ class DecodeThread(Generic[L]):
         return loaded
 
     def require_own_process(self) -> None:
-        """Refuse what waits for a thread that a fork has left behind.
+        """Check that the thread belongs to this process, as a fork does not copy it.
 
         Raises:
             EngineClosedError: This is another process.
@@ -358,19 +333,19 @@ class DecodeThread(Generic[L]):
             )
 
     def _error(self) -> Exception:
-        """Why nothing can be posted."""
+        """Return the error of a post: the engine was closed, or died."""
         failure = self._shared.failure
         if failure is None:
             return EngineClosedError("the engine was closed; create a new one")
-        # An exception that is raised again and again would collect the frames of all its receivers.
+        # One exception that is raised many times would collect the frames of all receivers.
         if isinstance(failure, EngineDiedError):
             return _death(failure.__cause__)
         return failure.with_traceback(self._shared.trace)
 
 
 def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]]) -> None:
-    """The thread's whole life."""
-    engine: SteppedEngine | None = None
+    """Load, serve until the end, answer the rest: the whole life of the thread."""
+    engine: Engine | None = None
     try:
         with within():
             load, shared.load = shared.load, None
@@ -379,14 +354,14 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
             shared.ready.set()
             _serve(shared, engine)
     except BaseException as error:
-        # A load that failed is the caller's own exception; later it is the death of the engine.
+        # An error of loading is raised to the caller as it is; a later one is the engine's death.
         if engine is None and isinstance(error, Exception):
             shared.failure, shared.trace = error, error.__traceback__
         else:
             shared.failure = _death(error)
         if engine is not None:
             _log.exception("the decode thread died")
-            # Before the readers hear of it, who may look whether it lives or ask it anew at once.
+            # Before the readers get the error, who may then check whether the engine lives.
             shared.stopping = True
             engine.fail_all(_death(error))
     finally:
@@ -400,8 +375,8 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
         _live.pop(threading.current_thread(), None)
 
 
-def _serve(shared: _Shared[L], engine: SteppedEngine) -> None:
-    """Alternate between the inbox and one turn, until told to stop."""
+def _serve(shared: _Shared[L], engine: Engine) -> None:
+    """Alternate between the inbox and one step, until told to stop."""
     inbox, draining = shared.inbox, False
     while True:
         while not (engine.has_work or draining) or not inbox.empty():
@@ -423,7 +398,7 @@ def _serve(shared: _Shared[L], engine: SteppedEngine) -> None:
 
 
 def _refuse_the_rest(shared: _Shared[L]) -> None:
-    """Answer what was posted after the last look at the inbox."""
+    """Answer requests that were posted after the last look at the inbox."""
     error = shared.failure or EngineClosedError("the engine was closed")
     while True:
         try:
@@ -441,7 +416,7 @@ def _death(cause: BaseException | None) -> EngineDiedError:
 
 
 def _leave(shared: _Shared[L]) -> None:
-    """Ask a thread whose handle is gone to leave; a forked child has no such thread."""
+    """Ask a thread whose handle is gone to stop; a forked child has no such thread."""
     if shared.pid == os.getpid():
         shared.stopping = True
         shared.inbox.put(Stop())
@@ -451,7 +426,7 @@ _live: dict[threading.Thread, _Shared] = {}
 
 
 def _exit() -> None:
-    """End and join every decode thread before the interpreter takes its modules away."""
+    """End and join every decode thread before the interpreter destroys its modules."""
     threads = list(_live.items())
     for _, shared in threads:
         _leave(shared)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from asyncgen.engine.core import Engine
 from asyncgen.engine.thread import DecodeThread, Stop
 from asyncgen.errors import EngineClosedError, EngineDiedError, ModelLoadError
 from tests.doubles.engine import decode_threads, join_decode_threads, no_thread_left
@@ -30,8 +31,8 @@ __all__ = ["no_thread_left"]
 pytestmark = pytest.mark.anyio
 
 
-class FakeEngine:
-    """Writes down what it is told; each step waits for the test."""
+class FakeEngine(Engine):
+    """Records its calls; each step waits for the test."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -48,7 +49,7 @@ class FakeEngine:
         self.log.append("add")
         self.requests.append(request)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: Request, reason: str = "cancelled") -> None:
         self.log.append("abort")
         if request in self.requests:
             self.requests.remove(request)
