@@ -1,14 +1,14 @@
-"""The next forward pass, begun before the tokens of the step before were read from the device.
+"""Begin the next forward pass before the last tokens were read from the device.
 
-A step ends with the device picking tokens. To read them the host waits for the device, and while
-it then tells readers and plans the next step the device would wait for the host. So the next pass
-is asked for first: its input ids are there, on the device, and everything else about it is known
-as soon as one assumes that every row goes on. Then the tokens are read. Rows that turn out to have
-ended have one token too many in the pass, which is dropped: what it wrote lies in pages that were
-theirs, behind all that counts, and the next owner of these pages overwrites it.
+A step ends with tokens picked on the device. To read them the host waits for the device; and while
+the host then writes events and plans the next step, the device would wait for the host. So the
+next pass begins first: its input ids are on the device, and everything else is known if every row
+goes on. Then the tokens are read. A row that has ended has one token too many in the pass, which
+is dropped: its keys and values lie at the end of blocks that were its own, and the next owner of
+these blocks overwrites them.
 
-Only the pass is ahead. A step is sampled after the tokens of all steps before it were read, so
-whatever the host keeps of a sequence is complete by then.
+Only the pass runs ahead. A step is sampled after the tokens of all earlier steps were read, so the
+host knows the whole sequence by then.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnreadTokens:
-    """The tokens of a step that lie on the device, and stand as ``UNREAD`` in their texts.
+    """Tokens of a step that lie on the device; their sequences have ``UNREAD`` in their place.
 
     Attributes:
         tokens: Valid ids, int64 ``[R]``.
-        numbers: For each text that goes on, which of them is its newest token.
+        numbers: For each sequence that goes on, the number of its token among these.
     """
 
     tokens: Tensor
     numbers: dict[RequestState, int]
 
     def expect(self) -> None:
-        """Lengthen the texts by a token that is to come."""
+        """Append ``UNREAD`` to the sequences."""
         for state in self.numbers:
             state.tokens.append(UNREAD)
 
     def forget(self) -> None:
-        """Shorten them again, since the tokens are here."""
+        """Remove ``UNREAD`` again, as the tokens were read."""
         for state in self.numbers:
             last = state.tokens.pop()
             assert last == UNREAD
@@ -56,15 +56,15 @@ class UnreadTokens:
     def inserter(
         self, rows: Sequence[ScheduledRow], ids: Sequence[int]
     ) -> Callable[[Tensor], object] | None:
-        """What writes these tokens to where a step wants them.
+        """Return a function that writes these tokens into the input ids of a step.
 
         Args:
-            rows: Of the step, in order.
-            ids: Ids of all their tokens, ``UNREAD`` where one of these is wanted.
+            rows: Rows of the step, in order.
+            ids: Ids of all their tokens, with ``UNREAD`` in the place of these.
 
         Returns:
-            Writes to a tensor of all ids, ``[>= N]`` of any integer type, on the device; ``None``
-            where none is wanted.
+            A function of a tensor of all ids, ``[>= N]`` of any integer type, on the device;
+            ``None`` if no ``UNREAD`` is among the ids.
         """
         places = [place for place, token in enumerate(ids) if token == UNREAD]
         if not places:
@@ -84,13 +84,13 @@ class UnreadTokens:
 
 @dataclass(frozen=True, slots=True)
 class BegunStep:
-    """A step whose pass was asked for, and whose rows may have left since.
+    """Step whose forward pass has begun; some of its rows may have ended since.
 
     Attributes:
         rows: The rows.
-        logits: Of those that are to be sampled, ``[R, V]``; ``None`` where asking failed, for the
-            step to be run as any other.
-        sampled: Whose logits they are, in order.
+        logits: Logits of the rows that will be sampled, ``[R, V]``; ``None`` if the pass raised,
+            and the step runs again in its turn.
+        sampled: Sequences of the logits, in order.
     """
 
     rows: list[ScheduledRow]
@@ -98,7 +98,7 @@ class BegunStep:
     sampled: list[RequestState]
 
     def without_ended(self) -> BegunStep:
-        """The step without the rows that have ended."""
+        """Return the step without the rows that have ended."""
         here = [row.state.status < RequestStatus.FINISHED for row in self.rows]
         if all(here):
             return self

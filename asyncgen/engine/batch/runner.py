@@ -1,8 +1,7 @@
-"""One forward pass over all rows of a step: scheduled tokens in, logits of the finished rows out.
+"""Run one forward pass over all rows of a step: scheduled tokens in, logits of finished rows out.
 
-Where hidden states are wanted, of texts that become vectors or of prompts whose log-probabilities
-are told, they go to what reads them. It knows tokens and pages; not whose they are, nor what is
-done with the logits.
+Hidden states go to the readers of rows that have one: for embeddings, or for log-probabilities of
+a prompt. The runner knows tokens and pages; not their requests, nor what becomes of the logits.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class PackedDecoder(Protocol):
-    """What the shared batch needs of a model module."""
+    """Model module, as the shared batch needs it."""
 
     config: ModelConfig
 
     def decode_packed(
         self, input_ids: Tensor, positions: Tensor, last: Tensor, attention: AttentionContext
     ) -> Tensor:
-        """Logits ``[R, V]`` of the places ``last`` ``[R]`` among packed ids ``[N]``."""
+        """Return logits ``[R, V]`` at the positions ``last`` ``[R]`` of packed ids ``[N]``."""
 
     def hidden_packed(
         self, input_ids: Tensor, positions: Tensor, wanted: Tensor, attention: AttentionContext
     ) -> Tensor:
-        """Normalised hidden states ``[R, E]`` of the places ``wanted`` ``[R]``."""
+        """Return normalised hidden states ``[R, E]`` at the positions ``wanted`` ``[R]``."""
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[R, V]`` of normalised hidden states ``[R, E]``."""
@@ -70,7 +69,7 @@ class BatchRunner:
         self._backoff: CpuBackoff | None = None
 
     def warm(self) -> None:
-        """Do what would make the first steps slow, and take the thread that computes."""
+        """Do in advance what would make the first steps slow; on the thread that computes."""
         is_claimed = claim_thread(self._core)
         if not is_claimed and self._device.type == "cpu" and torch.get_num_threads() > 1:
             self._backoff = CpuBackoff(torch.get_num_threads())
@@ -87,21 +86,21 @@ class BatchRunner:
         """Compute the tokens of all rows and store their keys and values.
 
         Args:
-            rows: At least one; each says which of its tokens to run, and where its pages are.
-            unread: The tokens that stand as ``UNREAD`` in the rows' texts.
-            readers: Of the rows whose hidden states are wanted: what takes them in.
+            rows: At least one row; each has its tokens to run, and its pages.
+            unread: Tokens that are ``UNREAD`` in the rows.
+            readers: Readers of hidden states, of the rows that have one.
 
         Returns:
-            Raw logits ``[R, V]`` after the last token of each row that came to its end, in order;
-            not of those whose readers ask for no token.
+            Raw logits ``[R, V]`` after the last token of each row that came to its end, in order,
+            without rows whose readers ask for no token.
 
         Raises:
-            Exception: Whatever the model raised; the pages may have been written to, and running
-                the same rows again writes the same.
+            Exception: The model raised it. Pages may have been written to; running the same rows
+                again writes the same.
         """
         ids: list[int] = []
         positions: list[int] = []
-        last: list[int] = []  # and, between them, what readers want: places in ascending order
+        last: list[int] = []  # of sampled tokens and of those that readers want, ascending
         fed: list[tuple[HiddenReader, slice, int]] = []
         sampled: list[int] = []
         for row in rows:

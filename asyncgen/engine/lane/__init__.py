@@ -1,1 +1,1 @@
-"""Beside the batch: requests that cannot share a step take turns."""
+"""Serve requests that cannot share a step: they take turns beside the batch."""

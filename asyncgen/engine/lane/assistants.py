@@ -1,7 +1,7 @@
-"""Draft models of the engine: loaded on the decode thread when a request first names one, and kept.
+"""Load draft models on the decode thread when a request first names one, and keep them.
 
-A model that is named twice is loaded once. Loading computes nothing, but the thread does nothing
-else meanwhile. A request that names a loaded model object does not wait.
+All streams wait while a draft model loads. A request that passes a loaded model object does not
+wait.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Assistants:
-    """Draft models and their tokenizers by the name they were asked for with."""
+    """Draft models and their tokenizers, by the name in the request."""
 
     def __init__(
         self,
         load_model: Callable[[Any], GenerativeModel],
         load_tokenizer: Callable[[Any], Tokenizer],
     ) -> None:
-        """Begin with none.
+        """Start without models.
 
         Args:
-            load_model: Loads from a folder or a hub id.
-            load_tokenizer: The same for a tokenizer.
+            load_model: Loads a model from a folder or a hub id.
+            load_tokenizer: Loads a tokenizer likewise.
         """
         self._load_model = load_model
         self._load_tokenizer = load_tokenizer
@@ -39,11 +39,11 @@ class Assistants:
         self._tokenizers: dict[str, Tokenizer] = {}
 
     def assistance(self, params: RequestParams, tokenizer: Tokenizer | None) -> Assistance:
-        """What a request asks for, loaded. Call it on the decode thread.
+        """Return the draft model of a request, loaded. Call it on the decode thread.
 
         Args:
-            params: Of the request.
-            tokenizer: The engine's own.
+            params: Parameters of the request.
+            tokenizer: Tokenizer of the engine.
 
         Raises:
             ModelLoadError: A checkpoint or a tokenizer cannot be read.
@@ -54,7 +54,7 @@ class Assistants:
 
 
 def _loaded(source: Any, kept: dict[str, Any], load: Callable[[Any], Any]) -> Any:
-    """What a name stands for, loaded if it is not kept yet; an object is taken as it is."""
+    """Return the object of a name, loaded at the first use; an object is returned as it is."""
     if not isinstance(source, str | os.PathLike):
         return source
     name = os.fspath(source)

@@ -1,7 +1,7 @@
-"""Runs a model that decodes by itself: any object with a Hugging Face style ``generate``.
+"""Run a model that decodes by itself: any object with a Hugging Face style ``generate``.
 
-Such code owns its loop, so it runs alone while it lasts: one turn is the whole request. It streams
-through ``streamer=`` and stops through ``stopping_criteria=``, like every ``generate`` does.
+Such code has a loop of its own, so one turn is the whole request, and all other requests wait. It
+streams through ``streamer=`` and stops through ``stopping_criteria=``, like every ``generate``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ForeignRun:
-    """A request in the hands of a foreign ``generate``."""
+    """Request that a foreign ``generate`` serves."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class ForeignRun:
         is_closing: Callable[[], bool] = bool,
         metrics: EngineMetrics | None = None,
     ) -> None:
-        """Take up a request without computing anything.
+        """Begin a request without computing anything.
 
         Args:
-            request: What to run.
+            request: The request.
             model: Has ``generate(input_ids=…, streamer=…, stopping_criteria=…, **config)``.
-            tokenizer: Turns ids to text.
+            tokenizer: Decodes ids.
             clock: Monotonic seconds.
-            is_closing: Whether the decode thread was asked to leave; foreign code has no other way
-                to hear of it.
-            metrics: Told what happens to it.
+            is_closing: Returns whether the decode thread was asked to stop, as its inbox is not
+                read meanwhile.
+            metrics: Records the request.
         """
         self._request = request
         self._model = model
@@ -64,7 +64,7 @@ class ForeignRun:
             ``False``: it has ended.
 
         Raises:
-            Exception: Whatever the foreign code raised.
+            Exception: The foreign code raised it.
         """
         request = self._request
         interrupted = self._interrupted()
@@ -92,12 +92,12 @@ class ForeignRun:
         self._events.end(reason)
 
     def _interrupted(self) -> str | None:
-        """A reason to end at once, whatever was generated."""
+        """Return a reason to end at once, if there is one."""
         return "aborted" if self._is_closing() else self._request.ends.interrupted()
 
 
 class _RowStreamer:
-    """Writes what a foreign ``generate`` puts, and tells it when to stop."""
+    """Streamer and stopping criterion of a foreign ``generate``."""
 
     def __init__(
         self, request: Request, events: EventWriter, interrupted: Callable[[], str | None]
@@ -105,13 +105,13 @@ class _RowStreamer:
         self._ends = request.ends
         self._events = events
         self._interrupted = interrupted
-        # Length at which a criterion ended a row; some code asks before it puts, some after.
+        # Length at which a criterion ended a row: criteria run before or after the put.
         self._ended: dict[int, int] = {}
         self._prompt_seen = False
         self._length = len(request.prompt_ids)
 
     def put(self, value: Tensor) -> None:
-        """Take the prompt, then the ids ``[B]`` of each step."""
+        """Write the ids ``[B]`` of a step; the first call brings the prompt."""
         if not self._prompt_seen:
             self._prompt_seen = True
             return
@@ -121,10 +121,10 @@ class _RowStreamer:
                 self._events.settle(row, [token_id], self._reason(token_id))
 
     def end(self) -> None:
-        """Called by ``generate`` at its end; the run writes the last event itself."""
+        """Do nothing at the end of ``generate``, as the run writes the last event."""
 
     def stops(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        """A stopping criterion: everything has ended, or the request was interrupted."""
+        """Stop when everything has ended, or the request was interrupted."""
         done = not self._events.live or self._interrupted() is not None
         verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
         if self._ends.tensor_criteria:
@@ -142,7 +142,7 @@ class _RowStreamer:
 
 
 def _penalties(request: Request) -> list[LogitsProcessor]:
-    """The penalties that are ours alone, as processors that any ``generate`` can run."""
+    """Return the penalties that only this library has, as processors for any ``generate``."""
     kinds = (PresencePenaltyLogitsProcessor, FrequencyPenaltyLogitsProcessor)
     return [each for each in request.processors if isinstance(each, kinds)]
 
@@ -154,13 +154,13 @@ def _negative_prompt(request: Request) -> dict[str, Tensor]:
 
 
 def _foreign_config(request: Request) -> dict[str, Any]:
-    """The config as keywords: what differs from the documented defaults, and the length."""
+    """Return the parameters that differ from the documented defaults, and the length."""
     params = request.params
     if params.top_logprobs is not None:
         raise InvalidRequestError("logprobs", True, "not available from a foreign model object")
     config = params.config.to_diff_dict()
-    # The run's own criterion sees to time and stop strings. A length in new tokens wins over any
-    # default that the foreign model has.
+    # The run's own criterion ends at time limits and stop strings. A length in new tokens has
+    # precedence over defaults of the foreign model.
     for name in ("transformers_version", "max_time", "stop_strings", "max_length"):
         config.pop(name, None)
     assert params.config.max_length is not None

@@ -1,15 +1,15 @@
-"""Requests that cannot share a step: each is a run of its own, and they take turns.
+"""Serve requests that cannot share a step: each runs alone, and they take turns.
 
-`TurnScheduler` decides whose turn it is. Requests wait in order of priority, then arrival. Up to
-``max_running`` run at a time, and the running ones take turns round-robin. A newcomer goes first,
-but never two in a row while others run, so that no stream waits longer than two turns of each
-other, however many come and go.
+`TurnScheduler` chooses the turn. Requests wait in order of priority, then arrival. Up to
+``max_running`` run at a time, and the running ones take turns round-robin. A new request goes
+first, but never two in a row while others run, so that no stream waits longer than two turns of
+each other stream.
 
-A run may grow to its longest without asking again: what its keys and values can take is reserved
-from the pages of the shared batch before its first turn, and a request whose room is not there yet
-waits. What fails, fails alone.
+Before the first turn of a run, pages of the shared batch are reserved for the longest text that it
+may reach, and it never asks again; until they are free, the request waits. A request that fails
+fails alone.
 
-Clients share the turns evenly, each turn counting as many rows as it computes; the round robin is
+Clients share the turns evenly, and a turn counts as many rows as it computes. The round robin is
 among the requests of a client.
 """
 
@@ -34,34 +34,36 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-"""A request, or whatever stands for one."""
+"""A request; tests use other objects."""
 
 _MIN_STALE = 64
 
 
 class TurnScheduler(Generic[T]):
-    """Waiting and running requests, and the order of turns."""
+    """Waiting and running requests, and the order of their turns."""
 
     def __init__(self, max_running: int) -> None:
         """Start empty.
 
         Args:
-            max_running: Most requests that run at a time, at least 1; a client that has none of
-                them may have one more.
+            max_running: Most requests that run at a time, at least 1; a client without a running
+                request may run one more.
         """
         self.max_running = max_running
         self._entries: dict[T, _Entry[T]] = {}
         self._waiting: dict[str, list[_Entry[T]]] = {}  # of each client a heap
-        # Clients who wait and have nothing that runs: what they had, and the place of their next.
-        # One that is no longer so goes when it comes up, or when there are too many of them.
+        # Heap of clients that wait and run nothing: rows that they had, and rank of their next
+        # request. Outdated entries go when they come up, or when there are too many of them.
         self._idle: list[tuple[float, tuple[int, int], str]] = []
         self._running: deque[_Entry[T]] = deque()
         self._num_running: Counter[str] = Counter()
         self._arrivals = 0
         self._newcomer: _Entry[T] | None = None  # in front, before its first turn
-        self._favoured: _Entry[T] | None = None  # had the last turn, and it was its first
+        self._favoured: _Entry[T] | None = None  # had its first turn, and it was the last turn
         self._spent: dict[str, float] = {}  # of the clients that are here
-        self._debts: dict[str, float] = {}  # of those that left and had more than somebody here
+        self._debts: dict[
+            str, float
+        ] = {}  # of clients that left and had more than one that is here
 
     def add(self, item: T, priority: int = 0, *, client: str = "", cost: int = 1) -> None:
         """Queue a request.
@@ -69,12 +71,12 @@ class TurnScheduler(Generic[T]):
         Args:
             item: The request.
             priority: Higher goes first; among equals of a client the oldest is next.
-            client: Whom it belongs to.
-            cost: What a turn of it costs, in rows.
+            client: Client of the request.
+            cost: Rows that a turn of it computes.
         """
         if client not in self._spent:
-            # Who comes has had as much as the one that had least: nobody saves turns up, and who
-            # comes back has had what it had.
+            # A new client begins with the least that any client had, so that nobody saves up
+            # turns; a client that comes back keeps what it had.
             least = min(self._spent.values(), default=0.0)
             self._spent[client] = max(least, self._debts.pop(client, 0.0))
         entry = self._entries[item] = _Entry((-priority, self._arrivals), item, client, cost)
@@ -83,9 +85,10 @@ class TurnScheduler(Generic[T]):
         self._note_idle(client)
 
     def admit(self) -> T | None:
-        """Move the next waiting request to the front of the running ones, if it may go there.
+        """Move the next waiting request to the front of the running ones, if it may run.
 
-        It may if there is room, and if another request had a turn since the last one was moved.
+        It may if fewer than ``max_running`` run, and if another request had a turn since the last
+        one was moved.
         """
         entry = self._next_waiting()
         if entry is None:
@@ -100,12 +103,12 @@ class TurnScheduler(Generic[T]):
         return entry.item
 
     def next_turn(self) -> T | None:
-        """The running request whose turn it is; it moves to the end of the round."""
+        """Return the running request whose turn it is, and move it to the end of the round."""
         if not self._running:
             return None
         entry = self._running[0]
         if len(self._spent) > 1:
-            # Of each client the one that is in front; the first of those that have had as little.
+            # The first request of the client that had least; of equal clients the first request.
             entry = min(self._running, key=lambda one: self._spent[one.client])
         self._running.remove(entry)
         self._running.append(entry)
@@ -118,7 +121,7 @@ class TurnScheduler(Generic[T]):
         """Forget a request, wherever it is.
 
         Returns:
-            Whether it was here.
+            True if it was here.
         """
         here = self._entries.pop(item, None)
         if here is None:
@@ -140,12 +143,12 @@ class TurnScheduler(Generic[T]):
         return True
 
     def next_waiting(self) -> T | None:
-        """The request that runs next; ``None`` if none waits, or none has room."""
+        """Return the request that runs next; ``None`` if none waits, or none may run."""
         entry = self._next_waiting()
         return None if entry is None else entry.item
 
     def _next_waiting(self) -> _Entry[T] | None:
-        """The next of who has had least, of those who have fewest that run."""
+        """Return the next request of the client that runs fewest, and of these had least."""
         while self._idle:
             if self._idle[0] == self._idle_entry(self._idle[0][2]):
                 return self._waiting[self._idle[0][2]][0]
@@ -157,7 +160,7 @@ class TurnScheduler(Generic[T]):
         return min(able, key=lambda one: (counts[one.client], spent[one.client], one), default=None)
 
     def _take(self, entry: _Entry[T]) -> None:
-        """Take a request out of those that wait."""
+        """Remove a request from the waiting ones."""
         queue = self._waiting[entry.client]
         if entry is queue[0]:
             heapq.heappop(queue)
@@ -168,7 +171,7 @@ class TurnScheduler(Generic[T]):
             del self._waiting[entry.client]
 
     def _note_idle(self, client: str) -> None:
-        """Note what a client had that waits and has nothing that runs."""
+        """Add a client to the idle ones if it waits and runs nothing."""
         entry = self._idle_entry(client)
         if entry is None:
             return
@@ -177,27 +180,27 @@ class TurnScheduler(Generic[T]):
             self._idle = sorted(filter(None, map(self._idle_entry, self._waiting)))
 
     def _idle_entry(self, client: str) -> tuple[float, tuple[int, int], str] | None:
-        """The entry of such a client as it is now; ``None`` if it is none."""
+        """Return the present entry of an idle client; ``None`` if it is not idle."""
         if client not in self._waiting or self._num_running[client]:
             return None
-        return self._spent[client], self._waiting[client][0].place, client
+        return self._spent[client], self._waiting[client][0].rank, client
 
     def waiting(self) -> list[T]:
-        """The queued requests by priority and arrival; a copy."""
+        """Return the waiting requests by priority and arrival; a copy."""
         return [one.item for one in sorted(chain.from_iterable(self._waiting.values()))]
 
     @property
     def num_waiting(self) -> int:
-        """How many requests wait."""
+        """Number of requests that wait."""
         return len(self._entries) - len(self._running)
 
     @property
     def num_running(self) -> int:
-        """How many requests run."""
+        """Number of requests that run."""
         return len(self._running)
 
     def __len__(self) -> int:
-        """All requests here."""
+        """Number of all requests."""
         return len(self._entries)
 
     def clear(self) -> list[T]:
@@ -213,16 +216,16 @@ class TurnScheduler(Generic[T]):
 
 @dataclass(slots=True, order=True)
 class _Entry(Generic[T]):
-    """A request among the others; compared by its place alone."""
+    """Request with its rank, by which alone entries are compared."""
 
-    place: tuple[int, int]
+    rank: tuple[int, int]
     item: T = field(compare=False)
     client: str = field(compare=False)
     cost: int = field(compare=False)
 
 
 class LaneRun(Protocol):
-    """A request in progress (see :mod:`asyncgen.engine.lane.strategy_run`)."""
+    """Request in progress (see :mod:`asyncgen.engine.lane.strategy_run`)."""
 
     def turn(self) -> bool:
         """Advance by one step; ``False`` when the request has ended."""
@@ -232,10 +235,10 @@ class LaneRun(Protocol):
 
 
 class SideLane:
-    """Requests, their turns, their memory and their ends.
+    """Requests that take turns, with their memory and their ends.
 
     Attributes:
-        requests: Those that have not ended.
+        requests: Requests that have not ended.
     """
 
     def __init__(
@@ -250,11 +253,11 @@ class SideLane:
         """Start without requests.
 
         Args:
-            start: Lays out a request for decoding (the runner's constructor).
+            start: Makes the run of a request.
             max_running: Most requests that run at a time.
-            pool: Where memory is reserved; ``None`` where it is not planned.
-            may_reserve: Asked whether a client may have memory that is there; ``None``: it may.
-            metrics: Hears of requests that fail.
+            pool: Pages to reserve; ``None`` where memory is not planned.
+            may_reserve: Returns whether a client may reserve free pages; ``None`` for always.
+            metrics: Records requests that fail.
         """
         self.requests: dict[Request, None] = {}
         self._start = start
@@ -267,12 +270,12 @@ class SideLane:
 
     @property
     def num_running(self) -> int:
-        """Requests that take turns."""
+        """Number of requests that take turns."""
         return self._scheduler.num_running
 
     @property
     def pages_wanted(self) -> tuple[int, str]:
-        """Pages that the next request waits for, and whose it is; 0 if it waits for none."""
+        """Pages that the next request waits for, and its client; 0 if it waits for none."""
         pool, request = self._pool, self._scheduler.next_waiting()
         if pool is None or request is None or request.num_pages <= pool.num_available:
             return 0, ""
@@ -311,7 +314,7 @@ class SideLane:
         try:
             goes_on = self._run_of(request).turn()
         except BaseException as error:
-            # This request's own failure: a processor that raised, a row of NaN.
+            # A processor of this request raised, or a row holds NaN.
             fail(request, request_failure(error), self._metrics)
             goes_on = False
         if not goes_on:
@@ -320,7 +323,7 @@ class SideLane:
         return True
 
     def _admit(self) -> None:
-        """Let the next request run if its memory is there; no other one overtakes it."""
+        """Let the next request run if its pages are free; no other request overtakes it."""
         if self.pages_wanted[0]:
             return
         head = self._scheduler.next_waiting()
@@ -333,11 +336,11 @@ class SideLane:
             self._reserved[request] = self._pool.reserve(pages, client)
 
     def _end(self, request: Request, reason: str) -> None:
-        """Tell a request that is off the turns already why it ended."""
+        """Write the end of a request that takes no more turns."""
         try:
             self._run_of(request).end(reason)
         except BaseException as error:
-            # A tokenizer that raised on the rest of the text.
+            # A tokenizer raised on the rest of the text.
             fail(request, request_failure(error), self._metrics)
         self._forget(request)
 
@@ -349,7 +352,7 @@ class SideLane:
             reserved.release()
 
     def _run_of(self, request: Request) -> LaneRun:
-        """The run of a request, made at its first turn."""
+        """Return the run of a request, made at its first turn."""
         run = self._runs.get(request)
         if run is None:
             run = self._runs[request] = self._start(request)

@@ -1,7 +1,7 @@
-"""Advances one request by one step of its strategy at a time.
+"""Advance one request of the side lane by one step of its strategy at a time.
 
-A run is laid out at its first turn, so that a request in the queue costs nothing but its ids. It
-knows no thread and no loop; between two turns it is a suspended generator.
+Tensors are made at the first turn, so that a waiting request costs only its ids. A run knows no
+thread and no event loop; between two turns it is a suspended generator.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class StepRun:
-    """A request in progress: its step generator and the events that come of it."""
+    """Request in progress: the generator of its steps, and the writer of its events."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class StepRun:
         assistants: Assistants,
         metrics: EngineMetrics | None = None,
     ) -> None:
-        """Take up a request without computing anything.
+        """Begin a request without computing anything.
 
         Args:
-            request: What to run.
-            model: Computes.
-            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
+            request: The request.
+            model: The model.
+            tokenizer: Decodes ids; ``None`` where only ids are wanted.
             clock: Monotonic seconds.
-            prefill_chunk: Most prompt tokens of one turn; ``None`` is all at once.
-            assistants: Where draft models come from.
-            metrics: Told what happens to it.
+            prefill_chunk: Most prompt tokens of one turn; ``None`` for all at once.
+            assistants: Source of draft models.
+            metrics: Records the request.
         """
         self._request = request
         self._model = model
@@ -72,21 +72,21 @@ class StepRun:
         self._events = EventWriter(request, tokenizer, clock, metrics)
         self._steps: Steps | None = None
         self._is_past_prompt = False
-        self._taken: dict[int, list[int]] = {}  # the ids of each row whose answer has a shape
+        self._row_ids: dict[int, list[int]] = {}  # of each row with a grammar
 
     def turn(self) -> bool:
         """Run one decode step or one chunk of the prompt.
 
         Returns:
-            Whether the request goes on.
+            True if the request goes on.
 
         Raises:
-            Exception: Whatever a processor, a criterion or the model raised.
+            Exception: A processor, a criterion or the model raised it.
         """
-        if not self._events.live:  # all has been said before
+        if not self._events.live:  # all sequences had ended before
             return False
         interrupted = self._request.ends.interrupted()
-        if interrupted is not None and not self._has_more_to_say(interrupted):
+        if interrupted is not None and not self._ends_beams(interrupted):
             self.end(interrupted)
             return False
         if self._steps is None:
@@ -101,18 +101,18 @@ class StepRun:
         return bool(self._events.live)
 
     def end(self, reason: str) -> None:
-        """Stop here and tell the reader why; what was generated stays."""
+        """Stop here and write the last events; what was generated stays."""
         if self._steps is not None:
             self._steps.close()
         self._events.end(reason)
 
     def _start(self) -> Steps:
-        """Lay the request out as tensors and start its strategy."""
+        """Make the tensors of the request and start its strategy."""
         request, mode = self._request, self._request.params.mode
         assistance = None
         if mode is GenerationMode.ASSISTED_GENERATION and request.method is None:
             assistance = self._assistants.assistance(request.params, self._tokenizer)
-            # A draft model that was loaded just now has not been looked at before.
+            # A draft model that was loaded just now has not been checked before.
             rows, config = request.params.num_samples, request.params.config
             check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
         plan = make_plan(
@@ -131,7 +131,7 @@ class StepRun:
         if request.method is not None:
             request.method.emit = self._write
         elif assistance is not None:
-            # What one request teaches a draft model must not change the draws of another.
+            # A drafter that learned from one request would change the draws of another.
             plan.drafter = make_drafter(self._model, plan, assistance, remember=False)
         method = request.method
         strategy = strategy_for(mode) if method is None else custom_strategy(method)
@@ -141,36 +141,36 @@ class StepRun:
         return strategy(plan)
 
     def _beginnings(self) -> list[list[int]]:
-        """What each row continues; one that has ended already is filled up."""
+        """Return the ids that each row continues; a row that has ended is padded."""
         rows = [self._request.tokens_of(row) for row in range(self._rows)]
         length = max(len(ids) for row, ids in enumerate(rows) if self._request.goes_on(row))
         filled = pad_id(self._request.params.config)
         return [(ids + [filled] * length)[:length] for ids in rows]
 
     def _chunk(self) -> int | None:
-        """Prompt tokens of each row in a turn, so that all rows together keep to the budget."""
+        """Return the prompt tokens of each row in a turn, within the budget of all rows."""
         budget = self._prefill_chunk
         return None if budget is None else max(budget // num_rows(self._request.params), 1)
 
     def _encoder_input(self) -> EncoderInput | None:
-        """What the encoder reads, in a model that has one."""
+        """Return the input of the encoder, in a model that has one."""
         if self._request.decoder_ids is None:
             return None
         return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
 
     @property
     def _rows(self) -> int:
-        """Rows that the request is laid out in: a method that a user wrote sees every sample."""
+        """Rows of the tensors; a method that a user wrote sees every sample."""
         params = self._request.params
         return params.num_samples if self._request.method else rows_of_prompt(params.config)
 
-    def _has_more_to_say(self, interrupted: str) -> bool:
-        """Beams that run out of time end with the best hypothesis so far, in one more step."""
+    def _ends_beams(self, interrupted: str) -> bool:
+        """Return whether beams that ran out of time end with the best one, in one more step."""
         is_late = interrupted == "time" and self._is_past_prompt
         return is_late and uses_beams(self._request.params.config)
 
     def _write(self, step: Step) -> None:
-        """Turn what a step settled into events."""
+        """Write the events of a step."""
         if step.prompt is not None:
             self._events.heal(step.prompt.tolist())
         self._is_past_prompt |= step.scores is not None
@@ -179,28 +179,28 @@ class StepRun:
             if row not in self._events.live or (not token_ids and reason is None):
                 continue
             if self._request.grammar is not None:
-                reason = self._shaped(row, token_ids, reason)
+                reason = self._match(row, token_ids, reason)
             goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
                 self._request.ends.stop_row(row)
 
-    def _shaped(self, row: int, token_ids: Sequence[int], reason: str | None) -> str | None:
-        """Why a row ends, where its answer has a shape: it may only stop with that complete."""
-        taken = self._taken.setdefault(row, self._request.tokens_of(row))
-        taken += token_ids
+    def _match(self, row: int, token_ids: Sequence[int], reason: str | None) -> str | None:
+        """Return why a row ends, where its answer may only stop if it fits the grammar."""
+        ids = self._row_ids.setdefault(row, self._request.tokens_of(row))
+        ids += token_ids
         if reason != "stop":
             return reason
         assert self._request.grammar is not None
         matcher = self._request.grammar.matcher(self._request.ends.eos_token_ids)
-        matcher.extend(taken, len(self._request.starting_ids))
+        matcher.extend(ids, len(self._request.starting_ids))
         return "stop" if matcher.is_complete else "incomplete"
 
     def _logprobs(self, step: Step, row: int) -> tuple[TokenLogprob, ...] | None:
-        """Log-probabilities of a row, if the request asked for them."""
+        """Return the log-probabilities of a row, if the request asked for them."""
         top = self._request.params.top_logprobs
         if top is None or step.logits is None or not step.token_ids[row]:
             return None
-        # Other rows of logits may be behind the ids, one position a row, or all rows of one.
+        # Logits come in rows of their own, as one position a row, or as all positions of a row.
         behind: Sequence[Tensor] | Tensor
         if step.settled_logits is not None:
             behind = step.settled_logits[row]

@@ -1,7 +1,7 @@
-"""From the hidden states of a text to one vector: the mean of all of them, or the last one.
+"""Pool the hidden states of a text to one vector: the mean of all, or the last one.
 
-The states are those after the final norm. They come in chunks, beside the rows of others, and are
-taken in as they come: nothing is kept but a sum.
+The states are those after the final norm. They come in chunks, beside the rows of other requests;
+only their sum is kept.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from asyncgen.types import Pooling
 
 _LEAST_NORM = 1e-12
-"""A vector that is shorter is left so short, and not divided by nothing."""
+"""Least divisor of a vector, so that a zero vector is not divided by zero."""
 
 
 class HiddenReader(Protocol):
-    """What takes in hidden states of a text while it is computed, a chunk at a time.
+    """Reader of the hidden states of a text, a chunk at a time.
 
     Attributes:
         is_whole: Whether all tokens must be computed in one step.
-        most_tokens: Tokens of the prompt that run in one step at the most; ``None``: any number.
-        generates: Whether tokens are asked for as well.
+        most_tokens: Most tokens of the prompt in one step; ``None`` for no limit.
+        generates: Whether new tokens are asked for as well.
     """
 
     is_whole: bool
@@ -39,26 +39,26 @@ class HiddenReader(Protocol):
 
     @property
     def shares_pages(self) -> bool:
-        """Whether tokens may be left uncomputed whose keys and values are in pages already."""
+        """True if tokens in the prefix cache may stay uncomputed."""
 
     def wanted(self, start: int, end: int, *, is_last: bool) -> range:
-        """The positions of a chunk whose hidden states are to be added."""
+        """Return the positions of a chunk whose hidden states are to be added."""
 
     def add(self, hidden: Tensor, start: int) -> None:
-        """Take in the hidden states ``[T, E]`` of those from ``start`` on."""
+        """Add the hidden states ``[T, E]`` of positions from ``start`` on."""
 
     def finish(self) -> None:
-        """Make of them what was asked for, once all are there; raises where they are no good."""
+        """Compute the result, once all states were added; raise if they are NaN or infinite."""
 
 
 class HiddenPool:
-    """The pooled hidden states of one text.
+    """Pooled hidden states of one text.
 
     Attributes:
-        vector: What they have come to, float32 ``[D]`` on the CPU; ``None`` before `finish`.
+        vector: The result, float32 ``[D]`` on the CPU; ``None`` before `finish`.
         is_whole: Whether all tokens must be computed in one step.
-        most_tokens: No limit.
-        generates: No token is asked for.
+        most_tokens: ``None``, as there is no limit.
+        generates: False, as no token is asked for.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class HiddenPool:
         Args:
             pooling: ``"last"`` or ``"mean"``.
             normalize: Whether to divide the vector by its Euclidean length.
-            dimensions: How many of the first components stay; ``None``: all.
-            layers: What the vector goes through first.
-            is_whole: Whether all tokens must be computed in one step, because they see later ones.
+            dimensions: Number of first components to keep; ``None`` for all.
+            layers: Layers that the vector passes first.
+            is_whole: Whether all tokens must be computed in one step, as they see later ones.
         """
         self.vector: Tensor | None = None
         self._takes_all = pooling == "mean"
@@ -92,13 +92,13 @@ class HiddenPool:
 
     @property
     def shares_pages(self) -> bool:
-        """Whether tokens may be left uncomputed whose keys and values are in pages already."""
+        """True if tokens in the prefix cache may stay uncomputed."""
         return not self._takes_all and not self.is_whole
 
     def wanted(self, start: int, end: int, *, is_last: bool) -> range:
-        """The positions of a chunk whose hidden states are to be added.
+        """Return the positions of a chunk whose hidden states are to be added.
 
-        What was added before a preemption counts, so tokens that are computed again are left out.
+        Positions that were added before a preemption are left out.
 
         Args:
             start: Position of the first token of the chunk.
@@ -111,20 +111,20 @@ class HiddenPool:
         return range(max(start, self._count), end)
 
     def add(self, hidden: Tensor, start: int) -> None:
-        """Take in the hidden states of the positions that were `wanted`, in their order.
+        """Add the hidden states of the positions that were `wanted`, in order.
 
         Args:
             hidden: ``[T, E]`` of any floating dtype; not kept.
             start: Position of the first.
         """
         assert not self._takes_all or start == self._count, "a mean counts each position once"
-        # In float64, in which the order of the sum does not show in a vector of float32.
+        # In float64, so that the order of the sum does not change the float32 result.
         part = hidden.double().sum(0) if self._takes_all else hidden[-1].double()
         self._sum = part if self._sum is None else self._sum + part
         self._count += hidden.shape[0]
 
     def finish(self) -> None:
-        """Make the vector.
+        """Compute the vector.
 
         Raises:
             InvalidScoresError: It holds NaN or infinities.

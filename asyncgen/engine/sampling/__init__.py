@@ -1,1 +1,1 @@
-"""From logits to tokens: many rows at once, each with parameters of its own."""
+"""Pick tokens from logits: many rows at once, each with its own parameters."""

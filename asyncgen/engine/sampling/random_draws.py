@@ -1,16 +1,16 @@
-"""Randomness of the engine: a pure function of (seed, position, token), and of a stream number.
+"""Draw random tokens as a pure function of (seed, position, token), and of a stream number.
 
 A token is drawn as argmax(scores + Gumbel noise) (Gumbel-max; Maddison, Tarlow and Minka 2014,
 "A* Sampling", section 2). The noise of each candidate comes from an integer hash of the seed, the
-position and the token id, so a draw depends on nothing else: not on the neighbours in a batch, not
-on arrival order, not on where a request was interrupted and resumed.
+position and the token id, so a draw depends on nothing else: not on other rows of a batch, not on
+arrival order, not on where a request was interrupted and resumed.
 
 `HashDraw` draws one row; `HashDraws` draws many, bit for bit the same. The noise of a token is two
 logarithms in float64 of its hash. Over a whole vocabulary only an upper bound of each noisy score
 is computed, in float32 and without a logarithm; the noise itself only where the bound is among the
-highest. That is exact: see `_Bounds`. The largest of many scores are found by way of the maxima of
-blocks, which is several times as fast, and exact as well: a block whose maximum is too small has
-nothing that could matter.
+highest. That is exact: see `_Bounds`. The largest of many scores are found through the maxima of
+blocks, which is several times as fast and exact as well: a block whose maximum is too small holds
+none of them.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = [
 
 _MASK64 = (1 << 64) - 1
 _UNIFORM = _MASK64
-"""In the place of a row, for numbers that are no token's; no request has so many rows."""
+"""Row number of draws that are no token's; no request has so many rows."""
 
 
 def as_int64(value: int) -> int:
-    """The int64 with the same 64 bits."""
+    """Return the int64 with the same 64 bits."""
     value &= _MASK64
     return value - (1 << 64) if value >> 63 else value
 
 
 STEP, FIRST, SECOND = map(as_int64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants of `mix64`, as int64."""
+"""Constants of `mix64`, as int64."""
 _MASK33, _MASK34, _MASK37, _MASK52 = ((1 << bits) - 1 for bits in (33, 34, 37, 52))
 
 
@@ -60,7 +60,7 @@ class HashDraw:
     """A :data:`~asyncgen.generation.strategies.step.Draw` whose noise is a hash."""
 
     def __init__(self, seed: int) -> None:
-        """Keep the seed.
+        """Set the seed.
 
         Args:
             seed: Any integer; taken modulo 2**64.
@@ -133,7 +133,7 @@ class HashDraw:
         """Draw the token of one row.
 
         Args:
-            row: Index of the row in its request, which tells the draws of its rows apart.
+            row: Number of the row in its request, so that rows draw differently.
             scores: Processed scores, float32 ``[V]``.
             position: Absolute position of the token.
             stream: As in a call.
@@ -160,7 +160,7 @@ class HashDraw:
 
 
 def gumbel_noise(key: int | Tensor, token_ids: Tensor) -> Tensor:
-    """Standard Gumbel noise for each token id.
+    """Return standard Gumbel noise for each token id.
 
     Args:
         key: 64-bit hash of everything but the token; or several, int64 of a shape that
@@ -192,18 +192,18 @@ def mix64(*values: int) -> int:
 
 
 _CHOSEN = 6
-"""Blocks whose tokens get their noise."""
+"""Blocks whose tokens get noise."""
 
 _CHUNK = 2**17
-"""Scores that are worked on at a time, so that they stay in the processor's cache."""
+"""Scores that are computed at a time, so that they stay in the CPU's cache."""
 
 
 _ARGMAX_BLOCK = 128
 _LARGEST_BLOCK = 32
 _WORTH_IT = 16
-"""So many blocks for each one that is looked into, or all scores are looked at."""
+"""Least blocks for each one that is searched; with fewer, all scores are searched."""
 _FEW_SCORES = 1 << 15
-"""Below so many, to look at each score once takes less time than to find the block first."""
+"""Scores below which a search of all takes less time than a search of blocks."""
 
 
 def block_maxima(scores: Tensor, block: int) -> Tensor:
@@ -222,10 +222,10 @@ def block_maxima(scores: Tensor, block: int) -> Tensor:
 
 
 def members(chosen: Tensor, block: int, size: int) -> Tensor:
-    """List what is in some blocks, and what is in none.
+    """List the indices of some blocks, and of the rest that is in no block.
 
     Args:
-        chosen: Numbers of blocks, int64 [R, M].
+        chosen: Block numbers, int64 [R, M].
         block: Scores in a block.
         size: V.
 
@@ -242,7 +242,7 @@ def members(chosen: Tensor, block: int, size: int) -> Tensor:
 
 
 def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the largest score of each row, and the first place where it is.
+    """Find the largest score of each row, and its first index.
 
     Args:
         scores: [R, V], of any floating dtype.
@@ -301,11 +301,12 @@ def draw_among(scores: Tensor, token_ids: Tensor, keys: Tensor) -> tuple[Tensor,
 
     Args:
         scores: Processed scores of the listed tokens, float32 [R, N]; -inf for banned ones.
-        token_ids: Which tokens they are, int64 [R, N].
+        token_ids: Ids of the listed tokens, int64 [R, N].
         keys: `HashDraw.key` of each row, int64 [R].
 
     Returns:
-        Tokens, int64 [R], and their noisy scores [R]: not finite where there is none to draw.
+        Tokens, int64 [R], and their noisy scores [R]; a row without a token to draw has a score
+        that is not finite.
     """
     noisy = scores + gumbel_noise(keys[:, None], token_ids)
     best = noisy.amax(-1)
@@ -315,14 +316,14 @@ def draw_among(scores: Tensor, token_ids: Tensor, keys: Tensor) -> tuple[Tensor,
 
 
 class HashDraws:
-    """Draws from whole vocabularies; keeps the buffers that this takes."""
+    """Draws from whole vocabularies, with buffers that are kept."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
-        """Lay out the buffers.
+        """Make the buffers.
 
         Args:
             vocab_size: V of the scores.
-            device: Where they are.
+            device: Device of the scores.
         """
         self._tokens = torch.arange(vocab_size, device=device)
         self._block = 64 if vocab_size >= 16384 else 32
@@ -338,7 +339,7 @@ class HashDraws:
             keys: `HashDraw.key` of each row, int64 [R].
 
         Returns:
-            As of `draw_among`.
+            The same as `draw_among`.
         """
         if self._bounds is None:
             return draw_among(scores, self._tokens.expand_as(scores), keys)
@@ -354,7 +355,7 @@ class HashDraws:
         top = maxima.topk(_CHOSEN + 1)
         index = members(top.indices[:, :_CHOSEN], self._block, size)
         tokens, best = draw_among(scores.gather(1, index), index, keys)
-        # NaN compares as false, so a row that holds any goes the long way, and keeps it.
+        # NaN compares as false, so a row with NaN is drawn from all tokens, and keeps it.
         settled = top.values[:, _CHOSEN] < bounds.safely_below(best)
         for row in (~settled).nonzero()[:, 0].tolist():
             one = slice(row, row + 1)
@@ -363,7 +364,7 @@ class HashDraws:
 
 
 class _Bounds:
-    """Upper bounds of noisy scores, but for a constant, from the hash's last product alone.
+    """Upper bounds of noisy scores, up to a constant, from the last product of the hash.
 
     With u the uniform number of a token, its noise -log(-log(u)) is at most -log(1 - u). The
     hash ends with ``x ^ (x >> 31)``, which leaves the 31 highest bits of x as they are, so that
@@ -375,7 +376,7 @@ class _Bounds:
     """
 
     def __init__(self, tokens: Tensor, rows: int) -> None:
-        """Lay out buffers for so many rows."""
+        """Make buffers for so many rows."""
         self.rows = rows
         self._products = tokens * STEP
         self._state = torch.empty(rows, len(tokens), dtype=torch.int64)
@@ -388,7 +389,7 @@ class _Bounds:
     _CONSTANT = math.log(2) * (64 + 127)
 
     def above(self, scores: Tensor, keys: Tensor) -> Tensor:
-        """Return the bounds less a constant, float32 [r, V]; overwritten by the next call."""
+        """Return the bounds minus a constant, float32 [r, V]; the next call overwrites them."""
         count = len(scores)
         state, shifted = self._state[:count], self._shifted[:count]
         floats, bits, logs = self._floats[:count], self._bits[:count], self._logs[:count]
@@ -403,7 +404,7 @@ class _Bounds:
         return torch.add(scores, logs, alpha=self._SLOPE, out=logs)
 
     def safely_below(self, best: Tensor) -> Tensor:
-        """Below this, a bound without its constant is that of a token that cannot win.
+        """Return the limit below which the bound of a token, without the constant, cannot win.
 
         Every step from the hash to the bound rounds by at most 2**-23 of the numbers involved,
         which are below ``|best| + 300`` for any token that could win.

@@ -1,7 +1,4 @@
-"""Plans the memory of keys and values before anything is computed: a budget becomes pages.
-
-It allocates nothing.
-"""
+"""Plan the memory of keys and values: turn a budget into pages, without allocating anything."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ if TYPE_CHECKING:
 
 
 CPU_SHARE = 0.25
-"""Default share of the memory that is available when the model has been loaded."""
+"""Default share of the memory that is free after the model was loaded."""
 
 CUDA_SHARE = 0.90
-"""Default share of the device that model and pages take together."""
+"""Default share of the device for model and pages together."""
 
 
 def budget_bytes(
@@ -28,7 +25,7 @@ def budget_bytes(
     device: torch.device,
     memory: Callable[[torch.device], tuple[int, int]] | None = None,
 ) -> int:
-    """Bytes that a budget is; arguments and errors are those of `plan_pages`."""
+    """Return a budget in bytes; arguments and errors are those of `plan_pages`."""
     free, total = (memory or device_memory)(device)
     if budget is None:
         share = int(CUDA_SHARE * total) - (total - free)
@@ -49,24 +46,24 @@ def plan_pages(
     unit: str = "one page of keys and values",
     memory: Callable[[torch.device], tuple[int, int]] | None = None,
 ) -> int:
-    """Number of pages that a budget pays for.
+    """Return the number of pages that fit a budget.
 
     Args:
         budget: Bytes (``int``), or a fraction of the device's memory (``float``, above 0 to 1).
-            ``None``: on CUDA what 90 % of the device leaves beside the model, elsewhere a quarter
-            of the memory that is available now; in both cases no more than ``wanted``.
-        page_bytes: Keys and values of one page, all layers.
-        wanted: Pages with which nothing would ever wait for memory; ``None`` if there is no end.
-        device: Where the pages will be.
-        least: Pages that the shortest text takes: one for each group of layers.
-        unit: What a page is called.
-        memory: Bytes that a device has free, and has in all; ``device_memory``.
+            ``None``: on CUDA 90 % of the device less the model, elsewhere a quarter of the memory
+            that is free now; in both cases no more than ``wanted``.
+        page_bytes: Bytes of one page, in all layers.
+        wanted: Pages with which no request would ever wait for memory; ``None`` for no limit.
+        device: Device of the pages.
+        least: Pages of the shortest text: one for each group of layers.
+        unit: Name of a page in errors.
+        memory: Returns the free and the total bytes of a device; ``device_memory`` by default.
 
     Returns:
         At least ``least``; the pages never take more than the budget.
 
     Raises:
-        InvalidRequestError: The budget pays for fewer, or is more than the device has.
+        InvalidRequestError: The budget is too small, or more than the device has.
     """
     room = budget_bytes(budget, device, memory)
     pages = room // page_bytes
@@ -84,15 +81,15 @@ def plan_pages(
 
 
 def share_slots(num_slots: int, max_running: int, num_snapshots: int | None) -> tuple[int, int]:
-    """How many rows may run in so many slots for states, and what is left for snapshots.
+    """Divide slots for states between running rows and snapshots.
 
     Args:
-        num_slots: How many there are, at least 2.
-        max_running: Most rows, each of which has two.
-        num_snapshots: Slots to set aside beside these; ``None``: what the rows leave.
+        num_slots: All slots, at least 2.
+        max_running: Most rows; each takes two slots.
+        num_snapshots: Slots to set aside for snapshots; ``None`` for those that the rows leave.
 
     Returns:
-        Rows, at least 1, and slots beside theirs.
+        Rows, at least 1, and slots for snapshots.
 
     Raises:
         InvalidRequestError: No row fits beside the snapshots.

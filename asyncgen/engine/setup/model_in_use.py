@@ -1,4 +1,4 @@
-"""Which engines run on a model, so that nobody takes its weights away beneath them."""
+"""Track the engines that run on a model, and refuse to change its weights meanwhile."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _engines: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Engine]] = weakref.Weak
 
 
 def attach(model: Any, engine: Engine) -> None:
-    """Take note that an engine runs on a model, for as long as it exists."""
+    """Note that an engine runs on a model, for as long as the engine exists."""
     with _lock:
         _engines.setdefault(model, weakref.WeakSet()).add(engine)
 
 
 def require_unattached(model: Any, name: str, value: object) -> None:
-    """Refuse to change a model that an engine computes with.
+    """Check that no engine runs on a model that is to be changed.
 
     Args:
         model: The model.
-        name: What was asked for.
-        value: With what.
+        name: Name of the parameter that asks for the change.
+        value: Its value.
 
     Raises:
         InvalidRequestError: An engine runs on it.
