@@ -40,7 +40,7 @@ def encode(numbers: Tensor) -> tuple[Tensor, Tensor]:
         Codes ``[..., D]``, int8, and scales ``[...]``, float32.
     """
     wide = numbers.float()
-    largest = wide.abs().amax(-1)  # of a NaN it is NaN
+    largest = wide.abs().amax(-1)  # NaN if there is a NaN
     scales = (largest / MOST_CODE).masked_fill_(largest == torch.inf, torch.nan)
     scales = scales.masked_fill_(scales < LEAST_SCALE, 0.0)
     codes = (wide / scales[..., None]).round_()

@@ -169,7 +169,7 @@ class DynamicLayer(BufferLayer):
     def _make_room(self, pair: Tensor, end: int) -> None:
         wanted = self._reserved if self._reserved >= end else max(end, 2 * self.capacity)
         capacity = -(-wanted // _CAPACITY_STEP) * _CAPACITY_STEP
-        # Memory made in inference mode could not be written to outside of it later on.
+        # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             grown = pair.new_empty((*pair.shape[:3], capacity, pair.shape[4]))
         if self._buffer is not None:

@@ -113,7 +113,7 @@ class PagedStorage:
         heads, size = self.num_kv_heads, self.head_dim
         page = (heads, page_size, size) if self.heads_first else (page_size, heads, size)
         stored, at = (self.plan.depth, 2, num_pages, *page), [at for _, at in self.plan.places()]
-        # Memory made in inference mode could not be written to outside of it later on.
+        # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             kept = torch.int8 if is_packed else dtype
             self.data = torch.empty(stored, dtype=kept, device=self.device)
@@ -124,9 +124,10 @@ class PagedStorage:
             self._scales = () if self.scales is None else _by_layer(self.scales, at)
             flat = [layer.view(2, -1, *page[1:]) for layer in self.layers]
             self.matrices = [(pair[0], pair[1]) for pair in flat]
-            # Keys and values of some layers each, `[n, P, …page]`: of a page so many that one
-            # kernel clears them on one thread. Where they touch memory for the first time, two
-            # threads take four times as long. Codes of any kind are zero times a scale of zero.
+            # Views of some layers' keys and values, `[n, P, …page]`: as many layers as one kernel
+            # clears on one thread. On memory that is touched for the first time two threads take
+            # four times as long. Of packed pages only scales are cleared: codes times a scale of
+            # zero are zero.
             cleared = self.data if self.scales is None else self.scales
             most = max(_ALONE // cleared[0, 0, 0].numel(), 1)
             self._cleared = cleared

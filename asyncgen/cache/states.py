@@ -277,7 +277,7 @@ class StateStorage:
             made[-1].zero_()
             return made
 
-        # Memory made in inference mode could not be written to outside of it later on.
+        # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             self.windows = [room((plan.window, plan.convolved), dtype) for plan in plans]
             self.states = [room(plan.shape, torch.float32) for plan in plans]

@@ -137,10 +137,11 @@ class CudaRecorder:
             self._stream.wait_stream(here)
             graph = torch.cuda.CUDAGraph()
             try:
-                # A recording that fails inside `torch.cuda.graph` leaves its stream the current
-                # one; this block takes the thread back to its own in any case.
+                # A recording that fails inside `torch.cuda.graph` leaves its stream as the current
+                # one; this block restores the thread's own stream in any case.
                 with torch.cuda.stream(self._stream):
-                    # Libraries set themselves up in their first calls, which cannot be recorded.
+                    # Libraries initialise themselves in their first calls, which cannot be
+                    # recorded.
                     for _ in range(2):
                         function()
                     # Other threads of the application may use the device meanwhile.

@@ -251,7 +251,7 @@ class DecoderLM(EmbeddingAndHead):
             InvalidRequestError: A position is beyond `packed_length`.
         """
         plan: Plan = self._plan or self._ready()
-        # Logits are made outside of inference mode: users' processors may write to them.
+        # Make logits outside of inference mode: users' processors may write to them.
         if not plan.makes_logits or attention.compiled is None:
             hidden = self.hidden_packed(
                 input_ids, positions, last, attention, is_recorded=is_recorded
@@ -353,7 +353,7 @@ class DecoderLM(EmbeddingAndHead):
         Its result is passed to each layer's `run`.
         """
         stream_plan = self.config.stream
-        # In the dtype of the stream, as families with such a factor were trained.
+        # Round the scale to the dtype of the stream, as families with such a factor were trained.
         scale = float(torch.tensor(stream_plan.embedding_scale, dtype=self.dtype))
         offset = stream_plan.position_offset
         lookup: Callable[[Tensor], Tensor] | None = None
@@ -458,10 +458,10 @@ class DecoderLM(EmbeddingAndHead):
             compiled.run(stream, placed, pages, wanted, logits)
             return stream if wanted is None else stream[: wanted.shape[0]]
         assert logits is None, "a plan that makes logits needs pages that its one call reads"
-        # Taken out while in use, so that calls from two threads never share one.
+        # Take the space out while it is in use, so that calls from two threads never share one.
         space: Any = self._spaces.pop(tokens, None)
         if space is None:
-            # Memory made in inference mode could not be written to outside of it later on.
+            # Tensors made in inference mode cannot be written to outside of it.
             with torch.inference_mode(False):
                 space = self._make_space(tokens, stream)
         if rows is not None:

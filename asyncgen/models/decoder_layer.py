@@ -110,7 +110,7 @@ def _halves(heads: Tensor, count: int) -> Tensor:
     """View the first ``count`` of ``[N, H + 2K, D]`` as pairs of halves, ``[N, count, 2, D /
     2]``."""
     tokens, every, size = heads.shape
-    if size % 2:  # heads that nothing turns
+    if size % 2:  # no rope rotates these heads
         return heads
     return heads.view(tokens, every, 2, size // 2)[:, :count]
 

@@ -24,7 +24,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import torch  # first: its OpenMP is then the one that we ask
+import torch  # import torch first: then its OpenMP is the one that we ask
 
 if TYPE_CHECKING:
     from types import ModuleType

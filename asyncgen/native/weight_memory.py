@@ -29,7 +29,7 @@ LARGE: Final = 1 << 16
 """Bytes of a passing tensor that are worth a mapping of their own."""
 
 _lock = threading.Lock()
-_chunk: weakref.ref[mmap.mmap] | None = None  # gone with the last weight that lies in it
+_chunk: weakref.ref[mmap.mmap] | None = None  # freed with the last weight that lies in it
 _used = 0
 
 

@@ -31,7 +31,7 @@ def quantize(states: Tensor, grouping: Grouping) -> Packed:
     """
     groups = fill(_lines(states, grouping.axis), grouping.size).reshape(-1, grouping.size)
     if grouping.axis == 0 and len(groups) == 1:
-        groups = groups.view(-1, 1)  # as quanto does: a group alone is kept number by number
+        groups = groups.view(-1, 1)  # as quanto does: a single group is kept number by number
     least, greatest = groups.aminmax(dim=1, keepdim=True)
     scale = (greatest - least) / grouping.top
     levels = ((groups - least) / scale).round_().clamp_(0, grouping.top)

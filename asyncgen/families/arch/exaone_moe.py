@@ -17,7 +17,7 @@ FAMILY = replace(
     model_type="exaone_moe",
     class_name="ExaoneMoeForCausalLM",
     names={**EXPERT_NAMES, "correction": "mlp.e_score_correction_bias"},
-    # A layer of its own that guesses tokens ahead.
+    # A separate layer that guesses tokens ahead.
     unneeded=(r"^mtp\.",),
     defaults={
         **exaone4.FAMILY.defaults,

@@ -46,7 +46,7 @@ def _kv_heads(values: ConfigValues) -> int:
 def _slopes(values: ConfigValues) -> tuple[float, ...] | None:
     if not values.flag("alibi"):
         return None
-    # They are added before the scores are scaled.
+    # Slopes are added before the scores are scaled.
     heads = values.count("num_attention_heads")
     scale = (values.count("hidden_size") // heads) ** -0.5
     return tuple(slope * scale for slope in alibi_slopes(heads))

@@ -54,7 +54,7 @@ def _by_layer(values: ConfigValues, stated: object) -> Mapping[int, Mapping[str,
     if not isinstance(stated, Mapping):
         raise values.bad("per_layer_config", stated, "must be an object by number of layer")
     layers = range(values.count("num_hidden_layers", most=MOST_LAYERS))
-    digits = len(str(len(layers)))  # files fill numbers up with zeros, to two places or more
+    digits = len(str(len(layers)))  # files pad numbers with zeros, to two places or more
     numbers = {str(n).zfill(places): n for n in layers for places in range(1, max(digits, 2) + 1)}
     listed = {numbers[key]: part for key, part in stated.items() if key in numbers}
     for part in stated.values():

@@ -12,7 +12,7 @@ FAMILY = Family(
     "mellum",
     "MellumForCausalLM",
     names=EXPERT_NAMES,
-    # A layer of its own that guesses tokens ahead.
+    # A separate layer that guesses tokens ahead.
     unneeded=(r"^(model\.)?mtp",),
     defaults={
         "vocab_size": 98304,

@@ -72,7 +72,7 @@ FAMILY = Family(
     "mimo_v2_flash",
     "MiMoV2FlashForCausalLM",
     names={**EXPERT_NAMES, "sinks": "self_attn.attention_sink_bias"},
-    # Layers of their own that guess tokens ahead.
+    # Separate layers that guess tokens ahead.
     unneeded=(r"^model\.mtp\.",),
     defaults={
         "vocab_size": 152576,

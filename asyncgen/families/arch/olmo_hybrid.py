@@ -35,7 +35,7 @@ def _mixer(values: ConfigValues, layer: int) -> DeltaPlan:
     plan = delta_plan(
         values, "apart", heads=heads, key_heads=key_heads, keys=key, value_size=2 * key
     )
-    # The norm behind the rule has a summand of its own, whatever the file says of the others.
+    # The norm behind the rule has its own epsilon, whatever the file says of the others.
     return replace(plan, eps=1e-5, most_rate=2.0 if values.flag("linear_allow_neg_eigval") else 1.0)
 
 

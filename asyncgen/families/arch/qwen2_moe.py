@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _slides(values: ConfigValues, layer: int) -> bool:
-    # Unlike in the dense models: every second one of the first.
+    # Unlike in the dense models, every second one of the first layers slides.
     first = values.count("max_window_layers") if values.value("max_window_layers") != 0 else 0
     return layer % 2 == 0 and layer < first
 

@@ -41,7 +41,7 @@ FAMILY = Family(
     ("T5Tokenizer", "T5TokenizerFast"),
     has_encoder=True,
     names={"embed_tokens": "shared", "lm_head": "lm_head"},
-    # The table under its other names, and a bias that the first release stored in vain.
+    # Other names of the table, and a bias that the first release stored without use.
     unneeded=(
         r"^(encoder|decoder)\.embed_tokens\.weight$",
         r"EncDecAttention\.relative_attention_bias\.weight$",

@@ -40,7 +40,7 @@ class EditableConfig(ModelConfig):
     attributes.
     """
 
-    # Nothing is in the slots of the parent: an unset one falls through to `__getattr__`.
+    # The slots of the parent stay empty: an unset one falls through to `__getattr__`.
     bos_token_id: int | None
     eos_token_id: int | list[int] | None
     pad_token_id: int | None

@@ -184,14 +184,12 @@ class ModelConfig:
         """Return the file's content with every default filled in, ready for ``json.dump``."""
         left_out = _NOT_IN_FILE
         if self.layer_plans[0].latent is not None:
-            left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
+            left_out |= {"head_dim"}  # such files use it for another size, or do not have it
         if any(plan.heads is not None for plan in self.layer_plans):
-            left_out |= {"num_key_value_heads"}  # files say those of some layers by it
-        if (
-            self.layer_plans[0].varied is not None
-        ):  # the greatest are not what the file means by these
+            left_out |= {"num_key_value_heads"}  # files give those of some layers
+        if self.layer_plans[0].varied is not None:  # files mean other sizes by these
             left_out |= {"head_dim", "num_key_value_heads", "intermediate_size"}
-        if self.has_states:  # each such family lists its layers in its own way
+        if self.has_states:  # each such family has its own list of layers
             left_out |= {"layer_types"}
         names = [field.name for field in fields(self) if field.name not in left_out]
         return {

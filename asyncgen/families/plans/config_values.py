@@ -190,7 +190,7 @@ class ConfigValues:
 
     def kv_heads(self, heads: int) -> int:
         """Read the number of key and value heads."""
-        # Null means one per query head; only a missing key has a default of its own.
+        # Null means one per query head; only a missing key gets the default.
         if self.stated("num_key_value_heads") is None:
             return heads
         return self.count("num_key_value_heads")

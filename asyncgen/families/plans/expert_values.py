@@ -62,7 +62,7 @@ def experts_plan(
     Args:
         values: The file's values.
         width: Key of the width.
-        is_gated: Whether experts have gates.
+        is_gated: True if experts have gates.
         **options: Other fields of `Routing` and of `ExpertsPlan`, as settings of the family.
     """
     routing = {name: settled(options.pop(name), values) for name in _ROUTING if name in options}
@@ -88,7 +88,7 @@ def declare_experts(**options: Any) -> Callable[..., ExpertsPlan]:
 
 def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
     """Read DeepSeek-V3's experts: groups, a sigmoid, a correction of scores, shared experts."""
-    values.require("scoring_func", "sigmoid", "noaux_tc")  # as dots.llm1 says it
+    values.require("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1's spelling
     values.require("topk_method", "noaux_tc")
     groups, chosen_groups = _groups(values)
     return experts_plan(

@@ -151,7 +151,7 @@ def _rope(
 ) -> RopeConfig:
     """Read one rope; ``raw`` holds the keys that may also stand beside it."""
     rope_type = stated.get("rope_type", stated.get("type", "default"))
-    # Phi 3's first release of it called it "su".
+    # Phi 3's first release called it "su".
     rope_type = "longrope" if rope_type == "su" else rope_type
     if rope_type not in _ROPE_TYPES or any(isinstance(part, Mapping) for part in stated.values()):
         raise bad(f"{key}.rope_type", rope_type, f"supported are {', '.join(_ROPE_TYPES)}")
@@ -168,7 +168,7 @@ def _rope(
         return RopeConfig("proportional", theta, factor, positions, kept=kept)
     original = positions
     if rope_type in ("llama3", "yarn", "longrope"):
-        # The others are defined by max_position_embeddings, whatever else is written.
+        # The other types are defined by max_position_embeddings, whatever else is written.
         found = {**raw, **present(stated)}.get("original_max_position_embeddings")
         name = "original_max_position_embeddings"
         original = int(number({name: found}, name, positions))

@@ -189,7 +189,7 @@ class DenseAttention:
         if not kind.is_plain and self._length == 1 and self._padding is None:
             if not kind.is_chunked:
                 return None
-        # A window matters once the last query is beyond it.
+        # A window hides keys only once the last query is beyond it.
         slides = window is not None and self._end > window
         has_plain_mask = self._padding is None and not slides and self._start == 0
         if has_plain_mask and self._weights is None and kind.is_plain:
@@ -204,7 +204,7 @@ class DenseAttention:
             return hide_unseen(queries, keys, kind)[None, None]
         padding = self._padding[:, : self._end].to(like.device)
         padding = torch.nn.functional.pad(padding, (0, self._end - padding.shape[1]))
-        if kind.is_chunked:  # chunks begin with the text, not with what pads it
+        if kind.is_chunked:  # chunks begin with the text, not with its padding
             before = padding.cumprod(1).sum(1)[:, None, None, None]
             queries, keys = queries - before, keys - before  # [B, 1, S, 1], [B, 1, 1, T]
         hidden = hide_unseen(queries, keys, kind)
@@ -221,8 +221,8 @@ class DenseAttention:
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """Make a mask that is added to scores, from the hidden pairs of queries and keys."""
-    # The least finite number and not minus infinity: a padding query, from which everything is
-    # hidden, then gets a meaningless average instead of NaN.
+    # The least finite number, not minus infinity: a padding query, from which all keys are hidden,
+    # then gets a meaningless average instead of NaN.
     mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
     return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 

@@ -56,7 +56,7 @@ class HalfKernel:
             bias: ``[out]``, or ``None``.
             shift: Result of `half_shift`.
         """
-        # Never the weight itself: torch may write to it.
+        # A copy, never the weight itself: torch may write to it.
         moved = passing(tuple(weight.shape), torch.float32).copy_(weight).mul_(2.0**shift)
         self._packed = torch.ops.quantized.linear_prepack_fp16(moved, None)
         self._scale = 2.0**-shift
@@ -129,7 +129,7 @@ def _multiply() -> Any:
     names = ("linear_prepack_fp16", "linear_unpack_fp16", "linear_dynamic_fp16")
     if not all(hasattr(operators, name) for name in names):
         return None
-    # The overload's function itself: two Python frames less per product.
+    # Call the overload's function directly: two Python frames less per product.
     product = operators.linear_dynamic_fp16.default._op
     try:
         ones = torch.ones(8, 8, dtype=torch.float32)

@@ -184,7 +184,7 @@ class Linear(nn.Module):
         return self.ready().dense().to(self.dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
-        # `model.to(...)` reaches parameters only, so the weight becomes one for the occasion.
+        # `model.to(...)` reaches parameters only, so the weight becomes one for a moment.
         packed = self.weight is None and self.kernel is not None and not self._tied
         kernel = self.kernel
         if packed and isinstance(kernel, PackedLinearKernel) and _stays(fn, self.dtype):

@@ -206,7 +206,7 @@ class ChunkedKernel:
         self.bias = bias
         self.count = self.weight.shape[0]
         self.shape = (self.count, -1, size)
-        # A model uses the same memory in every step: the last tensors, and the views of them.
+        # Keep the last tensors and their views: a model uses the same memory in every step.
         self._rows: tuple[Tensor | None, Any] = (None, None)
         self._results: tuple[Tensor | None, Any] = (None, None)
 
@@ -384,7 +384,7 @@ def _find_packed_linear() -> Any:
     operators = torch.ops.mkldnn
     if not (torch._C._has_mkldnn and hasattr(operators, "_linear_pointwise")):
         return None
-    # The overload's function itself: two Python frames less per product.
+    # Call the overload's function directly: two Python frames less per product.
     return operators._linear_pointwise.default._op
 
 

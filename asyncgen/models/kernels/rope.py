@@ -121,7 +121,7 @@ def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
-    # Equal bounds mean a step; a ramp of a thousandth of a pair is one.
+    # Equal bounds mean a step, which is a ramp of a thousandth of a pair.
     width = high - low or 0.001
     pairs = torch.arange(head_dim // 2, dtype=torch.float32, device="cpu")
     stretched = ((pairs - low) / width).clamp(0.0, 1.0)
@@ -214,9 +214,11 @@ class Rotary:
                 frequencies = inverse_frequencies(self._rope, self._head_dim, length)
                 return self._compute(positions, frequencies).unbind(1)
         if positions.device.type != "cpu":
-            # A look-up past the end of a table cannot be caught on an accelerator.
+            # Compute the angles: a look-up past the end of a table cannot be caught on an
+            # accelerator.
             if self._sent is None or self._sent.device != positions.device:
-                # Once: a copy in each step would wait for the device, and could not be recorded.
+                # Send them once: a copy in each step would wait for the device, and could not be
+                # recorded.
                 self._sent = self._frequencies.to(positions.device)
             return self._compute(positions, self._sent).unbind(1)
         if self._table is not None and self._table.dtype is self.dtype:

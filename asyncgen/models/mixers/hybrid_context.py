@@ -35,7 +35,7 @@ class Hybrid:
             states: Context of the others; also begins passes.
         """
         self._attention, self._states = attention, states
-        # The methods themselves: a step calls them once a layer.
+        # Bind the methods here: a step calls them once a layer.
         self.attend: Callable[..., Tensor] = attention.attend
         self.read: Callable[[int, Rows], tuple[Tensor, Tensor]] = states.read
         self.write: Callable[[int, Rows, Tensor, Tensor], None] = states.write

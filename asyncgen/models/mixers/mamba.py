@@ -229,7 +229,7 @@ class DualMixer(MambaMixer):
                 size = plan.channels // plan.norm_groups
                 assert plan.eps is not None
                 scaler = make_scaler(weight.float(), size, plan.eps, torch.float32)
-        # A factor on rows is one on products with them, but for biases.
+        # A factor on rows is a factor on their products, but not on biases.
         if (plan.has_bias and plan.enter_scale != 1) or (
             plan.leave_scale != 1
             and (plan.has_leave_bias or (norm is not None and not plan.norms_first))

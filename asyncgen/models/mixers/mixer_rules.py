@@ -79,7 +79,7 @@ def _delta_rules_apart(target: str, stored: str, hidden: int, plan: DeltaPlan) -
     rules = product("enter", {**sides, "b": heads, **behind})
     convolutions = tuple(f"{stored}.{side}_conv1d.weight" for side in sides)
     shapes = tuple((rows, 1, plan.window) for rows in sides.values())
-    # The reference saves three parts of one size, whatever they are the weights of.
+    # The reference saves three parts of one size, though the three weights differ in size.
     rules.append(WeightRule(f"{target}.window.weight", convolutions, shapes, is_cut_anyhow=True))
     if plan.rank:
         rules += product("decays", {"f_b": plan.decays}, plan.rank)

@@ -83,7 +83,7 @@ class CopyMemory:
         overwritten."""
         count = prod(shape)
         if self._memory.numel() < count:
-            self._memory = self._memory.new_empty(0)  # first give the smaller one back
+            self._memory = self._memory.new_empty(0)  # free the smaller one first
             self._memory = self._memory.new_empty(count)
         return self._memory[:count].view(shape)
 

@@ -181,7 +181,7 @@ class DecodeRows:
         torch.index_select(self._weights, 0, self._to_pages, out=self._slices)
         for batch, (_, values) in zip(self._batches, pairs, strict=True):
             batch.weigh(values)
-        # The sums of rows of unequal numbers of pages.
+        # Sum up the results of rows with different numbers of pages.
         return torch.embedding_bag(
             self._results, self._bags, self._bag_starts, False, 0, False, None, False
         )[0]
@@ -250,7 +250,7 @@ class DecodeRows:
             for row in bucket:
                 self._shelves[row] = (begin, longest)
                 begin += self._heads * longest
-            # A row is padded with its own first page, which is hidden there.
+            # Pad a row with its own first page, which is hidden there.
             places = group * torch.tensor(padded([plan.places[row] for row in bucket], longest))
             index = places[:, None] + members[:, None]
             if plan.strides is None:
@@ -267,7 +267,7 @@ class DecodeRows:
         count = len(self._to_rows)
         self._gathered = like.new_empty(count, size)
         self._weights = like.new_empty(count, size)
-        # Pages that no row reads get any weights: their results are not added.
+        # Pages that no row reads get arbitrary weights: their results are not added.
         spots = self._to_rows.masked_fill(torch.cat(trash), len(self._slices))
         back = torch.zeros(len(self._slices) + 1, dtype=torch.int64)
         self._to_pages = back.index_copy_(0, spots, torch.arange(count))[:-1]

@@ -152,8 +152,8 @@ class FusedRows:
         self._storage, self._kernel, self._window = storage, kernel, window
         size = storage.page_size
         counts = [row.count for row in rows]
-        # Keys are counted from the first page that is read: the kernel aligns queries with the
-        # end of the keys, so that a text may as well begin there.
+        # Count keys from the first page that is read: the kernel aligns queries with the end of the
+        # keys, so a text may begin there.
         firsts, tables = visible_pages(rows, size, AttentionOptions(window=window))
         lengths = [
             row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)

@@ -109,7 +109,7 @@ class NativeAttention:
         """Allocate room for the results of so many tokens, unless it is there."""
         self._num_tokens = tokens
         count = tokens * self._width
-        # Memory made in inference mode could not be written to outside of it later on.
+        # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             if self._memory.numel() < count:
                 self._memory = torch.empty(count, dtype=self._dtype)

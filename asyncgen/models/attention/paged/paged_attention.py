@@ -50,7 +50,7 @@ class PagedAttention:
         chosen = kind(config, storage)
         self.fused: FusedKernel | None = chosen.fused
         self.compiled: Any | None = chosen.compiled
-        # The methods themselves: a step calls `attend` once a layer.
+        # Bind the methods here: a step calls `attend` once a layer.
         self.lay_out: Callable[[Sequence[PackedRow]], None] = chosen.lay_out
         self.begin: Callable[[int, int], None] = chosen.begin
         self.attend: Callable[..., Tensor] = chosen.attend

@@ -114,7 +114,7 @@ class TorchAttention:
 
     def _count_steps(self, rows: Sequence[PackedRow]) -> None:
         """Count the steps in which the same rows went on by one token each."""
-        # Loops, since this is done for every token: a comprehension is a call of a function.
+        # A loop, since this runs for every token: a comprehension is a function call.
         before, self._starts = self._starts, []
         go_on = len(before) == len(rows)
         for number, row in enumerate(rows):
