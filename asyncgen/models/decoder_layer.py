@@ -19,7 +19,7 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import GATES
 from asyncgen.models.kernels.norm import Norm, Unweighted, make_centring, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.kernels.rope import turner
+from asyncgen.models.kernels.rope import make_rotate
 from asyncgen.models.latent import LatentHeads
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Workspace:
         "heads",
         "normed",
         "qkv",
-        "turn",
-        "turned",
+        "rotate",
+        "rotated",
         "up",
         "wide",
     )
@@ -86,13 +86,13 @@ class Workspace:
         self.qkv = like.new_empty(tokens, heads * size)
         self.wide = like.new_empty(tokens, 2 * width if plan.is_gated else width)
         self.heads = self.qkv.view(tokens, heads, size)
-        self.turned = _halves(self.heads, heads - config.num_key_value_heads)
+        self.rotated = _halves(self.heads, heads - config.num_key_value_heads)
         self.gate = self.up = self.activated = self.wide
         if plan.is_gated:
             self.activated = like.new_empty(tokens, width)
             self.gate, self.up = torch.chunk(self.wide, 2, dim=-1)
         self.branch = like.new_empty(tokens, config.hidden_size) if _branches(config) else None
-        self.turn = turner(like)
+        self.rotate = make_rotate(like)
 
 
 def _branches(config: ModelConfig) -> bool:
@@ -134,9 +134,9 @@ class DecoderLayer(Prepared):
         self.index = index
         self.rope = rope
         self.mixer: Any = None  # see `MixerLayer`
-        self.num_turned = config.num_attention_heads + config.num_key_value_heads
+        self.num_rotated = config.num_attention_heads + config.num_key_value_heads
         self.num_heads = config.num_attention_heads
-        self.num_stored = self.num_turned + config.num_key_value_heads
+        self.num_stored = self.num_rotated + config.num_key_value_heads
         self.head_dim = config.head_dim
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
@@ -312,15 +312,15 @@ class DecoderLayer(Prepared):
         ) -> Tensor:
             qkv = qkv_into(normed if scale == 1 else normed * scale, space.qkv)
             if qkv is space.qkv:
-                heads, turned = space.heads, space.turned
+                heads, rotated = space.heads, space.rotated
             else:
                 heads = qkv.view(qkv.shape[0], -1, self.head_dim)  # [N, H + 2K, D], gates behind
-                turned = _halves(heads, self.num_turned)
+                rotated = _halves(heads, self.num_rotated)
             if before is not None:
                 before(heads)
             if rope is not None:
                 cosines, sines, *factors = placed[rope]
-                space.turn(turned, cosines, sines)
+                space.rotate(rotated, cosines, sines)
                 if factors:
                     heads[:, :num_heads].mul_(factors[0])
             if after is not None:
@@ -452,10 +452,10 @@ class DecoderLayer(Prepared):
         """Join the norms of queries and keys, which lie side by side, with a weight per head."""
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
-        size, keys = self.head_dim, self.num_turned - self.num_heads
+        size, keys = self.head_dim, self.num_rotated - self.num_heads
         norm = self.plan.head_norm.norm
         if self.q_norm.weight is None:
-            return None if norm.kind == "layer" else Unweighted((self.num_turned, size), self.eps)
+            return None if norm.kind == "layer" else Unweighted((self.num_rotated, size), self.eps)
 
         def of_heads(queries: Tensor | None, others: Tensor | None) -> Tensor | None:
             if queries is None or others is None:
@@ -473,7 +473,7 @@ class DecoderLayer(Prepared):
     def _head_normaliser(self) -> Callable[[Tensor], None]:
         """Make the function that normalises queries and keys of heads ``[N, H + 2K, D]`` in
         place."""
-        queries, turned = self.num_heads, self.num_turned
+        queries, rotated = self.num_heads, self.num_rotated
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
         is_wide = self.plan.head_norm.span == "width"
@@ -482,15 +482,15 @@ class DecoderLayer(Prepared):
             into = scaler.into
 
             def together(heads: Tensor) -> None:
-                unturned = heads[:, :turned]
-                normed = into(unturned, unturned)
-                if normed is not unturned:
-                    unturned.copy_(normed)
+                pairs = heads[:, :rotated]
+                normed = into(pairs, pairs)
+                if normed is not pairs:
+                    pairs.copy_(normed)
 
             return together
         parts = (
             (slice(0, queries), self.q_norm.scaler.into),
-            (slice(queries, turned), self.k_norm.scaler.into),
+            (slice(queries, rotated), self.k_norm.scaler.into),
         )
 
         def apart(heads: Tensor) -> None:

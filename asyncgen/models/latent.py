@@ -55,15 +55,15 @@ class LatentHeads(Prepared):
         """
         super().__init__()
         self.plan, self.heads = plan, heads
-        key = plan.turned + plan.unturned
-        rows = (plan.query_rank or 0) + plan.rank + plan.turned
+        key = plan.rope_dim + plan.nope_dim
+        rows = (plan.query_rank or 0) + plan.rank + plan.rope_dim
         self.latents = Linear(hidden, rows, bias, dtype=dtype)
         self.query_norm = None
         if plan.query_rank is not None:
             self.query_norm = Norm(plan.query_rank, plan.eps, dtype=dtype)
         self.queries = Linear(plan.query_rank or hidden, heads * key, dtype=dtype)
         self.latent_norm = Norm(plan.rank, plan.eps, dtype=dtype)
-        both = heads * (plan.unturned + plan.values)
+        both = heads * (plan.nope_dim + plan.values)
         self.keys_values = Linear(plan.rank, both, dtype=dtype)
 
     def prepare(self) -> None:
@@ -105,18 +105,18 @@ class LatentHeads(Prepared):
         plan, tokens, heads = self.plan, x.shape[0], self.heads
         each = out.view(tokens, 3, heads, plan.head_dim)
         halves = out.view(tokens, 3, heads, 2, plan.head_dim // 2)
-        turned, pairs = plan.turned // 2, (plan.turned + plan.unturned) // 2
+        rotated, pairs = plan.rope_dim // 2, (plan.rope_dim + plan.nope_dim) // 2
         asked, latent, shared = latents(x).split(
-            (plan.query_rank or 0, plan.rank, plan.turned), dim=1
+            (plan.query_rank or 0, plan.rank, plan.rope_dim), dim=1
         )
         if query_norm is not None:
             x = query_norm(asked, x.new_empty(asked.shape))
         halves[:, 0, :, :, :pairs] = queries(x).view(tokens, heads, 2, pairs)
         made = keys_values(latent_norm(latent, x.new_empty(latent.shape)))
-        made = made.view(tokens, heads, plan.unturned + plan.values)
-        halves[:, 1, :, :, :turned] = shared.view(tokens, 1, 2, turned)
-        halves[:, 1, :, :, turned:pairs] = made[:, :, : plan.unturned].unflatten(-1, (2, -1))
-        each[:, 2, :, : plan.values] = made[:, :, plan.unturned :]
+        made = made.view(tokens, heads, plan.nope_dim + plan.values)
+        halves[:, 1, :, :, :rotated] = shared.view(tokens, 1, 2, rotated)
+        halves[:, 1, :, :, rotated:pairs] = made[:, :, : plan.nope_dim].unflatten(-1, (2, -1))
+        each[:, 2, :, : plan.values] = made[:, :, plan.nope_dim :]
         if 2 * pairs < plan.head_dim:
             halves[:, :2, :, :, pairs:].zero_()
         if plan.values < plan.head_dim:
@@ -144,41 +144,41 @@ def latent_rules(config: ModelConfig, index: int, plan: LatentPlan) -> list[Weig
     rules = module_rules(
         f"{target}.latents",
         sources("latents"),
-        [*ranks, plan.rank + plan.turned],
+        [*ranks, plan.rank + plan.rope_dim],
         hidden,
         bias=block.has_qkv_bias,
-        order=_latent_order(ahead, plan.turned) if is_interleaved else None,
+        order=_latent_order(ahead, plan.rope_dim) if is_interleaved else None,
     )
     if ranks:
         rules += module_rules(f"{target}.query_norm", sources("query_norm"), ranks)
     rules += module_rules(
         f"{target}.queries",
         sources("queries"),
-        [heads * (plan.turned + plan.unturned)],
+        [heads * (plan.rope_dim + plan.nope_dim)],
         plan.query_rank or hidden,
-        order=_query_order(heads, plan.turned, plan.unturned, is_interleaved),
+        order=_query_order(heads, plan.rope_dim, plan.nope_dim, is_interleaved),
     )
     rules += module_rules(f"{target}.latent_norm", sources("latent_norm"), [plan.rank])
-    both = heads * (plan.unturned + plan.values)
+    both = heads * (plan.nope_dim + plan.values)
     return rules + module_rules(f"{target}.keys_values", sources("keys_values"), [both], plan.rank)
 
 
 @lru_cache(maxsize=8)
-def _latent_order(ahead: int, turned: int) -> tuple[int, ...]:
+def _latent_order(ahead: int, rope_dim: int) -> tuple[int, ...]:
     """Map our latent rows to the stored ones; the last ones are stored with rotated pairs
     adjacent."""
-    first, second = range(ahead, ahead + turned, 2), range(ahead + 1, ahead + turned, 2)
+    first, second = range(ahead, ahead + rope_dim, 2), range(ahead + 1, ahead + rope_dim, 2)
     return (*range(ahead), *first, *second)
 
 
 @lru_cache(maxsize=8)
-def _query_order(heads: int, turned: int, unturned: int, is_interleaved: bool) -> tuple[int, ...]:
+def _query_order(heads: int, rope_dim: int, nope_dim: int, is_interleaved: bool) -> tuple[int, ...]:
     """Map our query rows to the stored ones: files have the rotated features behind the rest."""
-    size = unturned + turned
-    last = tuple(range(unturned, size))
-    firsts, seconds = last[: turned // 2], last[turned // 2 :]
+    size = nope_dim + rope_dim
+    last = tuple(range(nope_dim, size))
+    firsts, seconds = last[: rope_dim // 2], last[rope_dim // 2 :]
     if is_interleaved:
         firsts, seconds = last[::2], last[1::2]
-    half = unturned // 2
-    inside = (*firsts, *range(half), *seconds, *range(half, unturned))
+    half = nope_dim // 2
+    inside = (*firsts, *range(half), *seconds, *range(half, nope_dim))
     return tuple(head * size + feature for head in range(heads) for feature in inside)

@@ -20,7 +20,7 @@ from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.kernels.rope import turner
+from asyncgen.models.kernels.rope import make_rotate
 from asyncgen.models.kernels.routing import choose
 from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
@@ -43,17 +43,17 @@ class VariedSpace:
         inputs: Row of each layer, ``[N, P]`` each; ``None`` if there are none.
         others: Streams beside the one that layers compute, ``[S - 1, N, E]``.
         kept: Rotated keys, and values, of layers that others read, ``[N, 2K, D]``.
-        turn: Function that rotates heads.
+        rotate: Function that rotates heads.
     """
 
-    __slots__ = ("inputs", "kept", "others", "turn")
+    __slots__ = ("inputs", "kept", "others", "rotate")
 
     def __init__(self, like: Tensor) -> None:
         """Begin for rows of the dtype and on the device of ``like``."""
         self.inputs: Sequence[Tensor] | None = None
         self.others: Tensor | None = None
         self.kept: dict[int, Tensor] = {}
-        self.turn = turner(like)
+        self.rotate = make_rotate(like)
 
 
 class VariedLayer(Prepared):
@@ -224,7 +224,7 @@ class VariedLayer(Prepared):
         if self.rope is not None:
             cosines, sines = placed[self.rope]
             halves = rows.unflatten(2, (2, size // 2))
-            space.turn(halves, cosines, sines)
+            space.rotate(halves, cosines, sines)
         heads = rows.new_zeros(len(rows), queries + 2 * self.most_kv_heads, self.most_size)
         heads[:, :queries, :size] = rows[:, :queries]
         if values is None:

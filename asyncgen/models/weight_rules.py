@@ -64,17 +64,17 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
     size = config.head_dim
     if rope.rope_type == "none":
         return None
-    turned, block = round(rope.turned * size), config.layer_plans[index]
-    if turned == size and not (block.is_interleaved or block.is_backward):
+    rotated, plan = round(rope.partial_rotary_factor * size), config.layer_plans[index]
+    if rotated == size and not (plan.is_interleaved or plan.is_backward):
         return None
-    rest = (size - turned) // 2
-    if block.is_interleaved:
-        first, second = range(0, turned, 2), range(1, turned, 2)
+    rest = (size - rotated) // 2
+    if plan.is_interleaved:
+        first, second = range(0, rotated, 2), range(1, rotated, 2)
     else:
-        first, second = range(turned // 2), range(turned // 2, turned)
-    if block.is_backward:
+        first, second = range(rotated // 2), range(rotated // 2, rotated)
+    if plan.is_backward:
         first, second = second, first
-    return (*first, *range(turned, turned + rest), *second, *range(turned + rest, size))
+    return (*first, *range(rotated, rotated + rest), *second, *range(rotated + rest, size))
 
 
 @lru_cache(maxsize=8)

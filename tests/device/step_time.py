@@ -16,7 +16,7 @@ from asyncgen.models.attention.paged.fused import FusedRows
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
 from asyncgen.models.attention.paged.packed_rows import PlacedRow
 from asyncgen.models.kernels.norm import make_scaler
-from asyncgen.models.kernels.rope import turner
+from asyncgen.models.kernels.rope import make_rotate
 from asyncgen_apps.bench.random_models import asyncgen_model
 from tests.device.context import Finding
 from tests.device.machine import timed, wait
@@ -200,7 +200,7 @@ def _measure_layers(
     measure("gate", lambda: torch.mul(torch.nn.functional.silu(first), second))
     heads = _drawn(context, rows, 40, 2, 64)
     cos, sin = _drawn(context, rows, 1, 2, 64), _drawn(context, rows, 1, 2, 64)
-    turn = turner(heads)
+    turn = make_rotate(heads)
     measure("rotary", lambda: turn(heads, cos, sin))
     matrix = _drawn(context, width, hidden)
     measure("product", lambda: stream @ matrix.t())

@@ -95,7 +95,7 @@ def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
 
 
 def test_latent_heads_stay_inside_of_their_tensors(kernels: Any) -> None:
-    plan = LatentPlan(rank=8, query_rank=6, turned=4, unturned=8, values=14)
+    plan = LatentPlan(rank=8, query_rank=6, rope_dim=4, nope_dim=8, values=14)
     made = LatentHeads(16, 3, plan, bias=True, dtype=torch.float32)
     for parameter in made.parameters():
         parameter.copy_(torch.randn(parameter.shape))

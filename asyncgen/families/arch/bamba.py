@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family, flag
 from asyncgen.families.plans.layer_kinds import FULL, STATE
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 from asyncgen.families.plans.state_plan import MAMBA_2, MAMBA_SPELLINGS, dual_plan
 
 if TYPE_CHECKING:
@@ -62,6 +62,6 @@ FAMILY = Family(
     mixer=lambda values, layer: dual_plan(
         values, heads_key="mamba_n_heads", size_key="mamba_d_head"
     ),
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     has_up_bias=flag("mlp_bias"),
 )

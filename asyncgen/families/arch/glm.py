@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, Family
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 GLM = {
     "vocab_size": 151552,
@@ -27,7 +27,7 @@ FAMILY = Family(
     "GlmForCausalLM",
     names=GLM_NAMES,
     defaults=GLM,
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     is_interleaved=True,
     has_output_bias=False,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, dense_before, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -41,7 +41,7 @@ FAMILY = Family(
         "norm_topk_prob": True,
     },
     spellings={"num_experts": "n_routed_experts"},
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     head_norm=_head_norm,
     has_output_bias=False,
     experts=dense_before(grouped_plan),

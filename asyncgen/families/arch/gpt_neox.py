@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LAYER, SMALL, Family, flag
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 FAMILY = Family(
     "gpt_neox",
@@ -45,7 +45,7 @@ FAMILY = Family(
         "rope_theta": "rotary_emb_base",
     },
     unread=frozenset({"rms_norm_eps", "num_key_value_heads", "head_dim"}),
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     norm=LAYER,
     has_up_bias=True,
     is_gated=False,

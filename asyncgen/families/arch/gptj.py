@@ -35,13 +35,15 @@ GPTJ = {
 }
 
 
-def turned_features(values: ConfigValues) -> float:
+def rotary_part(values: ConfigValues) -> float:
     """Read the part of a head that rotates, from a number of features."""
     size = values.count("hidden_size") // values.count("num_attention_heads")
-    turned = values.count_or_none("rotary_dim") or size
-    if turned % 2 or turned > size:
-        raise values.bad("rotary_dim", turned, f"must be even and at most the head's size ({size})")
-    return turned / size
+    features = values.count_or_none("rotary_dim") or size
+    if features % 2 or features > size:
+        raise values.bad(
+            "rotary_dim", features, f"must be even and at most the head's size ({size})"
+        )
+    return features / size
 
 
 FAMILY = Family(
@@ -54,7 +56,7 @@ FAMILY = Family(
     spellings=GPT2_SPELLINGS,
     unread=GPT2_UNREAD,
     width=four_times,
-    turned=turned_features,
+    partial_rotary_factor=rotary_part,
     is_interleaved=True,
     norm=LAYER,
     has_qkv_bias=False,

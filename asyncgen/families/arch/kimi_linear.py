@@ -58,7 +58,7 @@ def _mixer(values: ConfigValues, layer: int) -> DeltaPlan:
 
 def _scale(values: ConfigValues) -> float:
     plan = latent_plan(values)
-    return float((plan.turned + plan.unturned) ** -0.5)
+    return float((plan.rope_dim + plan.nope_dim) ** -0.5)
 
 
 FAMILY = Family(

@@ -8,7 +8,7 @@ from asyncgen.families.plans.config_values import MOST_HEADS
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, as_listed, grouped_plan
 from asyncgen.families.plans.layer_plan import HeadsPlan
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -110,7 +110,7 @@ FAMILY = Family(
     },
     kv_heads=_kv_heads,
     heads=_heads,
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     ropes_by_kind=True,
     has_output_bias=False,
     window=_window,

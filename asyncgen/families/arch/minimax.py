@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.families.arch.minimax_m2 import turned
+from asyncgen.families.arch.minimax_m2 import rotary_part
 from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed
@@ -60,7 +60,7 @@ FAMILY = Family(
     kinds=_sliding_kinds,
     has_qkv_bias=False,
     window=_window,
-    turned=turned,
+    partial_rotary_factor=rotary_part,
     mixer=lightning_plan,
     allows_dola=True,
     stays=_stays,

@@ -8,21 +8,21 @@ from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
 
 
-def turned(values: ConfigValues) -> float:
+def rotary_part(values: ConfigValues) -> float:
     """Read the part of a head that rotates, which files give in features or as a part."""
     if values.value("rotary_dim") is None:
-        return part_that_turns(values)
+        return partial_rotary_factor(values)
     size = values.count("head_dim")
-    turned = values.count("rotary_dim")
-    if turned > size or turned % 2:
-        raise values.bad("rotary_dim", turned, f"must be even and at most head_dim ({size})")
-    return turned / size
+    features = values.count("rotary_dim")
+    if features > size or features % 2:
+        raise values.bad("rotary_dim", features, f"must be even and at most head_dim ({size})")
+    return features / size
 
 
 def _layers(values: ConfigValues) -> int:
@@ -61,7 +61,7 @@ FAMILY = Family(
         "shared_intermediate_size": 0,
     },
     layers=_layers,
-    turned=turned,
+    partial_rotary_factor=rotary_part,
     has_qkv_bias=False,
     head_norm=HeadNormPlan(span="width"),
     experts=declare_experts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, flag, without
 from asyncgen.families.plans.layer_plan import NormPlan
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 FAMILY = Family(
     "nemotron",
@@ -25,7 +25,7 @@ FAMILY = Family(
     },
     spellings={"rms_norm_eps": "norm_eps"},
     unread=frozenset({"rms_norm_eps"}),
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     norm=NormPlan("layer", has_bias=True, plus=1.0),
     has_up_bias=flag("mlp_bias"),
     is_gated=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LLAMA_NAMES, SMALL, Family, always
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 FAMILY = Family(
     "phi3",
@@ -20,7 +20,7 @@ FAMILY = Family(
         "eos_token_id": 32000,
         "pad_token_id": 32000,
     },
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     has_qkv_bias=False,
     window=lambda values: values.count_or_none("sliding_window"),
     slides=always(True),

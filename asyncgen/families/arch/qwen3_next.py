@@ -7,7 +7,7 @@ from asyncgen.families.plans.delta_plan import delta_plan
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, declare_experts, sparse_steps
 from asyncgen.families.plans.layer_kinds import full_every, listed
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 DELTA_NAMES = {
     **EXPERT_NAMES,
@@ -56,7 +56,7 @@ FAMILY = Family(
     only={"hidden_act": "silu"},
     kinds=listed(full_every("full_attention_interval")),
     mixer=lambda values, layer: delta_plan(values, "joined"),
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),
     gates_in_queries=True,

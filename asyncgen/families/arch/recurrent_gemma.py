@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asyncgen.families.plans.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family
 from asyncgen.families.plans.griffin_plan import griffin_plan
 from asyncgen.families.plans.layer_kinds import STATE, num_layers
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
@@ -79,7 +79,7 @@ FAMILY = Family(
     mixer=lambda values, layer: griffin_plan(values),
     window=lambda values: values.count("attention_window_size"),
     width=_width,
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     norm=RMS_PLUS_ONE,
     has_output_bias=True,
     has_up_bias=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import EXPERT_NAMES, grouped_plan
-from asyncgen.families.plans.rope_values import part_that_turns
+from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 FAMILY = Family(
     "solar_open",
@@ -29,7 +29,7 @@ FAMILY = Family(
     spellings={"num_experts": "n_routed_experts"},
     only={"first_k_dense_replace": 0, "use_qk_norm": False},
     width=lambda values: values.count("moe_intermediate_size"),
-    turned=part_that_turns,
+    partial_rotary_factor=partial_rotary_factor,
     has_output_bias=False,
     experts=lambda values, layer: grouped_plan(values),
 )

@@ -343,12 +343,12 @@ def _ropes(
     rope, ropes = rope_values(values, family, kinds, positions=positions, head_dim=head_dim)
     latent = settled(family.latent, values)
     if latent is not None:
-        rope = replace(rope, turned=latent.turned / head_dim)
+        rope = replace(rope, partial_rotary_factor=latent.rope_dim / head_dim)
 
     def fitted(rope: RopeConfig) -> RopeConfig:
         # Whole features: the part may be a quotient whose last bit is off.
-        turned = int(rope.turned * head_dim + 1e-6)
-        found = replace(rope, turned=turned / head_dim)
+        turned = int(rope.partial_rotary_factor * head_dim + 1e-6)
+        found = replace(rope, partial_rotary_factor=turned / head_dim)
         require_pairs(found, head_dim)
         return found
 

@@ -54,9 +54,9 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     heads, head = config.num_attention_heads, config.head_dim
     latent = config.layer_plans[0].latent
     if latent is not None:
-        head = max(latent.turned + latent.unturned, latent.values)
+        head = max(latent.rope_dim + latent.nope_dim, latent.values)
         sizes |= {"kv_lora_rank": latent.rank, "q_lora_rank": latent.query_rank or 0}
-        sizes |= {"qk_rope_head_dim": latent.turned, "qk_nope_head_dim": latent.unturned}
+        sizes |= {"qk_rope_head_dim": latent.rope_dim, "qk_nope_head_dim": latent.nope_dim}
         sizes |= {"v_head_dim": latent.values}
         del sizes["head_dim"]
     for field, size in sizes.items():

@@ -121,12 +121,13 @@ class Family:
 
         positions: See `StreamPlan`.
         position_offset: See `StreamPlan`.
-        turned: Part of a head that is rotated; ``None``: all of it, and nothing else is supported.
+        partial_rotary_factor: Part of a head that is rotated; ``None``: all of it, and nothing else
+            is supported.
         is_interleaved: See `LayerPlan`.
         is_backward: See `LayerPlan`.
         has_rope: True for layers, by number and kind, that rotate at all.
         layer_theta: Theta of a layer of this number, if it has its own.
-        unturned_scaling: Factors by position on the queries of layers that do not rotate.
+        no_rope_query_scaling: Factors by position on the queries of layers that do not rotate.
         ropes_by_kind: True if sliding layers may have another rope, see `rope_values`.
         has_rope_alpha: True if ``alpha`` of a ``dynamic`` rope stretches its theta.
         scales_queries: True if queries may grow with their position, see `QueryScaling`.
@@ -206,12 +207,12 @@ class Family:
 
     positions: Setting[Positions] = "rotary"
     position_offset: int = 0
-    turned: Setting[float | None] = None
+    partial_rotary_factor: Setting[float | None] = None
     is_interleaved: Setting[bool] = False
     is_backward: bool = False
     has_rope: Callable[[ConfigValues, int, str], bool] = always(True)
     layer_theta: Callable[[ConfigValues, int], float | None] = always(None)
-    unturned_scaling: Setting[QueryScaling | None] = None
+    no_rope_query_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
     scales_queries: bool = False

@@ -20,11 +20,11 @@ def latent_plan(values: ConfigValues) -> LatentPlan:
     plan = LatentPlan(
         rank=values.count("kv_lora_rank"),
         query_rank=values.count_or_none("q_lora_rank"),
-        turned=values.count("qk_rope_head_dim"),
-        unturned=values.count("qk_nope_head_dim"),
+        rope_dim=values.count("qk_rope_head_dim"),
+        nope_dim=values.count("qk_nope_head_dim"),
         values=values.count("v_head_dim"),
     )
-    for key, size in (("qk_rope_head_dim", plan.turned), ("qk_nope_head_dim", plan.unturned)):
+    for key, size in (("qk_rope_head_dim", plan.rope_dim), ("qk_nope_head_dim", plan.nope_dim)):
         if size % 2:
             raise values.bad(key, size, "must be even: a head is two halves")
     return plan
@@ -63,7 +63,7 @@ def latent_scale(values: ConfigValues) -> float:
     ``mscale_all_dim`` gives it applies to all features, rotated or not, and so to the score.
     """
     plan = latent_plan(values)
-    scale = (plan.turned + plan.unturned) ** -0.5
+    scale = (plan.rope_dim + plan.nope_dim) ** -0.5
     stated = values.value("rope_scaling") or values.value("rope_parameters")
     if not isinstance(stated, Mapping):
         return scale  # refused later, with the rope itself

@@ -58,23 +58,23 @@ class LatentPlan:
     Attributes:
         rank: Size of the row that keys and values are made of.
         query_rank: Size of the one that queries are made of; ``None``: they are made of the stream.
-        turned: Rotated features of each query, and of the one key that all heads share.
-        unturned: Other features of each query and of each head's own key; both numbers are even.
+        rope_dim: Rotated features of each query, and of the one key that all heads share.
+        nope_dim: Other features of each query and of each head's own key; both numbers are even.
         values: Size of a value.
         eps: Added to the mean square of latent rows before the root.
     """
 
     rank: int
     query_rank: int | None
-    turned: int
-    unturned: int
+    rope_dim: int
+    nope_dim: int
     values: int
     eps: float = 1e-6
 
     @property
     def head_dim(self) -> int:
         """Size of a head that has room for a key and for a value, an even number."""
-        return max(self.turned + self.unturned, self.values + self.values % 2)
+        return max(self.rope_dim + self.nope_dim, self.values + self.values % 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ class RopeConfig:
         short_factors: ``longrope``: divisors of the frequency of each rotated pair, up to the
             original length of the longest text.
         long_factors: ``longrope``: the same beyond it.
-        turned: Part of a head that is rotated, above 0 and at most 1: the first pairs; the others
-            have frequency 0.
+        partial_rotary_factor: Part of a head that is rotated, above 0 and at most 1: the first
+            pairs; the others have frequency 0.
         kept: ``proportional``: part of the pairs that rotate, above 0 and at most 1, each as if all
             did; the others have frequency 0.
         query_scaling: Factor on the queries by position; ``None``: none.
@@ -70,6 +70,6 @@ class RopeConfig:
     truncate: bool = True
     short_factors: tuple[float, ...] | None = None
     long_factors: tuple[float, ...] | None = None
-    turned: float = 1.0
+    partial_rotary_factor: float = 1.0
     kept: float = 1.0
     query_scaling: QueryScaling | None = None

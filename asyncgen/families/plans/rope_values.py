@@ -57,13 +57,15 @@ def rope_values(
     Returns:
         The rope of layers that do not slide, and that of each layer where they differ.
     """
-    turned = settled(family.turned, values)
-    unturned = RopeConfig(rope_type="none", query_scaling=settled(family.unturned_scaling, values))
+    part = settled(family.partial_rotary_factor, values)
+    without = RopeConfig(
+        rope_type="none", query_scaling=settled(family.no_rope_query_scaling, values)
+    )
     key = "rope_scaling" if values.value("rope_scaling") else "rope_parameters"
     stated = values.value(key) or {}
     if not isinstance(stated, Mapping):
         raise bad(key, stated, "must be an object with a rope_type")
-    if turned is None:
+    if part is None:
         for source in (stated, values.raw):
             if source.get("partial_rotary_factor") not in (None, 1, 1.0):
                 value = source["partial_rotary_factor"]
@@ -71,21 +73,21 @@ def rope_values(
     parts = _parts_by_kind(stated, key) if family.ropes_by_kind else {"full_attention": stated}
     top = {name: values.value(name) for name in _BESIDE}
     read = {}
-    for kind, part in parts.items():
+    for kind, stated in parts.items():
         beside = {**top, "rope_theta": _theta_of_sliding(values)} if kind == _SLIDING else top
-        rope = _rope(part, key, beside, positions)
+        rope = _rope(stated, key, beside, positions)
         if family.has_rope_alpha:
-            rope = _stretched(rope, part, key, head_dim)
-        scaling = _query_scaling(part, key, rope) if family.scales_queries else None
-        own = turned or 1.0
-        if turned is not None and part.get("partial_rotary_factor") is not None:
-            own = _part_of_head(number(part, "partial_rotary_factor", 1.0))
-        read[kind] = replace(rope, turned=own, query_scaling=scaling)
+            rope = _stretched(rope, stated, key, head_dim)
+        scaling = _query_scaling(stated, key, rope) if family.scales_queries else None
+        own = part or 1.0
+        if part is not None and stated.get("partial_rotary_factor") is not None:
+            own = _part_of_head(number(stated, "partial_rotary_factor", 1.0))
+        read[kind] = replace(rope, partial_rotary_factor=own, query_scaling=scaling)
     rope = read["full_attention"]
 
     def rope_of(layer: int, kind: str) -> RopeConfig:
         if not family.has_rope(values, layer, kind):
-            return unturned
+            return without
         found, theta = read.get(kind, rope), family.layer_theta(values, layer)
         return found if theta is None else replace(found, theta=theta)
 
@@ -116,7 +118,7 @@ def require_pairs(rope: RopeConfig, size: int) -> None:
     Raises:
         ModelLoadError: The key and what it must be.
     """
-    turned = round(rope.turned * size)
+    turned = round(rope.partial_rotary_factor * size)
     if rope.rope_type == "dynamic" and turned < 4:
         raise bad("head_dim", size, "must be at least 4 for rope type 'dynamic'")
     for name, factors in (
@@ -128,7 +130,7 @@ def require_pairs(rope: RopeConfig, size: int) -> None:
             raise bad(f"rope_scaling.{name}", list(factors), allowed)
 
 
-def part_that_turns(values: ConfigValues) -> float:
+def partial_rotary_factor(values: ConfigValues) -> float:
     """Read ``partial_rotary_factor``, beside the rope's parameters or among them."""
     for key in ("rope_parameters", "rope_scaling"):
         stated = values.value(key)

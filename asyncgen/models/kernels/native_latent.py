@@ -59,8 +59,8 @@ class NativeLatentHeads:
             latent_norm.compiled,
             keys_values.compiled,
             heads=heads,
-            turned=plan.turned,
-            unturned=plan.unturned,
+            turned=plan.rope_dim,
+            unturned=plan.nope_dim,
             values=plan.values,
             head_dim=plan.head_dim,
         )

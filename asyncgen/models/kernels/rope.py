@@ -42,10 +42,10 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
         length: Tokens of the longest text; read by ``dynamic`` and ``longrope``, which change
             beyond their original length.
     """
-    turned = round(rope.turned * head_dim)
-    if turned < head_dim:
-        first = inverse_frequencies(replace(rope, turned=1.0), turned, length)
-        return torch.cat((first, first.new_zeros((head_dim - turned) // 2)))
+    rotated = round(rope.partial_rotary_factor * head_dim)
+    if rotated < head_dim:
+        first = inverse_frequencies(replace(rope, partial_rotary_factor=1.0), rotated, length)
+        return torch.cat((first, first.new_zeros((head_dim - rotated) // 2)))
     theta = rope.theta
     if rope.rope_type == "dynamic" and length is not None:
         theta = _dynamic_theta(rope, head_dim, length)
@@ -156,7 +156,7 @@ def sinusoids(width: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return rows
 
 
-def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
+def make_rotate(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
     """Make the function that rotates heads in halves ``[N, heads, 2, D / 2]`` by `Rotary.rows`, in
     place.
 
@@ -164,13 +164,13 @@ def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
         like: Tensor of the dtype and on the device of the heads.
     """
     if like.device.type != "cpu" or not native.supports(like.dtype):
-        return _turn
+        return _rotate
     assert native.kernels is not None
-    turn: Callable[[Tensor, Tensor, Tensor], None] = native.kernels.Rotary(like.dtype).turn
-    return turn
+    rotate: Callable[[Tensor, Tensor, Tensor], None] = native.kernels.Rotary(like.dtype).turn
+    return rotate
 
 
-def _turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
     swapped = heads.roll(1, -2)  # of two halves; faster than to flip them
     heads.mul_(cos).addcmul_(swapped, sin)
 
@@ -192,7 +192,7 @@ class Rotary:
         self._rope = config.rope
         self._head_dim = config.head_dim
         self._factor = attention_factor(config.rope)
-        self._pairs = round(config.rope.turned * config.head_dim) // 2
+        self._pairs = round(config.rope.partial_rotary_factor * config.head_dim) // 2
         self._is_switched = config.rope.rope_type in ("dynamic", "longrope")
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._table: Tensor | None = None

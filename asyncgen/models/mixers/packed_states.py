@@ -62,9 +62,7 @@ class PackedStates:
         self.storage = storage
         layers = list(zip(storage.windows, storage.states, strict=True))
         self.native: Any | None = native_states(layers, storage.windows[0].dtype, storage.device)
-        self._behind = [
-            -1
-        ] * storage.num_slots  # tokens that each slot's state is behind
+        self._behind = [-1] * storage.num_slots  # tokens that each slot's state is behind
         self._counts: list[int] = []
         self._sources: list[int] = []
         self._targets: list[int] = []

@@ -136,7 +136,7 @@ def test_files_as_their_makers_write_them(
     file: dict[str, Any], size: int, dense: int, temperature: float
 ) -> None:
     config = ModelConfig.from_hf(file)
-    assert (config.head_dim, round(config.rope.turned * size)) == (size, 64)
+    assert (config.head_dim, round(config.rope.partial_rotary_factor * size)) == (size, 64)
     assert [plan.experts is None for plan in config.layer_plans].index(False) == dense
     factor = 1 + 0.1 * temperature * math.log(40)  # of queries and of keys
     assert config.attention[0].scale == pytest.approx(factor**2 / math.sqrt(size))
@@ -240,7 +240,7 @@ def test_torchs_kernels_compute_the_same(
 def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int, is_native: bool) -> None:
     if is_native and not native.supports(torch.float32):
         pytest.skip("our kernels are not compiled")
-    hidden, heads, key = 16, 3, plan.turned + plan.unturned
+    hidden, heads, key = 16, 3, plan.rope_dim + plan.nope_dim
     generator = torch.Generator().manual_seed(tokens)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -255,7 +255,7 @@ def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int, is_native
             module.prepare()
     x = drawn(tokens, hidden)
     latents = x @ weights["latents.weight"].T + weights["latents.bias"]
-    ranks = [plan.query_rank or 0, plan.rank, plan.turned]
+    ranks = [plan.query_rank or 0, plan.rank, plan.rope_dim]
     asked, latent, shared = torch.split(latents, ranks, 1)
     if plan.query_rank is None:
         asked = x
@@ -265,7 +265,7 @@ def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int, is_native
     # In our order: in each half of a head first what is turned, then what is not.
     queries = (asked @ weights["queries.weight"].T).view(tokens, heads, 2, key // 2)
     both = (latent @ weights["keys_values.weight"].T).view(tokens, heads, -1)
-    unturned, values = torch.split(both, [plan.unturned, plan.values], 2)
+    unturned, values = torch.split(both, [plan.nope_dim, plan.values], 2)
     turned = shared.view(tokens, 1, 2, -1).expand(-1, heads, -1, -1)
     keys = torch.cat((turned, unturned.view(tokens, heads, 2, -1)), dim=3)
 

@@ -275,7 +275,7 @@ def test_llama_4() -> None:
 
 def test_minimax_m2() -> None:
     config = ModelConfig.from_hf(MINIMAX)
-    assert config.rope.turned == 0.5
+    assert config.rope.partial_rotary_factor == 0.5
     assert config.sliding_window is None
     experts = config.layer_plans[0].experts
     assert experts is not None
@@ -291,17 +291,17 @@ def test_mimo() -> None:
     assert config.sliding_window == 129
     assert config.ropes is not None
     assert [rope.theta for rope in config.ropes[:2]] == [5e6, 1e4]
-    assert config.rope.turned == 64 / 192
+    assert config.rope.partial_rotary_factor == 64 / 192
     assert ModelConfig.from_hf(config.to_dict()) == config
 
 
 @pytest.mark.parametrize(("turned", "size"), [(30, 44), (64, 192), (8, 8)])
 def test_a_part_of_a_head_is_of_whole_features(turned: int, size: int) -> None:
     file = {"model_type": "minimax_m2", "head_dim": size, "rotary_dim": turned}
-    assert round(ModelConfig.from_hf(file).rope.turned * size) == turned
+    assert round(ModelConfig.from_hf(file).rope.partial_rotary_factor * size) == turned
     part = (turned + 0.9) / size if turned < size else 1.0
     file = {"model_type": "minimax_m2", "head_dim": size, "partial_rotary_factor": part}
-    assert round(ModelConfig.from_hf(file).rope.turned * size) == turned
+    assert round(ModelConfig.from_hf(file).rope.partial_rotary_factor * size) == turned
 
 
 def test_internlm_3() -> None:

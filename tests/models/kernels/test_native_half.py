@@ -14,7 +14,7 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import Scaler, make_centring, make_scaler
 from asyncgen.models.kernels.products import choose_kernel
-from asyncgen.models.kernels.rope import _turn, turner
+from asyncgen.models.kernels.rope import _rotate, make_rotate
 from tests.cases import for_each
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
@@ -121,8 +121,8 @@ def test_heads_turn_as_in_float32(half: int) -> None:
     heads[:, :5] = torch.randn(3, 5, 2, half).half()
     angles = torch.randn(3, 1, 2, half).half(), torch.randn(3, 1, 2, half).half()
     expected = heads[:, :5].double()
-    _turn(expected, *(one.double() for one in angles))
-    turner(heads)(heads[:, :5], *angles)
+    _rotate(expected, *(one.double() for one in angles))
+    make_rotate(heads)(heads[:, :5], *angles)
     torch.testing.assert_close(heads[:, :5].double(), expected, rtol=2**-11, atol=1e-6)
     assert bool(heads[:, 5:].isnan().all())
 

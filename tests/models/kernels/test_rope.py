@@ -176,13 +176,13 @@ def test_longrope_changes_with_the_longest_text_in_sight() -> None:
 
 def test_what_is_not_turned_is_left_alone() -> None:
     plain = ModelConfig.from_hf(random_config("llama", head_dim=8))
-    part = RopeConfig(rope_type="yarn", factor=4.0, turned=0.5)
+    part = RopeConfig(rope_type="yarn", factor=4.0, partial_rotary_factor=0.5)
     for rope in (part, RopeConfig(rope_type="none")):
         cos, sin = Rotary(replace(plain, rope=rope), torch.float32).rows(torch.tensor([0, 7]))
         turned = 2 if rope is part else 0
         assert (cos[..., turned:] == 1).all()
         assert (sin[..., turned:] == 0).all()
-    whole = inverse_frequencies(replace(part, turned=1.0), 4)
+    whole = inverse_frequencies(replace(part, partial_rotary_factor=1.0), 4)
     assert torch.equal(inverse_frequencies(part, 8)[:2], whole)
 
 
