@@ -216,10 +216,6 @@ class EngineMetrics:
     request_generation_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
     step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
 
-    def request_started(self, request: Measured, now: float) -> None:
-        """Record the first turn of a request; once, even if it is preempted later."""
-        self.queue_time.observe(now - request.accepted_at)
-
     def tokens(self, request: Measured, count: int, now: float) -> None:
         """Record ``count`` new tokens of a request, before it updates its own times.
 

@@ -44,7 +44,7 @@ class FakeLLM:
     def __post_init__(self) -> None:
         for end in ("stop", "length"):
             request = FakeRequest()
-            self.recorder.request_started(request, 0.02)
+            self.recorder.queue_time.observe(0.02 - request.accepted_at)
             self.recorder.prefix_cache_queries += 3
             self.recorder.prefix_cache_hits += 2
             for now in (0.3, 0.4, 0.6):

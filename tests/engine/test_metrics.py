@@ -29,7 +29,7 @@ class FakeRequest:
 def start(metrics: EngineMetrics, request: FakeRequest, now: float) -> None:
     """The first turn of a request."""
     request.started_at = now
-    metrics.request_started(request, now)
+    metrics.queue_time.observe(now - request.accepted_at)
 
 
 def give(metrics: EngineMetrics, request: FakeRequest, count: int, now: float) -> None:

@@ -66,18 +66,18 @@ class UnreadTokens:
             A function of a tensor of all ids, ``[>= N]`` of any integer type, on the device;
             ``None`` if no ``UNREAD`` is among the ids.
         """
-        places = [place for place, token in enumerate(ids) if token == UNREAD]
-        if not places:
+        offsets = [offset for offset, token in enumerate(ids) if token == UNREAD]
+        if not offsets:
             return None
         numbers = [
             self.numbers[row.state]
             for row in rows
             if row.state.tokens[row.start + row.count - 1] == UNREAD
         ]
-        count, device = len(places), self.tokens.device
-        if numbers == list(range(len(self.tokens))) and places == list(range(count)):
+        count, device = len(offsets), self.tokens.device
+        if numbers == list(range(len(self.tokens))) and offsets == list(range(count)):
             return lambda target: target[:count].copy_(self.tokens)
-        where, which = to_device(torch.tensor([places, numbers]), device)
+        where, which = to_device(torch.tensor([offsets, numbers]), device)
         taken = self.tokens.index_select(0, which)
         return lambda target: target.index_copy_(0, where, taken.to(target.dtype))
 

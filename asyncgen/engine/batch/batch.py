@@ -211,9 +211,9 @@ class Batch:
         if self._progress is not None:
             self._report_prefill(rows, self._progress)
         if sequences:
-            self._settle(rows, sequences, sampled)
+            self._append_tokens(rows, sequences, sampled)
         if read:
-            self._settle_read(read)
+            self._end_read(read)
         return scheduled
 
     def _ended(self, rows: list[ScheduledRow], *, generate: bool) -> list[Sequence]:
@@ -247,7 +247,7 @@ class Batch:
         if not self._runs_ahead:
             return self._sampler.sample(logits, sequences)
         picking = self._sampler.start(logits, sequences)
-        if not picking.is_settled:
+        if not picking.is_final:
             return self._sampler.finish(picking)
         goes_on: dict[RequestState, int] = {
             sequence: number for number, sequence in enumerate(sequences) if sequence.may_go_on
@@ -369,7 +369,7 @@ class Batch:
             withdraw(self.scheduler.cache, sequence)
         return [row for row in rows if row.state not in poisoned]
 
-    def _settle(
+    def _append_tokens(
         self, rows: list[ScheduledRow], sequences: list[Sequence], sampled: Sampled
     ) -> None:
         """Append the tokens, write the events, end the sequences that have ended."""
@@ -387,12 +387,12 @@ class Batch:
                 try:
                     if number in failures:
                         raise failures[number]
-                    self._settle_one(sequence, number, sampled)
+                    self._append_token(sequence, number, sampled)
                 except BaseException as error:
                     # A processor, a criterion or a tokenizer raised, or a row holds NaN.
                     self._fail(sequence.request, error)
 
-    def _settle_one(self, sequence: Sequence, number: int, sampled: Sampled) -> None:
+    def _append_token(self, sequence: Sequence, number: int, sampled: Sampled) -> None:
         """Append the token of a sequence and write its event."""
         token_id = sampled.token_ids[number]
         assert token_id is not None
@@ -413,13 +413,13 @@ class Batch:
         self._num_decoding += not sequence.decodes
         sequence.decodes = True
         writer = self.running[sequence.request]
-        if not writer.settle(sequence.index, token_ids, reason, logprobs):
+        if not writer.write(sequence.index, token_ids, reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
             self._end(sequence, evict=not self._manual_eviction or reason == "cancelled")
             if not writer.live:
                 self._forget(sequence.request)
 
-    def _settle_read(self, sequences: list[Sequence]) -> None:
+    def _end_read(self, sequences: list[Sequence]) -> None:
         """End sequences that ask for no token: their vector or log-probabilities are there."""
         with LoopBell.together():
             for sequence in sequences:
@@ -433,7 +433,7 @@ class Batch:
                     else:
                         if self._metrics is not None:
                             self._metrics.embedded(request, clock())
-                        self.running[request].settle(sequence.index, (), "stop")
+                        self.running[request].write(sequence.index, (), "stop")
                 except BaseException as error:
                     if isinstance(error, InvalidScoresError):
                         withdraw(self.scheduler.cache, sequence)

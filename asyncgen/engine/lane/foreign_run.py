@@ -118,7 +118,7 @@ class _RowStreamer:
         self._length += 1
         for row, token_id in enumerate(value.reshape(-1).tolist()):
             if self._length <= self._ended.get(row, self._length) and row in self._events.live:
-                self._events.settle(row, [token_id], self._reason(token_id))
+                self._events.write(row, [token_id], self._reason(token_id))
 
     def end(self) -> None:
         """Do nothing at the end of ``generate``, as the run writes the last event."""

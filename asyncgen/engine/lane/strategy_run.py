@@ -180,7 +180,7 @@ class StepRun:
                 continue
             if self._request.grammar is not None:
                 reason = self._match(row, token_ids, reason)
-            goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
+            goes_on = self._events.write(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
                 self._request.ends.stop_row(row)
 

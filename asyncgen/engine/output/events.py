@@ -57,7 +57,7 @@ class EventWriter:
         if request.place is not None:
             request.place.started()
         if metrics is not None:
-            metrics.request_started(request, now)
+            metrics.queue_time.observe(now - request.accepted_at)
         for index, given in enumerate(request.given):
             self._num_given += len(given.token_ids)
             if given.text.parser is not None:
@@ -77,7 +77,7 @@ class EventWriter:
         for text, ids in zip(self._texts, prompt_ids, strict=True):
             text.heal(ids, self._request.shown)
 
-    def settle(
+    def write(
         self,
         index: int,
         token_ids: Sequence[int],

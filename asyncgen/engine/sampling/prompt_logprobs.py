@@ -105,8 +105,8 @@ class PromptLogprobs:
         """
         for first in range(len(self.entries) - 1 - start, hidden.shape[0], self._rows):
             part = hidden[first : first + self._rows]
-            place = start + first + 1
-            ids = list(self._ids[place : place + part.shape[0]])
+            first_id = start + first + 1
+            ids = list(self._ids[first_id : first_id + part.shape[0]])
             logits = self._project(part).float()
             for raw in raw_logprobs(logits, ids, [self._top] * len(ids)):
                 self._is_finite = self._is_finite and not isnan(raw.logprob)

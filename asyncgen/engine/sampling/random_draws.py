@@ -91,8 +91,8 @@ class HashDraw:
         Raises:
             FloatingPointError: A row has a NaN score or no finite score at all.
         """
-        places = range(len(scores))
-        return torch.stack([self.draw_row(0, scores[i], position + i) for i in places])
+        steps = range(len(scores))
+        return torch.stack([self.draw_row(0, scores[i], position + i) for i in steps])
 
     def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
         """Draw float32 ``[count]`` from [0, 1), one a position, independent of all tokens."""
@@ -264,12 +264,12 @@ def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
         return best, index
     best, block = block_maxima(scores, _ARGMAX_BLOCK).max(dim=-1)
     blocks = scores[:, : size - rest].view(rows, count, _ARGMAX_BLOCK)
-    place = blocks[torch.arange(rows), block].argmax(-1)
-    index = block.mul_(_ARGMAX_BLOCK).add_(place)
+    offset = blocks[torch.arange(rows), block].argmax(-1)
+    index = block.mul_(_ARGMAX_BLOCK).add_(offset)
     if rest:
-        last, place = scores[:, -rest:].max(dim=-1)
+        last, offset = scores[:, -rest:].max(dim=-1)
         wins = (last > best) | (last.isnan() & ~best.isnan())
-        best, index = torch.where(wins, last, best), torch.where(wins, size - rest + place, index)
+        best, index = torch.where(wins, last, best), torch.where(wins, size - rest + offset, index)
     return best, index
 
 
@@ -356,8 +356,8 @@ class HashDraws:
         index = members(top.indices[:, :_CHOSEN], self._block, size)
         tokens, best = draw_among(scores.gather(1, index), index, keys)
         # NaN compares as false, so a row with NaN is drawn from all tokens, and keeps it.
-        settled = top.values[:, _CHOSEN] < bounds.safely_below(best)
-        for row in (~settled).nonzero()[:, 0].tolist():
+        is_decided = top.values[:, _CHOSEN] < bounds.safely_below(best)
+        for row in (~is_decided).nonzero()[:, 0].tolist():
             one = slice(row, row + 1)
             tokens[one], best[one] = draw_among(scores[one], self._tokens[None], keys[one])
         return tokens, best

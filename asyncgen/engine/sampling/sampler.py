@@ -125,8 +125,8 @@ class BatchSampler:
         """
         scores, plan = self._process(logits, rows)
         pairs = self._pick(scores, plan)
-        settled = not (plan.needs_host or scores.failures or scores.apart)
-        return Picking(scores, plan, pairs, Readback(pairs), settled)
+        is_final = not (plan.needs_host or scores.failures or scores.apart)
+        return Picking(scores, plan, pairs, Readback(pairs), is_final)
 
     @torch.no_grad()
     def finish(self, picking: Picking) -> Sampled:
@@ -255,7 +255,7 @@ class Picking:
         plan: Plan of the rows.
         pairs: Tokens and their scores, float64 [2, R].
         back: The same on their way to the host.
-        is_settled: Whether the tokens on the device are final; if not, `BatchSampler.finish` has
+        is_final: Whether the tokens on the device are final; if not, `BatchSampler.finish` has
             work to do for some row before its token is known.
     """
 
@@ -263,7 +263,7 @@ class Picking:
     plan: BatchPlan
     pairs: Tensor
     back: Readback
-    is_settled: bool
+    is_final: bool
 
     def tokens(self) -> Tensor:
         """Return ids on the device, int64 [R]; rows that will fail have some valid id."""

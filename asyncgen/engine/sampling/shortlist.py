@@ -196,22 +196,22 @@ class Shortlist:
         """Run the filters of some rows, int64 [r], on all their scores, [r, V]."""
         some = scores[rows]
         by_kind: dict[Any, list[tuple[int, Any]]] = {}
-        for place, row in enumerate(rows.tolist()):
+        for number, row in enumerate(rows.tolist()):
             for each in self._filters[row]:
-                by_kind.setdefault(definition_of(each), []).append((place, each))
+                by_kind.setdefault(definition_of(each), []).append((number, each))
         for kind in sorted(by_kind, key=lambda each: each.place):
-            places, filters = zip(*by_kind[kind], strict=True)
-            index = torch.tensor(places)
+            numbers, filters = zip(*by_kind[kind], strict=True)
+            index = torch.tensor(numbers)
             some.index_copy_(0, index, kind.batched.bind(filters, some.device)(some[index]))
         return some
 
     def _keep(self, scores: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Ban what the filters ban, [R, 64], and tell which rows are decided, bool [R]."""
-        places = torch.arange(_SIZE)
+        ranks = torch.arange(_SIZE)
         edge = values.gather(1, self._top_k - 1)
         next_one = values.gather(1, self._top_k.clamp(max=_SIZE - 1))
         decided = (edge > next_one) | ~self._has_top_k
-        kept = torch.where(places < self._top_k, values, -torch.inf)
+        kept = torch.where(ranks < self._top_k, values, -torch.inf)
         if self._some_have_top_p:
 
             def likelihood(rows: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class Shortlist:
                 return found
 
             counts, clear = nucleus(kept, self._cut, 1, likelihood)
-            kept = torch.where((places < counts) | ~self._has_top_p, kept, -torch.inf)
+            kept = torch.where((ranks < counts) | ~self._has_top_p, kept, -torch.inf)
             decided &= clear | ~self._has_top_p
         limit = kept[:, :1] + self._log_min_p
         # Scores beyond the shortlist are at most its last one.

@@ -178,11 +178,11 @@ def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int, int | f
     if not keeps_states(model.core.config):
         return None, 0, memory
     each = slot_bytes(model.core.config, model.dtype)
-    room = budget_bytes(memory, model.device)
-    num_slots = min(_wanted_slots(options), max(room // 2 // each, 2))
-    left = room - num_slots * each
+    available = budget_bytes(memory, model.device)
+    num_slots = min(_wanted_slots(options), max(available // 2 // each, 2))
+    left = available - num_slots * each
     if left <= 0:
-        shown = f"unset, which is {room} bytes here" if memory is None else memory
+        shown = f"unset, which is {available} bytes here" if memory is None else memory
         allowed = f"two states of one text take {2 * each} bytes, beside which there must be pages"
         raise InvalidRequestError("kv_cache_memory", shown, allowed)
     rows, snapshots = share_slots(num_slots, options.max_running, options.state_snapshots)

@@ -30,10 +30,10 @@ def budget_bytes(
     if budget is None:
         share = int(CUDA_SHARE * total) - (total - free)
         return share if device.type == "cuda" else int(CPU_SHARE * free)
-    room = int(budget * total) if isinstance(budget, float) else budget
-    if room > total:
+    available = int(budget * total) if isinstance(budget, float) else budget
+    if available > total:
         raise InvalidRequestError("kv_cache_memory", budget, f"the device has {total} bytes")
-    return room
+    return available
 
 
 def plan_pages(
@@ -65,12 +65,12 @@ def plan_pages(
     Raises:
         InvalidRequestError: The budget is too small, or more than the device has.
     """
-    room = budget_bytes(budget, device, memory)
-    pages = room // page_bytes
+    available = budget_bytes(budget, device, memory)
+    pages = available // page_bytes
     shown: object = budget
     if budget is None:
         pages = pages if wanted is None else min(pages, wanted)
-        shown = f"unset, which is {room} bytes here"
+        shown = f"unset, which is {available} bytes here"
     if pages < least:
         raise InvalidRequestError(
             "kv_cache_memory",

@@ -25,12 +25,12 @@ def writer(**given: Any) -> tuple[EventWriter, RecordingSink, Clock]:
 def test_one_sample_from_beginning_to_end() -> None:
     events, sink, clock = writer()
     clock.now = 13.0
-    assert events.settle(0, [104], None)
+    assert events.write(0, [104], None)
     clock.now = 14.0
-    assert events.settle(0, [105, 106], None)
+    assert events.write(0, [105, 106], None)
     clock.now = 15.0
     assert events.live == {0}
-    assert not events.settle(0, [EOS], "stop")
+    assert not events.write(0, [EOS], "stop")
     assert events.live == set()
     first, second, last = sink.events
     assert (first.token_ids, first.text, first.time) == ((104,), "h", 3.0)
@@ -45,13 +45,13 @@ def test_one_sample_from_beginning_to_end() -> None:
 def test_logprobs_travel_with_their_event() -> None:
     events, sink, _ = writer()
     entry = TokenLogprob(104, "h", -0.5)
-    events.settle(0, [104], None, (entry,))
+    events.write(0, [104], None, (entry,))
     assert sink.events[0].logprobs == (entry,)
 
 
 def test_an_end_from_outside_shows_what_was_held_back() -> None:
     events, sink, _ = writer(stop="xyz")
-    events.settle(0, list(b"ax"), None)
+    events.write(0, list(b"ax"), None)
     assert sink.text == "a"
     events.end("cancelled")
     events.end("cancelled")
@@ -73,8 +73,8 @@ def test_an_end_before_the_first_token() -> None:
 def test_a_stop_string_ends_a_sample_whatever_its_reason() -> None:
     for reason in (None, "length", "stop"):
         events, sink, _ = writer(stop=["bc"])
-        assert events.settle(0, list(b"ab"), None)
-        assert not events.settle(0, list(b"cd"), reason)
+        assert events.write(0, list(b"ab"), None)
+        assert not events.write(0, list(b"cd"), reason)
         assert sink.text == "a"
         assert (sink.events[-1].finish_reason, sink.events[-1].stop_reason) == ("stop", "bc")
         # What stands behind the stop string in the same step was never asked for.
@@ -83,7 +83,7 @@ def test_a_stop_string_ends_a_sample_whatever_its_reason() -> None:
 
 def test_a_stop_string_may_end_in_the_rest_of_the_text() -> None:
     events, sink, _ = writer(stop="\ufffd")
-    events.settle(0, [97, 0xC3], None)
+    events.write(0, [97, 0xC3], None)
     events.end("cancelled")
     assert sink.text == "a"
     assert (sink.events[-1].finish_reason, sink.events[-1].stop_reason) == ("stop", "\ufffd")
@@ -91,16 +91,16 @@ def test_a_stop_string_may_end_in_the_rest_of_the_text() -> None:
 
 def test_a_reason_that_is_no_end_token_names_none() -> None:
     events, sink, _ = writer()
-    events.settle(0, [97], "stop")
+    events.write(0, [97], "stop")
     assert (sink.events[-1].finish_reason, sink.events[-1].stop_reason) == ("stop", None)
 
 
 def test_of_several_samples_the_last_end_closes_the_request() -> None:
     events, sink, _ = writer(n=3, do_sample=True)
-    assert events.settle(1, [97], None)
-    assert not events.settle(1, [EOS], "stop")
+    assert events.write(1, [97], None)
+    assert not events.write(1, [EOS], "stop")
     assert events.live
-    assert not events.settle(0, [98], "length")
+    assert not events.write(0, [98], "length")
     assert [event.usage for event in sink.events] == [None] * 3
     events.end("cancelled")
     last = sink.events[-1]
@@ -111,8 +111,8 @@ def test_of_several_samples_the_last_end_closes_the_request() -> None:
 
 def test_no_rate_where_no_time_passed() -> None:
     events, sink, _ = writer()
-    events.settle(0, [97], None)
-    events.settle(0, [98], "length")
+    events.write(0, [97], None)
+    events.write(0, [98], "length")
     timing = sink.events[-1].timing
     assert timing is not None and timing.tokens_per_second is None
 
@@ -123,10 +123,10 @@ def test_the_engine_is_told_of_start_tokens_and_end() -> None:
     request.accepted_at, clock.now = 10.0, 12.0
     events = EventWriter(request, byte_tokenizer(), clock, metrics)
     clock.now = 13.0
-    events.settle(0, [104], None)
-    events.settle(1, [104], None)
+    events.write(0, [104], None)
+    events.write(1, [104], None)
     clock.now = 14.0
-    events.settle(0, [EOS], "stop")
+    events.write(0, [EOS], "stop")
     events.end("cancelled")
     shot = metrics.snapshot()
     assert (shot.queue_time.sum, shot.time_to_first_token.sum) == (2.0, 3.0)
@@ -138,7 +138,7 @@ def test_the_engine_is_told_of_start_tokens_and_end() -> None:
 def test_without_a_tokenizer_there_are_ids_alone() -> None:
     request, sink = request_for()
     events = EventWriter(request, None, Clock())
-    events.settle(0, [104], None)
-    events.settle(0, [105, EOS], "stop")
+    events.write(0, [104], None)
+    events.write(0, [105, EOS], "stop")
     assert [event.token_ids for event in sink.events] == [(104,), (105, EOS)]
     assert sink.text == "" and sink.events[-1].stop_reason == EOS

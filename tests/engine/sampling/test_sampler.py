@@ -372,13 +372,13 @@ def test_started_and_finished_is_sampled(seed: int) -> None:
     ]
     rows = [sequence_of(request_for(PROMPT, seed=seed, **given)[0], 0) for given in parameters]
     picking = BatchSampler(260, "cpu").start(logits, rows)
-    assert picking.is_settled
+    assert picking.is_final
     expected = BatchSampler(260, "cpu").sample(logits, rows).token_ids
     assert picking.tokens().tolist() == expected
     assert BatchSampler(260, "cpu").finish(picking).token_ids == expected
 
 
-def test_what_is_not_settled_on_the_device() -> None:
+def test_tokens_on_the_device_may_not_be_final() -> None:
     logits = torch.randn(2, 260)
     logits[1] = torch.nan
     given: dict[str, Any]
@@ -389,10 +389,10 @@ def test_what_is_not_settled_on_the_device() -> None:
         {"stopping_criteria": StoppingCriteriaList([lambda ids, scores, **_: ids[:, 0] < 0])},
     ):
         rows = [sequence_of(request_for(PROMPT, **each)[0], 0) for each in (given, {})]
-        assert not BatchSampler(260, "cpu").start(logits, rows).is_settled
+        assert not BatchSampler(260, "cpu").start(logits, rows).is_final
     rows = [sequence_of(request_for(PROMPT, do_sample=True)[0], 0) for _ in range(2)]
     picking = BatchSampler(260, "cpu").start(logits, rows)
     # What goes on with the row of NaN is a token all the same: it will be looked up.
-    assert picking.is_settled and all(0 <= token < 260 for token in picking.tokens().tolist())
+    assert picking.is_final and all(0 <= token < 260 for token in picking.tokens().tolist())
     sampled = BatchSampler(260, "cpu").finish(picking)
     assert sampled.token_ids[0] is not None and list(sampled.failures) == [1]
