@@ -67,7 +67,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A checkpoint with smaller ones that draft for it.
+    """Checkpoint with smaller ones that draft for it.
 
     Attributes:
         target: The checkpoint.
@@ -91,7 +91,7 @@ def drafted_checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[D
         dtype: Type of the weights that are made.
     """
     if model is not None or shape == "demo":
-        yield Drafted(Checkpoint.at(model if model is not None else _demo_folder()))
+        yield Drafted(Checkpoint.at(model or _demo_folder()))
         return
     whole = SHAPES[shape]
     first = replace(whole, layers=LOUD_LAYERS)
@@ -117,7 +117,7 @@ def checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[Checkpoin
         dtype: Type of the weights that are made.
     """
     if model is not None or shape == "demo":
-        yield Checkpoint.at(model if model is not None else _demo_folder())
+        yield Checkpoint.at(model or _demo_folder())
         return
     with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as folder:
         if shape in MADE:

@@ -1,7 +1,7 @@
-"""Models with random weights that are drawn on the device, for sizes that no benchmark stores.
+"""Make models with random weights on the device, for sizes that no benchmark stores.
 
-Takes the description of a checkpoint and makes the same network for either library; the weights
-are not the same, only as many. Knows no benchmark.
+Either library makes the network that the description of a checkpoint gives; both have the same
+number of weights, with other values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asyncgen_apps.bench.shape import Shape
 if TYPE_CHECKING:
     import torch
 
-    from asyncgen import PreTrainedModel, Tokenizer
+    from asyncgen import PreTrainedModel
 
 
 SEED_SHAPE = Shape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
@@ -53,13 +53,6 @@ def asyncgen_model(folder: str, dtype: str, device: str) -> PreTrainedModel:
             _fill(core)
         core.prepare()
         return type(pattern)(core, pattern.generation_config, Path(folder).name)
-
-
-def asyncgen_tokenizer(folder: str) -> Tokenizer:
-    """Load the tokenizer of ``folder``."""
-    from asyncgen import load_tokenizer
-
-    return load_tokenizer(folder)
 
 
 def transformers_model(folder: str, dtype: str, device: str) -> Any:

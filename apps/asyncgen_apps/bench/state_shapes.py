@@ -116,13 +116,6 @@ STATE_SHAPES = {
         hidden=768, layers=24, heads=24, kv_heads=24, ffn=1536, vocab=50288, style=MAMBA2
     ),
     "qwen3_5": Qwen35Shape(
-        hidden=640,
-        layers=16,
-        heads=5,
-        kv_heads=1,
-        ffn=1792,
-        vocab=49152,
-        head=128,
-        style=QWEN3_5,
+        hidden=640, layers=16, heads=5, kv_heads=1, ffn=1792, vocab=49152, head=128, style=QWEN3_5
     ),
 }

@@ -5,20 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncgen_apps.cli.access import (
-    AllowAnonymous,
-    AllowedHost,
-    AllowPriority,
-    OpenMetrics,
-    PrepareSeconds,
-    PriorityKey,
-    ReasoningFormat,
-    ResumeSecretFile,
-    ToolFormat,
-    TrustedProxy,
-    check_reach,
-    read_secret,
-)
+from asyncgen_apps.cli import access
 from asyncgen_apps.cli.common_options import Debug, with_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
@@ -79,7 +66,7 @@ def serve(
             help="Key that opens /v1; repeatable. The variable holds them apart by spaces.",
         ),
     ] = None,
-    allow_anonymous: AllowAnonymous = False,
+    allow_anonymous: access.AllowAnonymous = False,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Origin whose pages may call, or *; repeatable.")
     ] = None,
@@ -91,11 +78,11 @@ def serve(
             "guard it.",
         ),
     ] = None,
-    allowed_host: AllowedHost = None,
-    trusted_proxy: TrustedProxy = None,
-    allow_priority: AllowPriority = False,
-    priority_key: PriorityKey = None,
-    open_metrics: OpenMetrics = False,
+    allowed_host: access.AllowedHost = None,
+    trusted_proxy: access.TrustedProxy = None,
+    allow_priority: access.AllowPriority = False,
+    priority_key: access.PriorityKey = None,
+    open_metrics: access.OpenMetrics = False,
     open_docs: Annotated[
         bool, typer.Option("--open-docs", help="/docs and /openapi.json without a key.")
     ] = False,
@@ -108,7 +95,7 @@ def serve(
     max_queue: Annotated[
         int | None, typer.Option(min=1, help="Most streams that queue; one more gets 429.")
     ] = None,
-    prepare_seconds: PrepareSeconds = None,
+    prepare_seconds: access.PrepareSeconds = None,
     max_body: Annotated[
         int | None,
         typer.Option(
@@ -138,12 +125,12 @@ def serve(
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that requests may go on after that.")
     ] = 30.0,
-    resume_secret_file: ResumeSecretFile = None,
+    resume_secret_file: access.ResumeSecretFile = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
     ] = False,
-    tool_format: ToolFormat = None,
-    reasoning_format: ReasoningFormat = None,
+    tool_format: access.ToolFormat = None,
+    reasoning_format: access.ReasoningFormat = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, in the way of OpenAI's API."""
@@ -167,7 +154,7 @@ def serve(
         from asyncgen_apps.openai_http.server import bind as listen
         from asyncgen_apps.openai_http.streams import stream_settings
 
-        check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
+        access.check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
         with_chat = _with_chat(chat, bool(api_key))
         try:
             settings = ServerSettings(
@@ -188,7 +175,7 @@ def serve(
                 head_seconds=head_seconds,
                 with_chat=with_chat,
             )
-            secret = read_secret(resume_secret_file, os.environ)
+            secret = access.read_secret(resume_secret_file, os.environ)
             streams = stream_settings(settings, drain, secret)
             plan = _Plan(settings, streams, notice, drain, verbose)
         except ValueError as error:

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asyncgen_apps.cli.access import (
-    AllowAnonymous,
-    AllowedHost,
-    AllowPriority,
-    OpenMetrics,
-    PrepareSeconds,
-    PriorityKey,
-    ReasoningFormat,
-    ResumeSecretFile,
-    ToolFormat,
-    TrustedProxy,
-    check_reach,
-    read_secret,
-)
+from asyncgen_apps.cli import access
 from asyncgen_apps.cli.common_options import Debug, with_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
@@ -73,16 +60,16 @@ def serve_ws(
             "them apart by spaces.",
         ),
     ] = None,
-    allow_anonymous: AllowAnonymous = False,
+    allow_anonymous: access.AllowAnonymous = False,
     origin: Annotated[
         list[str] | None,
         typer.Option(help="Origin whose pages may connect beside our own, or *; repeatable."),
     ] = None,
-    allowed_host: AllowedHost = None,
-    trusted_proxy: TrustedProxy = None,
-    allow_priority: AllowPriority = False,
-    priority_key: PriorityKey = None,
-    open_metrics: OpenMetrics = False,
+    allowed_host: access.AllowedHost = None,
+    trusted_proxy: access.TrustedProxy = None,
+    allow_priority: access.AllowPriority = False,
+    priority_key: access.PriorityKey = None,
+    open_metrics: access.OpenMetrics = False,
     max_connections: Annotated[
         int | None,
         typer.Option(
@@ -113,7 +100,7 @@ def serve_ws(
     max_queue: Annotated[
         int | None, typer.Option(min=1, help="Most streams that queue; one more is refused.")
     ] = None,
-    prepare_seconds: PrepareSeconds = None,
+    prepare_seconds: access.PrepareSeconds = None,
     grace_seconds: Annotated[
         float, typer.Option(min=0, help="How long a request outlives its connection, or its end.")
     ] = 30.0,
@@ -129,7 +116,7 @@ def serve_ws(
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long streams may go on after SIGTERM.")
     ] = 30.0,
-    resume_secret_file: ResumeSecretFile = None,
+    resume_secret_file: access.ResumeSecretFile = None,
     log: Annotated[
         Literal["plain", "json"] | None, typer.Option(help="Log connections and requests.")
     ] = None,
@@ -139,8 +126,8 @@ def serve_ws(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; --log plain.")
     ] = False,
-    tool_format: ToolFormat = None,
-    reasoning_format: ReasoningFormat = None,
+    tool_format: access.ToolFormat = None,
+    reasoning_format: access.ReasoningFormat = None,
     debug: Debug = False,
 ) -> None:
     """Serve token streams over WebSocket."""
@@ -165,7 +152,7 @@ def serve_ws(
         from asyncgen_apps.websocket.settings import most_connections
 
         keys = read_keys(api_key_file, os.environ)
-        check_reach(host, bool(keys), allow_anonymous, f"--api-key-file or {KEY_VARIABLE}")
+        access.check_reach(host, bool(keys), allow_anonymous, f"--api-key-file or {KEY_VARIABLE}")
         try:
             settings = StreamSettings(
                 model_name=name or source.model,
@@ -187,7 +174,7 @@ def serve_ws(
                 send_seconds=send_seconds,
                 drain_seconds=drain_seconds,
                 log_prompts=log_prompts,
-                resume_secret=read_secret(resume_secret_file, os.environ),
+                resume_secret=access.read_secret(resume_secret_file, os.environ),
             )
         except ValueError as error:
             raise UserError(str(error)) from None

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from asyncgen_apps.demo_model.chat import Message
 from asyncgen_apps.demo_model.corpus import render, text_of
 from asyncgen_apps.demo_model.export import END_ID, PAD_ID, TEMPERATURE, TOP_P
-from asyncgen_apps.demo_model.network import Network, rotate
+from asyncgen_apps.demo_model.network import Network, Past
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,19 +39,19 @@ def one_by_one(answer: Answer) -> AnswerAll:
 
 
 class Cached:
-    """A batch of sequences, padded on the left, with their keys and values."""
+    """Batch of sequences, padded on the left, with their keys and values."""
 
     def __init__(self, network: Network, padding: Tensor) -> None:
         """Begin an empty batch.
 
         Args:
             network: The network.
-            padding: How many padding tokens each row begins with.
+            padding: Number of padding tokens at the beginning of each row.
         """
         self.network = network
         self.padding = padding[:, None]
         self.length = 0
-        self.cache: list[tuple[Tensor, Tensor]] = []
+        self.past = [Past() for _ in network.model.layers]
 
     def forward(self, ids: Tensor) -> Tensor:
         """Score the token after the last one of every row.
@@ -62,8 +62,7 @@ class Cached:
         Returns:
             Logits of shape (rows, vocabulary).
         """
-        body, config = self.network.model, self.network.config
-        rows, time = ids.shape
+        body, time = self.network.model, ids.shape[1]
         queries = torch.arange(self.length, self.length + time)
         keys = torch.arange(self.length + time)
         causal = keys[None, :] <= queries[:, None]
@@ -71,34 +70,11 @@ class Cached:
         mask = (causal[None] & real) | (keys[None, :] == queries[:, None])[None]
         positions = (queries[None, :] - self.padding).clamp(min=0)
         cos, sin = body.cos[positions][:, None], body.sin[positions][:, None]
-        groups = config.heads // config.kv_heads
         x = body.embed_tokens(ids)
-        for index, layer in enumerate(body.blocks()):
-            attention = layer.self_attn
-            normed = layer.input_layernorm(x)
-            query, key, value = (
-                projection(normed).view(rows, time, -1, config.head_dim).transpose(1, 2)
-                for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-            )
-            key, value = self._extend(index, rotate(key, cos, sin), value)
-            mixed = F.scaled_dot_product_attention(
-                rotate(query, cos, sin),
-                key.repeat_interleave(groups, dim=1),
-                value.repeat_interleave(groups, dim=1),
-                attn_mask=mask[:, None],
-            )
-            x = x + attention.o_proj(mixed.transpose(1, 2).reshape(rows, time, -1))
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        for layer, past in zip(body.layers, self.past, strict=True):
+            x = layer(x, cos, sin, past, mask[:, None])
         self.length += time
         return F.linear(body.norm(x[:, -1]), body.embed_tokens.weight)
-
-    def _extend(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        if index == len(self.cache):
-            self.cache.append((key, value))
-        else:
-            old_key, old_value = self.cache[index]
-            self.cache[index] = (torch.cat((old_key, key), 2), torch.cat((old_value, value), 2))
-        return self.cache[index]
 
 
 def pick(logits: Tensor, temperature: float, top_p: float, chance: torch.Generator) -> Tensor:

@@ -46,32 +46,6 @@ class NetworkConfig:
         return self.hidden_size // self.heads
 
 
-class RMSNorm(nn.Module):
-    """Root-mean-square normalisation with a learned scale."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        """Create the norm.
-
-        Args:
-            size: Width of the last dimension.
-            eps: Added to the mean square before the root.
-        """
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension.
-
-        Args:
-            x: Any tensor whose last dimension has the norm's width.
-
-        Returns:
-            The normalised tensor, in the same shape.
-        """
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
-
-
 def rope_tables(config: NetworkConfig) -> tuple[Tensor, Tensor]:
     """Compute the rotary tables in the half-split (Hugging Face) arrangement.
 
@@ -104,6 +78,29 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+class Past:
+    """Keys and values of earlier positions in one block."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._held: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new positions.
+
+        Args:
+            key: New keys of shape (batch, heads, time, head_dim).
+            value: New values of the same shape.
+
+        Returns:
+            All keys and values.
+        """
+        if self._held is not None:
+            key, value = torch.cat((self._held[0], key), 2), torch.cat((self._held[1], value), 2)
+        self._held = key, value
+        return self._held
+
+
 class Attention(nn.Module):
     """Causal grouped-query attention."""
 
@@ -122,13 +119,23 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        past: Past | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         """Attend to this and earlier positions.
 
         Args:
             x: Hidden states of shape (batch, time, hidden).
             cos: Rotary cosines for these positions.
             sin: Rotary sines for these positions.
+            past: Keys and values of the positions before; these are added to them.
+            mask: True where a query may see a key, of shape (batch, 1, time, keys); without it,
+                each position sees itself and those before.
 
         Returns:
             Hidden states of the same shape.
@@ -139,9 +146,16 @@ class Attention(nn.Module):
             return projected.view(batch, time, -1, self.head_dim).transpose(1, 2)
 
         query = rotate(split(self.q_proj(x)), cos, sin)
-        key = rotate(split(self.k_proj(x)), cos, sin).repeat_interleave(self.groups, dim=1)
-        value = split(self.v_proj(x)).repeat_interleave(self.groups, dim=1)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        key, value = rotate(split(self.k_proj(x)), cos, sin), split(self.v_proj(x))
+        if past is not None:
+            key, value = past.extend(key, value)
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key.repeat_interleave(self.groups, dim=1),
+            value.repeat_interleave(self.groups, dim=1),
+            attn_mask=mask,
+            is_causal=mask is None,
+        )
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, time, -1))
         return out
 
@@ -183,23 +197,32 @@ class Block(nn.Module):
             config: The network's shape.
         """
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        past: Past | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         """Run the block.
 
         Args:
             x: Hidden states.
             cos: Rotary cosines.
             sin: Rotary sines.
+            past: As of the attention.
+            mask: As of the attention.
 
         Returns:
             Hidden states of the same shape.
         """
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, mask)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -219,18 +242,10 @@ class Body(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         cos, sin = rope_tables(config)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-
-    def blocks(self) -> list[Block]:
-        """List the blocks with their own type.
-
-        Returns:
-            The blocks in order.
-        """
-        return [block for block in self.layers if isinstance(block, Block)]
 
     def forward(self, ids: Tensor) -> Tensor:
         """Turn token ids into final hidden states.

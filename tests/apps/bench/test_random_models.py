@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from asyncgen import load_tokenizer
 from asyncgen_apps.bench.checkpoints import MADE, write_checkpoint, write_description
 from asyncgen_apps.bench.random_models import (
     asyncgen_model,
-    asyncgen_tokenizer,
     bandwidth,
     bytes_per_token,
     transformers_model,
@@ -61,7 +61,7 @@ def test_transformers_makes_the_same_network(tmp_path: Path) -> None:
 
 def test_the_tokenizer_comes_with_the_description(tmp_path: Path) -> None:
     write_description(tmp_path, TINY, "float32")
-    assert asyncgen_tokenizer(str(tmp_path)).decode([300, 301])
+    assert load_tokenizer(str(tmp_path)).decode([300, 301])
 
 
 def test_an_untied_checkpoint_loads(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import torch
 
 from asyncgen_apps.demo_model.export import load
 from asyncgen_apps.demo_model.network import NetworkConfig
-from asyncgen_apps.demo_model.plot import plot_losses
-from asyncgen_apps.demo_model.run import TrainingRun
+from asyncgen_apps.demo_model.run import TrainingRun, plot_losses
 from asyncgen_apps.demo_model.train import train
 
 if TYPE_CHECKING:

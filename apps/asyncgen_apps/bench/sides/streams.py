@@ -48,13 +48,14 @@ class AsyncgenStreams(LLMSide):
         if not made:
             await self._open(folder, dtype=dtype, device=device, max_running=streams, **options)
             return
-        from asyncgen_apps.bench.random_models import asyncgen_model, asyncgen_tokenizer
+        from asyncgen import load_tokenizer
+        from asyncgen_apps.bench.random_models import asyncgen_model
 
         await self.aclose()
         if self._made_of != (folder, dtype, device):
             self._model = await in_thread(partial(asyncgen_model, folder, dtype, device))
             self._made_of = (folder, dtype, device)
-        tokenizer = asyncgen_tokenizer(folder)
+        tokenizer = load_tokenizer(folder)
         await self._open(self._model, tokenizer=tokenizer, max_running=streams, **options)
 
     async def run(self, job: Job) -> Run:

@@ -163,13 +163,7 @@ class TransformersPadded:
         self._model: Any = None
 
     async def load(
-        self,
-        folder: str,
-        dtype: str,
-        streams: int,
-        length: int,
-        device: str = "cpu",
-        made: bool = False,
+        self, folder: str, dtype: str, device: str = "cpu", made: bool = False, **sizes: int
     ) -> None:
         """Load the model on the thread that will compute; arguments as of our side."""
         self._model = _transformers_model(folder, dtype, device, made)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from asyncgen_apps.bench.peers.programs.protocol import Task
 
 
 class Batch:
@@ -16,20 +21,12 @@ class Batch:
         self._generator: Any = None
         self._words: list[str] = []
 
-    def load(
-        self,
-        folder: str,
-        dtype: str,
-        threads: int,
-        streams: int,
-        length: int,
-        cache_bytes: int,
-        work: str,
-    ) -> dict[str, str]:
+    def load(self, **task: Unpack[Task]) -> dict[str, str]:
         """Convert the checkpoint, unless that is done, and open it."""
         import ctranslate2
 
-        model = Path(work) / f"ctranslate2-{dtype}"
+        folder, dtype = task["folder"], task["dtype"]
+        model = Path(task["work"]) / f"ctranslate2-{dtype}"
         if dtype not in ctranslate2.get_supported_compute_types("cpu"):
             raise RuntimeError(f"it does not compute {dtype} on a CPU")
         vocabulary = json.loads((Path(folder) / "tokenizer.json").read_text())["model"]["vocab"]
@@ -40,8 +37,9 @@ class Batch:
             converter.convert(str(half), quantization=dtype)
             self._name_ends(half / "config.json")
             half.rename(model)
+        threads = {"inter_threads": 1, "intra_threads": task["threads"]}
         self._generator = ctranslate2.Generator(
-            str(model), device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads
+            str(model), device="cpu", compute_type=dtype, **threads
         )
         return {"version": ctranslate2.__version__}
 

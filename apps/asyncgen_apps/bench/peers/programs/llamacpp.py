@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Unpack
+
+    from asyncgen_apps.bench.peers.programs.protocol import Task
 
 BATCH = 2048
 MOST_SLOTS = 128
@@ -52,27 +55,18 @@ class Loop:
         self._queue: list[tuple[int, list[int]]] = []
         self._ends: dict[int, int] = {}
 
-    def load(
-        self,
-        folder: str,
-        dtype: str,
-        threads: int,
-        streams: int,
-        length: int,
-        cache_bytes: int,
-        work: str,
-        weights: str | None = None,
-    ) -> dict[str, str]:
+    def load(self, **task: Unpack[Task]) -> dict[str, str]:
         """Convert the checkpoint, unless that is done, and open it."""
         import gguf
         import llama_cpp
 
         self._lib = llama_cpp
-        self._dtype, self._threads, self._length = dtype, threads, length
-        file = Path(work) / f"{dtype}.gguf"
+        self._dtype, self._threads = task["dtype"], task["threads"]
+        file = Path(task["work"]) / f"{self._dtype}.gguf"
         if not file.exists():
-            convert(Path(folder), file, dtype)
+            convert(Path(task["folder"]), file, self._dtype)
         llama_cpp.llama_backend_init()
+        weights = task.get("weights")
         if weights is not None:
             file = quantised(llama_cpp, file, weights)
         options = llama_cpp.llama_model_default_params()
@@ -82,7 +76,7 @@ class Loop:
             raise RuntimeError(f"it cannot load {file.name}")
         self._words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self._batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
-        self._open(alone=True, slots=1, length=length)
+        self._open(alone=True, slots=1, length=task["length"])
         information = llama_cpp.llama_print_system_info().decode().strip(" |")
         return {
             "version": llama_cpp.__version__,

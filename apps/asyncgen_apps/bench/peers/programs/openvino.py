@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
+
+    from asyncgen_apps.bench.peers.programs.protocol import Task
 
 GIGABYTE = 1 << 30
 LARGEST_GROUP = 128
@@ -31,30 +34,21 @@ class Pipeline:
         self._handles: dict[int, Any] = {}
         self._number = 0
 
-    def load(
-        self,
-        folder: str,
-        dtype: str,
-        threads: int,
-        streams: int,
-        length: int,
-        cache_bytes: int,
-        work: str,
-        weights: str | None = None,
-    ) -> dict[str, str]:
+    def load(self, **task: Unpack[Task]) -> dict[str, str]:
         """Export the checkpoint, unless that is done, and open it."""
-        model = Path(work) / ("openvino" if weights is None else f"openvino-{weights}")
+        weights = task.get("weights")
+        model = Path(task["work"]) / ("openvino" if weights is None else f"openvino-{weights}")
         if not model.exists():
-            export(folder, model, weights)
+            export(task["folder"], model, weights)
         import openvino
         import openvino_genai
 
         scheduling = openvino_genai.SchedulerConfig()
-        scheduling.max_num_seqs = streams
-        scheduling.cache_size = -(-cache_bytes // GIGABYTE)
+        scheduling.max_num_seqs = task["streams"]
+        scheduling.cache_size = -(-task["cache_bytes"] // GIGABYTE)
         scheduling.dynamic_split_fuse = True
         scheduling.enable_prefix_caching = True
-        precision = PRECISIONS[dtype]
+        precision = PRECISIONS[task["dtype"]]
         exactly = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"} if weights is None else {}
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(model),
@@ -64,7 +58,7 @@ class Pipeline:
                 "INFERENCE_PRECISION_HINT": precision,
                 "KV_CACHE_PRECISION": precision,
                 **exactly,
-                "INFERENCE_NUM_THREADS": threads,
+                "INFERENCE_NUM_THREADS": task["threads"],
             },
         )
         self._numbers = openvino.Tensor

@@ -6,7 +6,12 @@ import asyncio
 import os
 from importlib.metadata import version
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from asyncgen_apps.bench.peers.programs.protocol import Task
 
 
 class Streams:
@@ -17,28 +22,19 @@ class Streams:
         self._runner = asyncio.Runner()
         self._llm: Any = None
 
-    def load(
-        self,
-        folder: str,
-        dtype: str,
-        threads: int,
-        streams: int,
-        length: int,
-        cache_bytes: int,
-        work: str,
-        weights: Literal["int8", "int4"] | None = None,
-    ) -> dict[str, str]:
+    def load(self, **task: Unpack[Task]) -> dict[str, str]:
         """Open the model with the library's defaults, but for its sizes and packing."""
         from asyncgen import AsyncLLM, cpu_kernels
 
-        self._llm = AsyncLLM(
-            folder,
-            dtype=dtype,
-            quantize=weights,
+        make: Any = AsyncLLM  # it checks what it is asked to pack to
+        self._llm = make(
+            task["folder"],
+            dtype=task["dtype"],
+            quantize=task.get("weights"),
             device="cpu",
-            num_threads=threads,
-            max_running=streams,
-            kv_cache_memory=cache_bytes,
+            num_threads=task["threads"],
+            max_running=task["streams"],
+            kv_cache_memory=task["cache_bytes"],
             progress=False,
         )
         self._runner.run(self._llm.start())

@@ -1,12 +1,11 @@
-"""How a program of a peer is spoken to: lines of JSON on standard input and output.
+"""Serve the program of a peer: lines of JSON on standard input and output.
 
 ``python protocol.py FILE:CLASS THREADS`` runs in the environment of the peer, which has its library
 and nothing of ours, so this is plain Python. The class has two operations; what one raises is
 answered as its error, and the next line is served all the same:
 
-``{"do": "load", "with": {...}}`` opens a model: :class:`Task` lists what it is told, and one whose
-weights are to be packed is told ``weights`` beside that, what to. Answered with what is worth
-knowing, at least ``{"version": ...}``.
+``{"do": "load", "with": {...}}`` opens a model; :class:`Task` lists its arguments. It is answered
+with facts about the program, at least ``{"version": ...}``.
 
 ``{"do": "run", "with": {"requests": [{"prompt": [ids], "new_tokens": n, "arrival": s}, ...]}}``
 answers greedily, without an end of sequence, and with ``times`` and ``tokens``: of each request
@@ -27,7 +26,7 @@ import signal
 import sys
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import IO, TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,16 +38,17 @@ PR_SET_PDEATHSIG = 1
 
 
 class Task(TypedDict):
-    """What ``load`` is told.
+    """Arguments of ``load``.
 
     Attributes:
         folder: Checkpoint in Hugging Face layout.
-        dtype: What to compute in, ``float32`` or ``bfloat16``.
+        dtype: Type to compute in, ``float32`` or ``bfloat16``.
         threads: Compute threads.
         streams: Most requests at a time.
         length: Most tokens of a request, prompt and answer.
         cache_bytes: Memory for keys and values, in ``dtype``.
-        work: Folder for what is converted from the checkpoint; programs share it.
+        work: Folder of converted files, which programs share.
+        weights: Format to pack weights to; absent: they stay as they are.
     """
 
     folder: str
@@ -58,10 +58,11 @@ class Task(TypedDict):
     length: int
     cache_bytes: int
     work: str
+    weights: NotRequired[str]
 
 
 class Request(TypedDict):
-    """What one answer is asked for.
+    """Request for one answer.
 
     Attributes:
         prompt: Token ids.

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
+
+    from asyncgen_apps.bench.peers.programs.protocol import Task
 
 GIGABYTE = 1 << 30
 
@@ -33,30 +36,21 @@ class Engine:
         self._engine: Any = None
         self._runs = 0
 
-    def load(
-        self,
-        folder: str,
-        dtype: str,
-        threads: int,
-        streams: int,
-        length: int,
-        cache_bytes: int,
-        work: str,
-    ) -> dict[str, str]:
+    def load(self, **task: Unpack[Task]) -> dict[str, str]:
         """Open the model; what it compiles stays in its own cache."""
         import os
 
         # It takes whole gigabytes.
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(-(-cache_bytes // GIGABYTE))
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(-(-task["cache_bytes"] // GIGABYTE))
         import torch
         import vllm
 
         options = vllm.EngineArgs(
-            model=folder,
-            dtype=dtype,
+            model=task["folder"],
+            dtype=task["dtype"],
             skip_tokenizer_init=True,
-            max_model_len=length,
-            max_num_seqs=streams,
+            max_model_len=task["length"],
+            max_num_seqs=task["streams"],
             disable_log_stats=True,
         )
         self._engine = vllm.LLMEngine.from_engine_args(options)

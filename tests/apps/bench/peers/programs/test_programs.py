@@ -128,7 +128,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     library = Library()
     made = Loop()
     made._lib, made._model, made._batch = library, object(), library.batch
-    made._dtype, made._threads, made._length, made._words = "bfloat16", 1, 512, 100
+    made._dtype, made._threads, made._words = "bfloat16", 1, 100
     made._open(alone=True, slots=1, length=512)
     return made
 
