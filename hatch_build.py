@@ -150,7 +150,7 @@ def build(
 
 
 def run(command: Sequence[str]) -> str:
-    """What a program says; it must succeed."""
+    """Run a program, which must succeed; return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-4000:]}")

@@ -1,4 +1,4 @@
-"""Where the tensors of a checkpoint lie, known from the headers of its safetensors files.
+"""Locate the tensors of a checkpoint by the headers of its safetensors files.
 
 No tensor is read here, and pickle files are never opened.
 """
@@ -38,22 +38,22 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""What the names of dtypes in a file mean."""
+"""Dtypes by their names in a file."""
 
 _SHOWN = 4
-"""How many names of a kind an error lists."""
+"""Most names of a kind that an error lists."""
 
 _LONGEST = 200
-"""Characters of a name that an error shows."""
+"""Most characters of a name that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a packed tensor becomes where a kernel multiplies by it as it is.
+    """Memory layout of a packed tensor that stays packed.
 
     Attributes:
-        num_bytes: What it takes.
-        layout: The same for tensors whose rows could be those of one matrix.
+        num_bytes: Size in memory.
+        layout: Equal for tensors whose rows may be joined to one matrix.
     """
 
     num_bytes: int
@@ -62,22 +62,23 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies.
+    """Location of a tensor in a file, and the way to read it.
 
     Attributes:
-        file: The safetensors file.
-        kind: Its dtype as the file spells it, such as ``"BF16"``; of one in MXFP4 that of its
-            numbers, of a packed one what it becomes where nothing multiplies it as it is.
-        shape: Its shape, ``[out, in]`` of a packed one.
-        offset: Its first byte, from the start of the file.
-        num_bytes: Its length in bytes.
-        scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.checkpoints.mxfp4`).
-        made: Makes it, in a floating dtype, of what lies there in another form
+        file: The file.
+        kind: Dtype as the file spells it, such as ``"BF16"``; for MXFP4 that of its numbers, for a
+            packed tensor that of the unpacked one.
+        shape: Shape, ``[out, in]`` for a packed tensor.
+        offset: First byte, from the start of the file.
+        num_bytes: Length in bytes.
+        scales: Scales of its blocks, for MXFP4 (`asyncgen.checkpoints.mxfp4`).
+        made: Reads a tensor that is stored in another form, in a floating dtype
             (`asyncgen.checkpoints.gguf`); raises `ModelLoadError`.
-        packed: Reads it, if it is in 4 or 8 bits (`asyncgen.checkpoints.packed`); raises
+        packed: Reads a tensor of 4 or 8 bits (`asyncgen.checkpoints.packed`); raises
             `ModelLoadError`.
-        unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
-        kept: What it becomes if it stays packed; ``None``: it takes what it takes in the file.
+        unpacked: Reads a packed tensor as floats, if no layout of packed weights is exact; raises
+            `ModelLoadError`.
+        kept: Layout if it stays packed; ``None``: its size is that in the file.
     """
 
     file: Path
@@ -94,24 +95,23 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The tensors of a folder, known from their headers alone.
+    """Tensors of a folder, known from their headers alone.
 
     Attributes:
         folder: The folder.
-        tensors: Where each tensor lies, by name.
+        tensors: Location of each tensor, by name.
     """
 
     folder: Path
     tensors: Mapping[str, StoredTensor]
 
     def below(self, prefix: str) -> Checkpoint:
-        """The same tensors under the names that they have inside a whole model.
+        """Return the same tensors with the first part of their names added, if all lack it.
 
-        Some checkpoints were saved from the stack of layers alone, without the head, and their
-        names lack the first part.
+        Checkpoints of the layers alone, without the head, lack it.
 
         Args:
-            prefix: That part with its dot, such as ``"transformer."``.
+            prefix: First part with its dot, such as ``"transformer."``.
         """
         if not prefix or any(name.startswith(prefix) for name in self.tensors):
             return self
@@ -155,7 +155,7 @@ def _read_shards(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _shard(index: Path, name: str) -> Path:
-    """The file that an index names."""
+    """Return the file that an index names."""
     shown = shorten(name)
     plain = PurePosixPath(name.replace("\\", "/"))
     if not plain.parts or "\0" in name:
@@ -180,7 +180,7 @@ def _shard(index: Path, name: str) -> Path:
 
 
 def _read_header(file: Path) -> dict[str, StoredTensor]:
-    """Read where the tensors of a file lie, after the safetensors library found it sound."""
+    """Read the locations of the tensors of a file, after the safetensors library checked it."""
     try:
         refuse_pointer(file)
         with safe_open(file, framework="pt"):
@@ -220,12 +220,12 @@ def _no_weights(folder: Path) -> str:
 
 
 def is_floating(kind: str) -> bool:
-    """Whether a dtype, as a file spells it, is a floating one that can be read."""
+    """Tell whether the name of a dtype in a file is a supported floating one."""
     return kind in DTYPES and DTYPES[kind].is_floating_point
 
 
 def list_few(title: str, names: Sequence[str]) -> str:
-    """The first few of many names, behind what they have in common."""
+    """List the first few of many names, after a title."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     shown = map(_cut, names[:_SHOWN])
     return f"{title}: {', '.join(shown)}{more}"

@@ -1,4 +1,4 @@
-"""Layers that a pooled vector goes through: the ``Dense`` modules of sentence-transformers.
+"""Layers on a pooled vector: the ``Dense`` modules of sentence-transformers.
 
 A folder of such a module has a ``config.json`` with its sizes, and its weights.
 """
@@ -34,16 +34,16 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "GELU": F.gelu,
     "Sigmoid": torch.sigmoid,
 }
-"""What they are called behind the last dot."""
+"""Activations by the last part of their names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseLayer:
-    """A product, a summand and an activation.
+    """A linear layer with an activation.
 
     Attributes:
         weight: ``[out, in]``, float32 on the CPU.
-        bias: ``[out]``, likewise; ``None`` for none.
+        bias: ``[out]``, float32 on the CPU; ``None`` for no bias.
         activate: The activation.
     """
 
@@ -53,16 +53,16 @@ class DenseLayer:
 
     @property
     def width(self) -> int:
-        """Components of what comes out."""
+        """Components of the result."""
         return self.weight.shape[0]
 
     def __call__(self, vector: Tensor) -> Tensor:
-        """What a vector ``[in]``, float32, becomes: ``[out]``."""
+        """Apply the layer to a vector ``[in]``, float32; return ``[out]``."""
         return self.activate(F.linear(vector, self.weight, self.bias))
 
 
 def plain_layer(weight: Tensor) -> DenseLayer:
-    """A product alone.
+    """Make a layer without bias and activation.
 
     Args:
         weight: ``[out, in]``, float32 on the CPU.
@@ -74,11 +74,11 @@ def read_dense(folder: Path, width: int | None) -> DenseLayer:
     """Read a module.
 
     Args:
-        folder: Its own.
-        width: Components of what goes in; ``None``: whatever the file says.
+        folder: Folder of the module.
+        width: Components of its input; ``None``: as in the file.
 
     Raises:
-        ModelLoadError: The files are not what their names say, or do not fit.
+        ModelLoadError: A file has a wrong format or does not fit.
     """
     said = read_json(folder / "config.json")
     activation = str(said.get("activation_function", "Tanh")).rpartition(".")[2]

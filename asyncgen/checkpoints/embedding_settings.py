@@ -1,9 +1,8 @@
-"""How a model was trained to embed texts: what the files of sentence-transformers beside it say.
+"""Read the settings of embeddings from the files of sentence-transformers.
 
-``modules.json`` lists what a text goes through, ``1_Pooling/config.json`` says how hidden states
-become a vector, folders of dense layers what that goes through, and
-``config_sentence_transformers.json`` which words stand before a text. A model without
-these files is pooled at its last token, and its vectors are normalised.
+``modules.json`` lists the modules, ``1_Pooling/config.json`` has the pooling of hidden states,
+folders of dense layers follow it, and ``config_sentence_transformers.json`` has the prompts before
+a text. Without these files, a model is pooled at its last token, and its vectors are normalised.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _POOLINGS: Mapping[str, Pooling] = {
     "lasttoken": "last",
     "mean": "mean",
 }
-"""What our poolings are called in the files, old ones and new."""
+"""Our poolings by their names in old and new files."""
 
 _FOLDER = re.compile(r"[A-Za-z0-9_-][\w.-]*")
 
@@ -40,15 +39,15 @@ class EmbeddingSettings:
     """Defaults of a model's embeddings.
 
     Attributes:
-        pooling: Which hidden states make the vector.
-        normalize: Whether the vector is divided by its length.
-        prompts: Words that stand before a text, by name.
-        default_prompt_name: Which of them, where none is named; ``None`` for none.
-        pools_prompts: Whether these words count in the mean.
-        sizes: Components that a vector may be cut to; ``None``: any number of them. Empty where
+        pooling: Hidden states that make the vector.
+        normalize: Divide the vector by its length.
+        prompts: Texts before a text, by name.
+        default_prompt_name: Name of the default prompt; ``None`` for none.
+        pools_prompts: Tokens of the prompt count in the mean.
+        sizes: Numbers of components that a vector may be cut to; ``None``: any number. Empty if
             the model was not trained for it.
-        layers: What the vector goes through, before it is cut or divided.
-        unsupported: What the files ask for and is not there; ``None`` for nothing.
+        layers: Layers on the vector, before it is cut or divided.
+        unsupported: Description of a setting that is not supported; ``None`` for none.
     """
 
     pooling: Pooling = "last"
@@ -61,14 +60,14 @@ class EmbeddingSettings:
     unsupported: str | None = None
 
     def check_dimensions(self, dimensions: int | None, width: int) -> None:
-        """Refuse a number of components that the model was not trained to be cut to.
+        """Refuse a number of components for which the model was not trained.
 
         Args:
-            dimensions: What was asked for; ``None`` for nothing.
+            dimensions: Requested number; ``None`` for all.
             width: Components of a whole vector.
 
         Raises:
-            InvalidRequestError: Says what is allowed.
+            InvalidRequestError: The number is not allowed; lists the allowed ones.
         """
         if dimensions is None or dimensions == width:
             return
@@ -88,15 +87,15 @@ class EmbeddingSettings:
 def read_embedding_settings(
     folder: Path, config: Mapping[str, Any], width: int | None = None
 ) -> EmbeddingSettings:
-    """Read what a checkpoint says of its embeddings; all files may be absent.
+    """Read the settings of embeddings of a checkpoint; all files may be absent.
 
     Args:
-        folder: Of the checkpoint.
-        config: The content of its ``config.json``.
-        width: Of its hidden states; ``None``: it is not known.
+        folder: Folder of the checkpoint.
+        config: Content of its ``config.json``.
+        width: Width of its hidden states; ``None``: unknown.
 
     Raises:
-        ModelLoadError: A file is not what its name says.
+        ModelLoadError: A file has a wrong format.
     """
     found: dict[str, Any] = {"sizes": _sizes(config)}
     file = folder / "config_sentence_transformers.json"
@@ -109,7 +108,7 @@ def read_embedding_settings(
 
 
 def _sizes(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """What vectors may be cut to, under the names by which vLLM knows it."""
+    """Return the sizes that vectors may be cut to, by the keys of vLLM."""
     listed = config.get("matryoshka_dimensions")
     if isinstance(listed, list) and all(type(each) is int for each in listed):
         return tuple(listed)
@@ -126,7 +125,7 @@ def _prompts(file: Path) -> dict[str, Any]:
 
 
 def _modules(file: Path, width: int | None) -> dict[str, Any]:
-    """What the modules behind the transformer ask for."""
+    """Read the settings of the modules after the transformer."""
     try:
         modules = json.loads(read_text(file))
         kinds = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in modules]
@@ -149,7 +148,7 @@ def _modules(file: Path, width: int | None) -> dict[str, Any]:
 
 
 def _pooling(file: Path) -> dict[str, Any]:
-    """The one mode that a file of a pooling module switches on."""
+    """Read the mode of a pooling module."""
     said = read_json(file)
     named = said.get("pooling_mode")
     modes = [named] if isinstance(named, str) else [name for name in said if said[name] is True]

@@ -1,6 +1,6 @@
-"""Finds the folder of a checkpoint, or its one file: bundled, local, or downloaded from the hub.
+"""Find the folder of a checkpoint, or its one file: bundled, local, or downloaded from the hub.
 
-Only folders, names and small files are known here; nothing of what a checkpoint means.
+Knows folders, names and small files, but not the content of a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 _PART = re.compile(r"[\w][\w./+-]*")
-"""What may stand behind a repository and a colon."""
+"""Text that may follow a repository and a colon."""
 
 _IN_VAIN = [
-    "[!0-9]*/*.json",  # what is numbered says how texts are embedded
+    "[!0-9]*/*.json",  # numbered folders have settings of embeddings
     "*/*.safetensors",
     "consolidated*.safetensors",
     "adapter_model.safetensors",
@@ -82,7 +82,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def checked_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder to save to, made where it does not exist.
+    """Return the folder to save to; create it if it does not exist.
 
     Args:
         folder: Its path.
@@ -100,10 +100,10 @@ def checked_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file of a checkpoint; it is complete, or what it was before.
+    """Write a file of a checkpoint; on an error the old file stays.
 
     Args:
-        file: Where to.
+        file: Its path.
         text: Its content.
     """
     part = file.with_name(f".{file.name}.part")
@@ -115,14 +115,14 @@ def write_text(file: Path, text: str) -> None:
 
 
 class HubOptions(TypedDict, total=False):
-    """How a repository on the hub is reached.
+    """Options of access to a repository on the hub.
 
     Attributes:
         revision: Branch, tag or commit of a repository.
         token: Access token for a private or gated repository; the one that the hub library has
             stored is used if left out.
-        cache_dir: Where downloads are kept; the hub library's cache if left out.
-        local_files_only: Never download; take what an earlier download left.
+        cache_dir: Folder of downloads; the hub library's cache if left out.
+        local_files_only: Never download; use files of an earlier download.
         endpoint: Address of the hub; ``HF_ENDPOINT`` or the public hub if left out.
     """
 
@@ -141,20 +141,20 @@ def resolve(
     progress: ProgressOption = None,
     **options: Unpack[HubOptions],
 ) -> Path:
-    """Find the folder of a checkpoint, downloading it where it is not here yet.
+    """Find the folder of a checkpoint; download it if it is not here yet.
 
     Args:
         source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
             such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
             Also a GGUF file, a folder with one, or ``"owner/name:part"``, where the part is such a
-            file of the repository or what its name ends with, such as ``Q4_K_M``.
-        weights: Whether the weights are needed, or only the small files beside them.
-        subfolder: Folder of the checkpoint inside of the source; empty for the source itself.
-        progress: How far a download is: bars, nothing, or what is called.
+            file of the repository or the end of its name, such as ``Q4_K_M``.
+        weights: Download the weights, not only the small files beside them.
+        subfolder: Folder of the checkpoint in the source; empty for the source itself.
+        progress: Progress of a download: bars, nothing, or a function to call.
         **options: See `HubOptions`.
 
     Returns:
-        An existing folder; or a file, where the whole model is one.
+        An existing folder; or a file, if the whole model is one.
 
     Raises:
         InvalidRequestError: A revision was given for something that is no repository.
@@ -169,7 +169,7 @@ def resolve(
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
     else:
-        # Other formats and adapters of the same model would be downloaded in vain.
+        # Other formats and adapters of the same model are not needed.
         allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
         inside = f"{subfolder.strip('/')}/" if subfolder else ""
         allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
@@ -225,7 +225,7 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
 def _download_single(
     repository: str, part: str, subfolder: str, options: HubOptions, progress: ProgressOption
 ) -> Path:
-    """The file of a repository that holds a whole model, or the first of such files."""
+    """Download the file of a repository that holds a whole model; return the first part of it."""
     inside = f"{subfolder.strip('/')}/" if subfolder else ""
     patterns = patterns_of(part)
     allowed = [inside + pattern for pattern in patterns]
@@ -269,7 +269,7 @@ def _download(
 
 
 def _bars(progress: ProgressOption) -> type[Any] | None:
-    """What the hub library shows its downloads with; ``None`` for bars of its own."""
+    """Return the progress class for the hub library; ``None`` for its own bars."""
     if progress is None and is_terminal(sys.stderr):
         return None
     from huggingface_hub.utils import tqdm
@@ -277,7 +277,7 @@ def _bars(progress: ProgressOption) -> type[Any] | None:
     lock = threading.Lock()
 
     class Silent(tqdm):  # type: ignore[misc]  # its package has no types
-        """Paints nothing; a call is told of the bytes that were written."""
+        """Shows nothing; reports the written bytes to a function."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             name = options.get("name") or ""
@@ -295,7 +295,7 @@ def _bars(progress: ProgressOption) -> type[Any] | None:
 
 
 def _explain(repository: str, options: HubOptions, error: Exception) -> str:
-    """Say what went wrong with a download, and what to do."""
+    """Describe the error of a download, and the remedy."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):

@@ -1,4 +1,4 @@
-"""Weights in MXFP4, as gpt-oss checkpoints store their experts, are widened while they are read.
+"""Read weights in MXFP4, the format of experts in gpt-oss checkpoints, as wider floats.
 
 A number is a code of four bits (a sign, two bits of exponent, one of mantissa: E2M1), and each 32
 of a row share a scale, a power of two (E8M0): "OCP Microscaling Formats (MX) Specification" 1.0
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 METHOD: Final = "mxfp4"
-"""What ``quantization_config.quant_method`` calls it."""
+"""Name in ``quantization_config.quant_method``."""
 
 _BLOCK: Final = 32
 """Numbers that share a scale."""
 _BYTES: Final = _BLOCK // 2
 _BIAS: Final = 127
 _NO_NUMBER: Final = 255
-"""The scale of a block that holds no numbers."""
+"""Scale of a block that holds no numbers."""
 _SIZES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _CHUNK: Final = 1 << 16
-"""Blocks that are widened at once."""
+"""Blocks that are widened in one step."""
 
 
 def join_pairs(checkpoint: Checkpoint) -> Checkpoint:
-    """See blocks and scales as the one tensor that they are, of numbers in bfloat16.
+    """Join each pair of blocks and scales to one tensor of bfloat16 numbers.
 
-    Its shape is ``[experts, in, out]``, as that of these tensors in files that are not quantised,
-    although it is stored, and read, as ``[experts, out, in]``.
+    Its shape is ``[experts, in, out]``, as in files that are not quantised, although it is stored,
+    and read, as ``[experts, out, in]``.
 
     Args:
         checkpoint: The stored tensors.
 
     Raises:
-        ModelLoadError: A tensor has no other half, or halves do not fit together.
+        ModelLoadError: Blocks or scales are missing, or do not fit together.
     """
     tensors = dict(checkpoint.tensors)
     halves = [name for name in tensors if name.endswith(("_blocks", "_scales"))]
@@ -74,11 +74,11 @@ def join_pairs(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def widen(blocks: Tensor, scales: Tensor) -> Tensor:
-    """The numbers of some blocks, ``[blocks, 32]`` in bfloat16, which has all of them exactly.
+    """Return the numbers of blocks, ``[blocks, 32]`` in bfloat16, which represents all of them.
 
     Args:
         blocks: Codes, ``[blocks, 16]``, uint8.
-        scales: Of each block, ``[blocks]``, uint8.
+        scales: Scale of each block, ``[blocks]``, uint8.
     """
     values = _values().index_select(0, blocks.flatten().to(torch.int32)).view(-1, _BLOCK)
     return values.mul_(_powers().index_select(0, scales.to(torch.int32))[:, None])
@@ -99,11 +99,11 @@ def widen_into(target: Tensor, blocks: Tensor, scales: Tensor) -> None:
 
 
 def check_scales(scales: Tensor, source: StoredTensor) -> None:
-    """Refuse blocks that hold no numbers, which an expert that is seldom chosen would hide.
+    """Refuse blocks that hold no numbers: a seldom chosen expert would hide them.
 
     Args:
-        scales: Of each block, uint8.
-        source: The tensor that they are of.
+        scales: Scale of each block, uint8.
+        source: The tensor of the scales.
 
     Raises:
         ModelLoadError: A scale is 255.
@@ -117,7 +117,7 @@ def check_scales(scales: Tensor, source: StoredTensor) -> None:
 
 
 def _is_pair(tensors: Mapping[str, StoredTensor], name: str) -> bool:
-    """Whether both halves of a tensor are there, of the same blocks, and not it itself as well."""
+    """Tell whether blocks and scales of a tensor exist and fit, and the tensor itself does not."""
     blocks, scales = tensors.get(f"{name}_blocks"), tensors.get(f"{name}_scales")
     is_twice = name in tensors
     if blocks is None or scales is None or is_twice or not blocks.kind == scales.kind == "U8":
@@ -126,14 +126,14 @@ def _is_pair(tensors: Mapping[str, StoredTensor], name: str) -> bool:
 
 
 def _values() -> Tensor:
-    """Both numbers of each byte, ``[256, 2]``."""
+    """Return both numbers of each byte, ``[256, 2]``."""
     codes = torch.tensor([*_SIZES, *(-size for size in _SIZES)], dtype=torch.bfloat16)
     byte = torch.arange(256)
     return torch.stack((codes[byte & 15], codes[byte >> 4]), dim=1)
 
 
 def _powers() -> Tensor:
-    """The factor of each scale, ``[256]``."""
+    """Return the factor of each scale, ``[256]``."""
     exponents = torch.arange(256, dtype=torch.float64) - _BIAS
     powers = torch.exp2(exponents)
     powers[_NO_NUMBER] = torch.nan

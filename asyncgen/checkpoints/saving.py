@@ -1,8 +1,8 @@
-"""Writes the weights of a model as a checkpoint: the opposite of ``weights``.
+"""Write the weights of a model as a checkpoint: the inverse of `weight_loading`.
 
 Tensors are written one at a time, each in the shape and under the name of its family's files, so
-that nothing large exists twice. What is tied is written once. A file is complete before it takes
-its name. This module knows no architecture; the model's ``weight_map`` does.
+nothing large exists twice. Tied weights are written once. A file gets its name only when it is
+complete. Knows no architecture; the model's ``weight_map`` does.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
 class Savable(Protocol):
-    """A model that says what it is made of."""
+    """A model with a weight map."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """Dtype of the computation."""
 
     def weight_map(self) -> Sequence[WeightRule]:
-        """How each parameter is made."""
+        """Return the rule of each parameter."""
 
     def get_submodule(self, target: str) -> nn.Module:
         """Return the module of a dotted name."""
@@ -106,14 +106,14 @@ def save_weights(model: Savable, folder: Path, max_shard_size: int | str) -> Non
 
 
 def shard_bytes(size: int | str) -> int:
-    """A size in bytes.
+    """Parse a size in bytes.
 
     Args:
         size: A number of bytes, or a text such as ``"5GB"`` (powers of 1,000) or ``"200MiB"``
             (powers of 1,024).
 
     Raises:
-        InvalidRequestError: It is neither, or nothing.
+        InvalidRequestError: The value is neither, or less than 1.
     """
     count: Any = size
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
@@ -127,7 +127,7 @@ def shard_bytes(size: int | str) -> int:
 
 
 def _shards(pieces: Sequence[_Piece], most: int) -> list[list[_Piece]]:
-    """Pieces in their order, as many in a file as fit."""
+    """Distribute pieces over files, in order, as many in a file as fit."""
     shards: list[list[_Piece]] = [[]]
     room = most
     for piece in pieces:
@@ -190,7 +190,7 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
 
 
 def _dtype(model: Savable, target: str) -> torch.dtype:
-    """What a parameter is saved in: the model's dtype, unless its module says another."""
+    """Return the dtype of a saved parameter: the model's, unless its module has another."""
     module = model.get_submodule(target.rpartition(".")[0])
     kind: torch.dtype = getattr(module, "saved_dtype", model.dtype)
     return kind
@@ -222,7 +222,7 @@ def _write_index(file: Path, names: Sequence[str], shards: Sequence[Sequence[_Pi
 
 
 def _drop_others(folder: Path, written: set[str]) -> None:
-    """Take away the weights that were saved here before, which would be loaded in their place."""
+    """Delete weights that were saved here before, which would be loaded instead."""
     for file in folder.iterdir():
         ours = file.name in (SINGLE, INDEX) or _SHARD.fullmatch(file.name)
         if ours and file.name not in written:

@@ -1,8 +1,7 @@
-"""Reads the stored tensors of a checkpoint into fresh ones, whatever form they are stored in.
+"""Read the stored tensors of a checkpoint into new ones, in any stored form.
 
-They are read with plain file reads. Nothing stays mapped: a memory map would count towards the
-process's memory until it is closed, and a file that is cut short while it is mapped ends the
-process that reads it.
+Only plain file reads are used. A memory map would count towards the process's memory until it is
+closed, and a file that is truncated while it is mapped kills the process.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 8 << 20
-"""Bytes read at once: the size of a conversion's buffer, and the step of the progress bar."""
+"""Bytes of one read: the size of a conversion's buffer, and the step of the progress bar."""
 
 
 class TensorReader:
-    """Reads stored tensors into fresh ones; keeps files open until it is left."""
+    """Reads stored tensors into new ones; keeps files open until its context ends."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -51,12 +50,13 @@ class TensorReader:
     def join(
         self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None = None
     ) -> torch.Tensor:
-        """Read tensors one behind the other into one, along the first axis.
+        """Read tensors into one, concatenated along the first axis.
 
         Args:
             sources: The tensors.
-            dtype: Of the result.
-            transposed: Of how many matrices each consists, which are transposed; ``None``: none is.
+            dtype: Dtype of the result.
+            transposed: Number of matrices in each tensor, which are transposed; ``None``: they are
+                not transposed.
         """
         if any(is_made(source) for source in sources):
             return self._unpacked(sources, dtype, transposed=transposed)
@@ -83,12 +83,12 @@ class TensorReader:
         return joined
 
     def is_broken(self, tensor: StoredTensor) -> bool:
-        """Read it, and say whether some of its elements are NaN or infinite."""
+        """Read a tensor; tell whether some of its elements are NaN or infinite."""
         kind = DTYPES[tensor.kind]
         return kind.is_floating_point and not is_finite(self.join([tensor], kind))
 
     def _made(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
-        """Read tensors of which some lie there in another form; those are not transposed."""
+        """Read tensors of which some are stored in another form; those are not transposed."""
         whole = []
         for source in sources:
             if source.made is None:
@@ -101,10 +101,10 @@ class TensorReader:
     def read_packed(
         self, sources: Sequence[StoredTensor], rule: WeightRule, checkpoint: Checkpoint
     ) -> list[PackedWeight]:
-        """Read packed tensors one below the other, their rows in the order of a rule.
+        """Read packed tensors, their rows concatenated in the order of a rule.
 
         Raises:
-            ModelLoadError: A scale is no number.
+            ModelLoadError: A scale is not finite.
         """
         parts = []
         for source, name in zip(sources, rule.sources, strict=True):
@@ -123,7 +123,7 @@ class TensorReader:
     def _unpacked(
         self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None
     ) -> torch.Tensor:
-        """Packed tensors, and others, as numbers of a dtype; those are as after transposing."""
+        """Read packed and other tensors as numbers of a dtype; the others may be transposed."""
         whole = []
         for source in sources:
             if source.packed is not None:
@@ -136,7 +136,7 @@ class TensorReader:
         return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
-        """Read a tensor in MXFP4, transposed: as it is stored."""
+        """Read a tensor in MXFP4 in its stored order, which is transposed."""
         assert source.scales is not None
         *others, columns, rows = source.shape
         joined = passing((*others, rows, columns), dtype)
@@ -186,16 +186,16 @@ class TensorReader:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all elements are; a sum reads them once, and makes nothing of their size."""
+    """Tell whether all elements are finite; the sum needs no temporary tensor."""
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def tell_broken(checkpoint: Checkpoint, name: str) -> str:
-    """Say that a tensor holds NaN.
+    """Return the message for a tensor with NaN.
 
     Args:
         checkpoint: The stored tensors.
-        name: Which one.
+        name: Name of the tensor.
     """
     return (
         f"{checkpoint.tensors[name].file}: `{name}` holds NaN or infinities, so no token could be "
@@ -204,7 +204,7 @@ def tell_broken(checkpoint: Checkpoint, name: str) -> str:
 
 
 def find_broken(checkpoint: Checkpoint) -> str | None:
-    """Read everything once more, for the first tensor with NaN or infinities; ``None``: none has.
+    """Read all tensors again; return the first one with NaN or infinities, or ``None``.
 
     Args:
         checkpoint: The stored tensors.

@@ -1,8 +1,8 @@
-"""Reads safetensors checkpoints straight into a model that was built on the meta device.
+"""Load a checkpoint into a model that was built on the meta device.
 
-Everything that can be wrong is found from the headers before the first tensor is read. Tensors are
-then read one target at a time (`tensor_reader`), and one fused matrix is the most that exists
-twice. This module knows no architecture; the model's ``weight_map`` does.
+All checks use the headers, before the first tensor is read. Tensors are then read one target at a
+time (`tensor_reader`), so at most one fused matrix exists twice. Knows no architecture; the model's
+``weight_map`` does.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ _MODEL_DTYPES = {
 
 
 class Fillable(Protocol):
-    """A model that was built on the meta device and says what it is made of."""
+    """A model that was built on the meta device and has a weight map."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """Dtype of the computation."""
 
     def weight_map(self) -> Sequence[WeightRule]:
-        """How each parameter is made."""
+        """Return the rule of each parameter."""
 
     def ignored_weights(self) -> Sequence[str]:
-        """Regular expressions of stored names that the model does without."""
+        """Return regular expressions of stored names that the model does not need."""
 
     def get_submodule(self, target: str) -> nn.Module:
         """Return the module of a dotted name."""
 
     def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
-        """Parameter that is to be kept in its stored dtype (of all), by `use_stored`, or none."""
+        """Return the parameter to keep in its stored dtype as well, by `use_stored`, or none."""
 
     def use_stored(self, stored: torch.Tensor) -> None:
-        """Take what the file has in the place of the parameter just prepared."""
+        """Take the stored tensor of the parameter that was just prepared."""
 
     def prepare(self) -> None:
         """Get ready to compute, after every weight has arrived."""
@@ -74,17 +74,17 @@ class Fillable(Protocol):
 def resolve_dtype(
     dtype: torch.dtype | str | None, config: Mapping[str, object], checkpoint: Checkpoint
 ) -> torch.dtype:
-    """Decide the dtype that the weights are loaded in.
+    """Decide the dtype of the loaded weights.
 
     Args:
-        dtype: A dtype, its name, or ``"auto"`` (the same as ``None``): what ``config.json`` says,
-            else the dtype of the first floating tensor stored.
+        dtype: A dtype, its name, or ``"auto"`` (the same as ``None``): that of ``config.json``,
+            else that of the first stored floating tensor.
         config: Content of ``config.json``.
         checkpoint: The checkpoint.
 
     Raises:
         InvalidRequestError: ``dtype`` is not one that a model can run in.
-        ModelLoadError: ``"auto"``, and the checkpoint does not say either.
+        ModelLoadError: ``"auto"``, and the checkpoint has no dtype.
     """
     if dtype is not None and dtype != "auto":
         return check_dtype(dtype)
@@ -117,24 +117,24 @@ def load_weights(
 ) -> None:
     """Fill a model that was built on the meta device.
 
-    Names and shapes are all checked first. Then every parameter is read, converted (unless its
-    module keeps it as it is stored), moved and assigned, and its module prepared, one module at a
-    time, the largest first: what a module needs for a moment is then small beside what is not
-    loaded yet.
+    All names and shapes are checked first. Then every parameter is read, converted (unless its
+    module keeps the stored dtype), moved and assigned, and its module prepared, one module at a
+    time, the largest first: the temporary memory of a module is then small beside the modules that
+    are not loaded yet.
 
     Args:
-        core: The model; its ``weight_map`` says what is made of what.
+        core: The model, with its ``weight_map``.
         checkpoint: The stored tensors.
-        device: Where the parameters go.
-        ignored: More regular expressions of stored names that may be left alone.
-        rules: What is made of what, where the files are not those that ``weight_map`` is of.
-        progress: How far it is: a bar, nothing, or what is called.
-        quantize: What matrices are packed to on the way, their tables of embeddings and heads to 8
-            bits; ``None``: they stay as they are.
+        device: Device of the parameters.
+        ignored: More regular expressions of stored names that are not needed.
+        rules: Rules of parameters for other files than those of ``weight_map``.
+        progress: Progress of loading: a bar, nothing, or a function to call.
+        quantize: Packing of matrices while they are read; embedding tables and heads take 8 bits.
+            ``None``: they are not packed.
 
     Raises:
-        ModelLoadError: Weights are missing, unexpected or of another shape, of a dtype that is not
-            read, too large for the memory that is free, or a file changed under the reader's hands.
+        ModelLoadError: Weights are missing, unexpected, of another shape or of an unsupported
+            dtype, do not fit into free memory, or a file changed while it was read.
     """
     rules = core.weight_map() if rules is None else rules
     is_here = torch.device(device).type == "cpu"
@@ -196,7 +196,7 @@ def load_weights(
                     del packed
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
-                # Else this name would keep the original alive while `prepare` makes its copy.
+                # Otherwise this name keeps the original alive while `prepare` makes its copy.
                 del tensor
             prepare = getattr(module, "prepare", None)
             if parts is not None:
@@ -217,11 +217,11 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
 
     Args:
         rules: The model's weight map.
-        ignored: Regular expressions of stored names that the model does without.
+        ignored: Regular expressions of stored names that the model does not need.
         checkpoint: The stored tensors.
 
     Raises:
-        ModelLoadError: They differ; names the first few missing, unexpected and misshapen ones.
+        ModelLoadError: They differ; names the first few missing, unexpected and misshapen tensors.
     """
     stored = checkpoint.tensors
     odd = [rule for rule in rules if len(rule.sources) != len(rule.shapes)]
@@ -267,7 +267,7 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
 def _cut_as_stored(
     rule: WeightRule, stored: Mapping[str, StoredTensor]
 ) -> Sequence[tuple[int, ...]]:
-    """The shapes of a rule's sources, cut at other rows where a file has them so and may."""
+    """Return the shapes of a rule's sources; with the file's own cuts if the rule allows them."""
     if not rule.is_cut_anyhow or not all(name in stored for name in rule.sources):
         return rule.shapes
     found = [tuple(stored[name].shape) for name in rule.sources]
@@ -277,12 +277,12 @@ def _cut_as_stored(
 
 
 _MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.")
-"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden, and
-experts whose rank is NaN are chosen or not by chance."""
+"""Parameters whose NaN does not reach the logits: attention treats a NaN score as masked, and
+experts with a NaN rank are chosen at random."""
 
 
 def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dtype:
-    """The dtype that a parameter is read in: the stored one where its module keeps that."""
+    """Return the dtype in which a parameter is read: the stored one if its module keeps it."""
     module_name, _, name = rule.target.rpartition(".")
     keeps = getattr(core.get_submodule(module_name), "keeps", None)
     if any(is_made(checkpoint.tensors[source]) for source in rule.sources):
@@ -302,16 +302,16 @@ def check_memory(
     device: torch.device,
     sizes: Mapping[str, int],
 ) -> None:
-    """Refuse what cannot fit, by arithmetic.
+    """Refuse weights that cannot fit into free memory.
 
     Args:
         rules: The model's weight map.
         kinds: Dtype of each parameter, by its name in the map.
-        beside: Bytes of stored tensors that are kept beside what is made of them.
+        beside: Bytes of stored tensors that are kept beside the parameters.
         checkpoint: The stored tensors.
-        dtype: What the model computes in.
-        device: Where the parameters go.
-        sizes: Bytes of those that are kept packed, by their names in the map.
+        dtype: Dtype of the computation.
+        device: Device of the parameters.
+        sizes: Bytes of parameters that stay packed, by their names in the map.
 
     Raises:
         ModelLoadError: Less memory is free than the weights take.
@@ -349,7 +349,7 @@ def _pack(
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """The rows, or elements, of a tensor in another order; see `WeightRule`."""
+    """Return the rows, or elements, of a tensor in another order; see `WeightRule`."""
     if order is None:
         return tensor
     return tensor.reshape(len(order), -1)[torch.tensor(order)].view_as(tensor)

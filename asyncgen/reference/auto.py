@@ -1,4 +1,4 @@
-"""The documented names that find out by themselves what is to be loaded."""
+"""Auto classes: load models, tokenizers and configurations of any family."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _AutoModel:
-    """What both kinds of model share."""
+    """Base of both classes of models."""
 
     _has_encoder: ClassVar[bool]
 
@@ -37,7 +37,7 @@ class _AutoModel:
         pretrained_model_name_or_path: str | os.PathLike[str],
         **options: Unpack[ModelOptions],
     ) -> PreTrainedModel:
-        """Load a model, of the class that its family is known by.
+        """Load a model, as the class of its family.
 
         Args:
             pretrained_model_name_or_path: As ``source`` of :func:`load_model`.
@@ -45,9 +45,9 @@ class _AutoModel:
                 that names it, unless it is off.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured.
+            InvalidRequestError: An argument is not supported.
             ModelLoadError: There is no such checkpoint, or it cannot be read.
-            UnsupportedModelError: It is a model of the other kind, or of none that is known.
+            UnsupportedModelError: It is a model of the other kind, or of an unknown family.
         """
         where = f"{cls.__name__}.from_pretrained"
         arguments, values, config = model_arguments(options, where)
@@ -85,7 +85,7 @@ class AutoTokenizer:
                 error that names it, unless it is off.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured.
+            InvalidRequestError: An argument is not supported.
             ModelLoadError: There is no such tokenizer, or it cannot be read.
         """
         arguments, values = tokenizer_arguments(options, "AutoTokenizer.from_pretrained")
@@ -112,12 +112,12 @@ class AutoConfig:
             **options: See `asyncgen.reference.from_pretrained_options.HubAddress`.
 
         Returns:
-            What ``model.config`` would be; to be given as ``config=`` to ``from_pretrained``.
+            The configuration as in ``model.config``; usable as ``config=`` of ``from_pretrained``.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured.
+            InvalidRequestError: An argument is not supported.
             ModelLoadError: There is no such checkpoint, or it cannot be read.
-            UnsupportedModelError: It is of no family that is known.
+            UnsupportedModelError: Its family is unknown.
         """
         arguments = config_arguments(options, "AutoConfig.from_pretrained")
         return EditableConfig(read_config(pretrained_model_name_or_path, **arguments))

@@ -1,4 +1,4 @@
-"""The classes that people know each family by, made of what the families declare."""
+"""Classes of models and tokenizers of each family, made from the declarations of families."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class PreTrainedTokenizerFast(Tokenizer):
     """A tokenizer that is loaded by the name of a class.
 
-    Whichever class it is loaded through, ``tokenizer.json`` alone decides how text is split.
+    For every class, ``tokenizer.json`` alone decides how text is split.
     """
 
     names: tuple[str, ...] = ()
-    """What the files of this class may call it; empty: anything."""
+    """Allowed ``tokenizer_class`` of its files; empty: any."""
 
     @classmethod
     @shows(TokenizerOptions)
@@ -41,9 +41,9 @@ class PreTrainedTokenizerFast(Tokenizer):
                 error that names it, unless it is off.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured.
-            ModelLoadError: There is no such tokenizer, or it cannot be read.
-            UnsupportedModelError: Its files are those of another family.
+            InvalidRequestError: An argument is not supported.
+            ModelLoadError: The tokenizer is missing, or cannot be read.
+            UnsupportedModelError: Its files belong to another family.
         """
         where = f"{cls.__name__}.from_pretrained"
         arguments, values = tokenizer_arguments(options, where)
@@ -77,13 +77,13 @@ CLASSES: dict[str, type[PreTrainedModel]] = {
     )
     for kind in FAMILIES.values()
 }
-"""The models, by the name of the class."""
+"""Classes of models by name."""
 
 TOKENIZERS: dict[str, type[PreTrainedTokenizerFast]] = {
     name: _class(name, PreTrainedTokenizerFast, names=kind.tokenizer_names)
     for kind in FAMILIES.values()
     for name in kind.tokenizer_names
 }
-"""The tokenizers likewise."""
+"""Classes of tokenizers by name."""
 
 globals().update(CLASSES | TOKENIZERS)

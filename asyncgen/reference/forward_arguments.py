@@ -1,6 +1,6 @@
-"""What a model is called with: checked, and brought into the form that it computes with.
+"""Check the arguments of a model call and convert them for the computation.
 
-What labels and `logits_to_keep` ask of its results is here, too.
+Also applies labels and `logits_to_keep` to the results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
 
 IGNORED = -100
-"""Label of a position that does not count."""
+"""Label of a position that is ignored."""
 
 
 def call_settings(config: EditableConfig, *given: bool | None) -> list[bool]:
-    """What a call was told of `CALL_DEFAULTS`, in their order; else what ``config`` says."""
+    """Return the arguments of `CALL_DEFAULTS`, in their order, with the defaults of ``config``."""
     return [
         bool(getattr(config, name)) if value is None else bool(value)
         for name, value in zip(CALL_DEFAULTS, given, strict=True)
@@ -79,7 +79,7 @@ def check_cache(past_key_values: object) -> Cache:
 
 
 def check_cache_position(cache_position: Tensor | None, start: int, length: int) -> None:
-    """Refuse positions other than those behind the cache."""
+    """Refuse positions other than those after the cache."""
     if cache_position is not None and cache_position.tolist() != [*range(start, start + length)]:
         raise InvalidRequestError(
             "cache_position",
@@ -102,7 +102,7 @@ def check_mask(
 
 
 def states_to_project(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
-    """Return the hidden states ``[B, n, E]`` that logits are wanted for."""
+    """Return the hidden states ``[B, n, E]`` of the wanted logits."""
     if isinstance(logits_to_keep, Tensor):
         return hidden[:, logits_to_keep.to(hidden.device)]
     if isinstance(logits_to_keep, bool) or logits_to_keep < 0:
@@ -113,7 +113,7 @@ def states_to_project(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
 
 
 def loss_of(logits: Tensor, labels: Tensor | None, *, shift: int) -> Tensor | None:
-    """Mean negative log-likelihood of each label, told by the logits ``shift`` positions before."""
+    """Return the mean negative log-likelihood of labels by logits ``shift`` positions before."""
     if labels is None:
         return None
     if labels.shape != logits.shape[:2]:
@@ -124,5 +124,5 @@ def loss_of(logits: Tensor, labels: Tensor | None, *, shift: int) -> Tensor | No
 
 
 def wrong_shape(name: str, given: Tensor, allowed: str) -> InvalidRequestError:
-    """The error of a tensor that has another shape than it may."""
+    """Return the error of a tensor with a wrong shape."""
     return InvalidRequestError(name, tuple(given.shape), f"its shape must be {allowed}")

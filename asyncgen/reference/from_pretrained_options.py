@@ -1,6 +1,6 @@
-"""The arguments by which people know how to load things, checked and translated.
+"""Check and translate the documented arguments of ``from_pretrained``.
 
-Nothing is loaded here. An argument that cannot be honoured is an error that names it; one whose
+Nothing is loaded here. An argument is not supported is an error that names it; one whose
 meaning holds anyway is accepted.
 """
 
@@ -30,43 +30,43 @@ if TYPE_CHECKING:
 
 
 class HubAddress(TypedDict, total=False):
-    """Where a checkpoint lies on the hub, and how it is reached."""
+    """Address of a checkpoint on the hub, and options of access."""
 
     revision: str | None
     """Branch, tag or commit on the hub."""
     token: str | bool | None
     """Access token for the hub."""
     cache_dir: str | os.PathLike[str] | None
-    """Where downloads are kept."""
+    """Folder of downloads."""
     local_files_only: bool
     """Never download."""
     subfolder: str
-    """Folder of the checkpoint inside of the source."""
+    """Folder of the checkpoint in the source."""
     trust_remote_code: bool | None
     """No remote code is run, so ``True`` is an error."""
     progress: ProgressOption
-    """How far downloads and loading are: as in :func:`asyncgen.load_model`."""
+    """Progress of downloads and loading: as in :func:`asyncgen.load_model`."""
 
 
 class ModelOptions(HubAddress, total=False):
     """The keywords of ``from_pretrained`` of a model."""
 
     config: EditableConfig | None
-    """A configuration from ``AutoConfig``: what was set on it is set on the model's."""
+    """A configuration from ``AutoConfig``: its changes are applied to the model's."""
     dtype: str | torch.dtype | None
-    """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
+    """Dtype of the computation; ``None`` or ``"auto"``: that of the checkpoint."""
     torch_dtype: str | torch.dtype | None
     """The older name of ``dtype``."""
     quantize: Packing | None
     """``"int8"`` or ``"int4"``: weights are packed while they are read."""
     quantization_config: BitsAndBytesConfig | None
-    """The reference's way to ask for that."""
+    """The documented way to pack weights."""
     load_in_8bit: bool | None
-    """The older one."""
+    """The older way to pack weights."""
     load_in_4bit: bool | None
     """See ``load_in_8bit``."""
     device_map: str | int | torch.device | dict[str, Any] | None
-    """``None`` is the CPU, ``"auto"`` is CUDA where there is one; or one device for the whole."""
+    """``None`` is the CPU, ``"auto"`` is CUDA if available; or one device for the whole model."""
     attn_implementation: str | None
     """``"eager"`` or ``"sdpa"``: both are computed by the same kernels, to the same numbers."""
     low_cpu_mem_usage: bool | None
@@ -74,7 +74,7 @@ class ModelOptions(HubAddress, total=False):
     use_safetensors: bool | None
     """Only safetensors are read, so ``False`` is an error."""
     bos_token_id: int | None
-    """Set on ``model.config``, as all that follow."""
+    """Set on ``model.config``, as are all that follow."""
     eos_token_id: int | list[int] | None
     """See ``bos_token_id``."""
     pad_token_id: int | None
@@ -92,18 +92,18 @@ class ModelOptions(HubAddress, total=False):
 
 
 class TokenizerOptions(HubAddress, total=False):
-    """The keywords of ``from_pretrained`` of a tokenizer; ``None`` leaves it to the files."""
+    """The keywords of ``from_pretrained`` of a tokenizer; ``None`` uses the files' settings."""
 
     use_fast: bool | None
     """There are no slow tokenizers, so ``False`` is an error."""
     legacy: bool | None
-    """``tokenizer.json`` says how text is split, so ``True`` is an error."""
+    """``tokenizer.json`` decides how text is split, so ``True`` is an error."""
     add_prefix_space: bool | None
-    """Whether a text is split as if a space stood before it."""
+    """Split a text as if a space stood before it."""
     padding_side: Side | None
-    """Side that padding goes to."""
+    """Side of the padding."""
     truncation_side: Side | None
-    """Side that truncation removes from."""
+    """Side that truncation cuts."""
     model_max_length: int | None
     """Positions that the model was trained for, in tokens."""
     chat_template: str | dict[str, str] | None
@@ -122,10 +122,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def shows(keywords: type) -> Callable[[Function], Function]:
-    """Show keywords that a function takes as ``**options`` one by one in its signature.
+    """Show the keywords of ``**options`` one by one in a function's signature.
 
     Args:
-        keywords: The TypedDict of these keywords; each may be left out.
+        keywords: TypedDict of the keywords, all optional.
     """
 
     def decorate(function: Function) -> Function:
@@ -155,7 +155,7 @@ _OFF = frozenset(
     from_tf from_flax
     """.split()
 )
-"""What the reference takes and this library does not: accepted where it is off."""
+"""Arguments of the reference that this library lacks: accepted if they are off."""
 
 
 def model_arguments(
@@ -165,14 +165,13 @@ def model_arguments(
 
     Args:
         given: See `ModelOptions`.
-        where: What was called, for a message.
+        where: Name of the called function, for errors.
 
     Returns:
-        Arguments for loading, what is to be set on the configuration, and the configuration that
-        was given.
+        Arguments for loading, values for the configuration, and the given configuration.
 
     Raises:
-        InvalidRequestError: An argument that cannot be honoured.
+        InvalidRequestError: An argument is not supported.
     """
     _refuse_unknown(given, ModelOptions.__annotations__.keys(), where)
     refused = {
@@ -213,13 +212,13 @@ def tokenizer_arguments(
 
     Args:
         given: See `TokenizerOptions`.
-        where: What was called, for a message.
+        where: Name of the called function, for errors.
 
     Returns:
-        Arguments for loading, and attributes to be set.
+        Arguments for loading, and attributes to set.
 
     Raises:
-        InvalidRequestError: An argument that cannot be honoured.
+        InvalidRequestError: An argument is not supported.
     """
     known = TokenizerOptions.__annotations__.keys()
     _refuse_unknown(given, known, where)
@@ -241,10 +240,10 @@ def config_arguments(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     Args:
         given: See `HubAddress`.
-        where: What was called, for a message.
+        where: Name of the called function, for errors.
 
     Raises:
-        InvalidRequestError: An argument that cannot be honoured.
+        InvalidRequestError: An argument is not supported.
     """
     _refuse_unknown(given, HubAddress.__annotations__.keys(), where)
     _refuse(given, {"trust_remote_code": (True, "remote code is never run")})
@@ -254,13 +253,13 @@ def config_arguments(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 def check_device_map(
     device_map: str | int | torch.device | dict[str, Any] | None,
 ) -> str | int | torch.device:
-    """The one device that a map means.
+    """Return the single device of a map.
 
     Args:
         device_map: See `ModelOptions`.
 
     Raises:
-        InvalidRequestError: It spreads a model over several devices, or is none.
+        InvalidRequestError: It spreads a model over several devices, or is invalid.
     """
     device: object = device_map
     if isinstance(device_map, dict) and set(device_map) == {""}:
@@ -287,7 +286,7 @@ def _refuse(given: Mapping[str, Any], refused: Mapping[str, tuple[bool, str]]) -
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: Any, where: str) -> None:
-    """Raise for the first keyword that is not understood."""
+    """Refuse the first unknown keyword."""
     for name, value in given.items():
         is_off = name in _OFF and (value is None or value is False)
         if name not in known and not is_off:

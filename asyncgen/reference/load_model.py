@@ -1,4 +1,4 @@
-"""Loading: a model of the class that its family is known by, and a tokenizer."""
+"""Load a model, as the class of its family, and a tokenizer; seed the generators."""
 
 from __future__ import annotations
 
@@ -43,34 +43,33 @@ def load_model(
 ) -> PreTrainedModel:
     """Load a model.
 
-    Load it on the thread that will compute: a second computing thread costs speed.
+    Call this on the thread that will compute: a second computing thread costs speed.
 
     Args:
         source: ``"demo"``, a folder, a GGUF file, or the id of a repository on the hub, with
             ``:Q4_K_M`` or ``:file.gguf`` behind it for a GGUF file in it.
-        device: Where to compute; ``None`` is CUDA where there is one, else the CPU.
-        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        device: Device of the computation; ``None``: CUDA if available, otherwise the CPU.
+        dtype: Dtype of the computation; ``None`` or ``"auto"``: that of the checkpoint.
         revision: Branch, tag or commit on the hub.
         token: Access token for the hub.
-        cache_dir: Where downloads are kept.
+        cache_dir: Folder of downloads.
         local_files_only: Never download.
-        progress: How far downloads and loading are. ``None``: a bar on the terminal, where they
-            take longer than a second; ``False``: nothing; or what is called with what is done, how
-            much, and how much in all.
+        progress: Progress of downloads and loading. ``None``: a bar on the terminal, if they take
+            longer than a second; ``False``: nothing; or a function of label, done and total.
         quantize: ``"int8"`` or ``"int4"`` packs weights while they are read, 32 inputs a scale:
-            a half and a quarter of the memory of bfloat16, and a stream that is as much faster as
-            memory is what it waits for. The table of embeddings and the head take 8 bits.
-        has_encoder: Refuse a model that has, or has not, an encoder; ``None`` takes either.
-        subfolder: Folder of the checkpoint inside of the source.
+            a half or a quarter of the memory of bfloat16, and a faster stream if memory limits its
+            speed. The embedding table and the head take 8 bits.
+        has_encoder: Require a model with (True) or without (False) an encoder; ``None``: either.
+        subfolder: Folder of the checkpoint in the source.
 
     Returns:
-        The model, of the class that its family is known by, such as `LlamaForCausalLM`; one with an
-        encoder is a `Seq2SeqModel` too.
+        The model, of the class of its family, such as `LlamaForCausalLM`; one with an encoder is a
+        `Seq2SeqModel` too.
 
     Raises:
-        ModelLoadError: There is no such checkpoint, or it cannot be read.
+        ModelLoadError: The checkpoint is missing, or cannot be read.
         UnsupportedModelError: Its ``model_type`` has no implementation, or is of the other kind.
-        InvalidRequestError: The device or the dtype is none.
+        InvalidRequestError: The device or the dtype is invalid.
     """
 
     def check(config: ModelConfig) -> None:
@@ -113,15 +112,14 @@ def load_tokenizer(
         source: As in :func:`load_model`.
         revision: Branch, tag or commit on the hub.
         token: Access token for the hub.
-        cache_dir: Where downloads are kept.
+        cache_dir: Folder of downloads.
         local_files_only: Never download.
-        add_prefix_space: Whether a text is split as if a space stood before it; ``None`` leaves it
-            to the files.
-        subfolder: Folder of the tokenizer inside of the source.
+        add_prefix_space: Split a text as if a space stood before it; ``None``: as in the files.
+        subfolder: Folder of the tokenizer in the source.
         progress: As in :func:`load_model`, for downloads.
 
     Raises:
-        ModelLoadError: There is no such tokenizer, or it cannot be read.
+        ModelLoadError: The tokenizer is missing, or cannot be read.
     """
     require("progress", progress, progress_option)
     folder = resolve(

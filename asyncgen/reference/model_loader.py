@@ -1,4 +1,4 @@
-"""Loading: from a folder to a module that computes, and the defaults of its generation."""
+"""Load a folder or a GGUF file to a module that computes, with defaults of its generation."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ _log = logging.getLogger("asyncgen.models")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was loaded.
+    """A loaded model.
 
     Attributes:
         core: The module, ready to compute.
         generation_config: Defaults of its generation.
-        source: Where it came from.
+        source: Its source.
         checkpoint: Its files.
         embedding_settings: Defaults of its embeddings.
     """
@@ -84,17 +84,18 @@ def load_core(
     Args:
         source: ``"demo"``, a folder, a GGUF file, or the id of a repository on the hub; see
             `asyncgen.checkpoints.hub.resolve`.
-        device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
-        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
-        progress: How far downloads and loading are: a bar, nothing, or what is called.
-        quantize: What weights are packed to while they are read; ``None``: they stay as they are.
-        check: May refuse a configuration, before any weight is read.
-        **address: As those of `asyncgen.checkpoints.hub.resolve`.
+        device: Device of the computation; ``None`` or ``"auto"``: CUDA if available, otherwise the
+            CPU.
+        dtype: Dtype of the computation; ``None`` or ``"auto"``: that of the checkpoint.
+        progress: Progress of downloads and loading: a bar, nothing, or a function to call.
+        quantize: Packing of weights while they are read; ``None``: they are not packed.
+        check: Function that may refuse a configuration, before any weight is read.
+        **address: Options of `asyncgen.checkpoints.hub.resolve`.
 
     Raises:
-        ModelLoadError: There is no such checkpoint, or it cannot be read.
+        ModelLoadError: The checkpoint is missing, or cannot be read.
         UnsupportedModelError: Its ``model_type`` has no implementation.
-        InvalidRequestError: The device or the dtype is none.
+        InvalidRequestError: The device or the dtype is invalid.
     """
     require("progress", progress, progress_option)
     check_packing(quantize)
@@ -196,11 +197,11 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
     """Read the configuration of a checkpoint, without its weights.
 
     Args:
-        source: As that of `load_core`.
-        **address: Likewise.
+        source: As in `load_core`.
+        **address: As in `load_core`.
 
     Raises:
-        ModelLoadError: There is none, or it cannot be read.
+        ModelLoadError: The checkpoint is missing, or cannot be read.
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
     place = resolve(source, weights=False, **address)
@@ -211,7 +212,7 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
 
 
 def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
-    """A folder's ``config.json``, and which of its tensors are matrices that can be packed.
+    """Return a folder's ``config.json``, and the names of its tensors that can be packed.
 
     Raises:
         ModelLoadError: It cannot be read, or is packed already.
@@ -238,7 +239,7 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
 
 
 def _stack_prefix(config: ModelConfig) -> str:
-    """First part of the names of all stored weights but the head's, with its dot."""
+    """Return the first part of the names of all stored weights but the head's, with its dot."""
     stack, dot, _ = config.names["embed_tokens"].partition(".")
     return stack + dot if dot else ""
 
@@ -260,7 +261,7 @@ def _read_file(folder: Path) -> dict[str, Any]:
 
 
 def _quantisation(raw: Mapping[str, Any]) -> str | None:
-    """How a ``config.json`` says that weights are quantised; ``None``: they are not."""
+    """Return the quantisation method of a ``config.json``; ``None``: the weights are floats."""
     stated = raw.get(_QUANTISED)
     if not stated:
         return None

@@ -1,7 +1,6 @@
-"""``pipeline("text-generation")``: text, lists and chats in, text out, as people know it.
+"""The documented ``pipeline("text-generation")``: texts, lists and chats in, text out.
 
-A thin layer over ``model.generate`` and the tokenizer; for many requests at once, or as they come,
-there is `AsyncLLM`.
+A thin layer over ``model.generate`` and the tokenizer. For many concurrent requests use `AsyncLLM`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ TASK = "text-generation"
 Answers: TypeAlias = list[dict[str, Any]]
 
 _DEFAULTS = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}
-"""Where neither the call nor the model's own configuration says anything."""
+"""Defaults of values that neither the call nor the model's configuration sets."""
 
 _WITH_TEXT = {"return_tensors", "return_full_text", "return_text"}
 
@@ -58,7 +57,7 @@ class _Input:
     Attributes:
         prompt: A text, or messages.
         ids: Its token ids; none for an empty text.
-        continues: Whether the answer goes on with the last message.
+        continues: The answer continues the last message.
     """
 
     prompt: str | Sequence[Message]
@@ -73,10 +72,10 @@ class TextGenerationPipeline:
         model: The model.
         tokenizer: Its tokenizer.
         task: ``"text-generation"``.
-        generation_config: What calls are based on: the model's own, with 256 new tokens, sampling
-            and a temperature of 0.7 where that says nothing.
-        assistant_model: Drafts for the model, or ``None``.
-        assistant_tokenizer: Its tokenizer where that is another one, or ``None``.
+        generation_config: Defaults of calls: those of the model; values that it does not set are
+            256 new tokens, sampling and a temperature of 0.7.
+        assistant_model: Draft model, or ``None``.
+        assistant_tokenizer: Its tokenizer if it is another one, or ``None``.
     """
 
     task = TASK
@@ -90,18 +89,18 @@ class TextGenerationPipeline:
         assistant_tokenizer: Tokenizer | None = None,
         **params: Any,
     ) -> None:
-        """Keep what calls have in common.
+        """Keep the common arguments of calls.
 
         Args:
             model: A model without an encoder.
             tokenizer: Its tokenizer.
-            assistant_model: Drafts for the model.
-            assistant_tokenizer: Its tokenizer, where that is another one.
+            assistant_model: Draft model.
+            assistant_tokenizer: Its tokenizer, if it is another one.
             **params: Keywords of every call; see :meth:`__call__`.
 
         Raises:
             UnsupportedModelError: The model has an encoder.
-            InvalidRequestError: A keyword that contradicts another.
+            InvalidRequestError: A keyword contradicts another.
         """
         if getattr(model.config, "is_encoder_decoder", False):
             raise UnsupportedModelError(
@@ -124,7 +123,7 @@ class TextGenerationPipeline:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """Device of the model."""
         return self.model.device
 
     def __call__(self, text_inputs: Any, **kwargs: Any) -> Any:
@@ -169,15 +168,15 @@ class TextGenerationPipeline:
     def _listed(
         self, prompts: Iterator[Any], size: int, own: Mapping[str, Any], params: dict[str, Any]
     ) -> Iterator[Answers]:
-        """The results of several prompts; with a seed, the same samples as the reference's."""
-        # There a data loader goes over the prompts, and first draws a number for itself.
+        """Return the results of several prompts; with a seed, the same samples as the reference."""
+        # There a data loader draws one number before it iterates over the prompts.
         torch.empty((), dtype=torch.int64).random_()
         yield from self._answers(prompts, size, own, params)
 
     def _answers(
         self, prompts: Iterator[Any], size: int, own: Mapping[str, Any], params: dict[str, Any]
     ) -> Iterator[Answers]:
-        """The results of each prompt, computed ``size`` at a time."""
+        """Yield the results of each prompt, computed ``size`` at a time."""
         while batch := list(islice(prompts, size)):
             inputs = [self._encode(prompt, own, params) for prompt in batch]
             yield from self._generate(inputs, own, params)
@@ -210,7 +209,7 @@ class TextGenerationPipeline:
         return _Input(prompt, ids, continues)
 
     def _shortened(self, ids: list[int], params: Mapping[str, Any]) -> list[int]:
-        """The end of a prompt, so that what is to be generated fits behind it."""
+        """Cut the beginning of a prompt, so that the new tokens fit after it."""
         limit = self.tokenizer.model_max_length
         length, config = params.get("max_length"), params.get("generation_config")
         new = params.get("max_new_tokens")
@@ -228,7 +227,7 @@ class TextGenerationPipeline:
     def _generate(
         self, inputs: Sequence[_Input], own: Mapping[str, Any], params: dict[str, Any]
     ) -> Iterator[Answers]:
-        """The results of prompts that are computed together."""
+        """Yield the results of prompts that are computed together."""
         arguments: dict[str, Any] = {"generation_config": self._base(params), **params}
         stop = own.get("stop_sequence")
         if stop is not None:
@@ -255,7 +254,7 @@ class TextGenerationPipeline:
             yield [self._result(given, length, row, own) for row in found]
 
     def _base(self, params: Mapping[str, Any]) -> GenerationConfig:
-        """What a call is based on: a length of its own leaves the default of new tokens out."""
+        """Return the defaults of a call; its ``max_length`` replaces the default of new tokens."""
         if params.get("max_length") is None or "max_new_tokens" in params:
             return self.generation_config
         config = copy.deepcopy(self.generation_config)
@@ -263,7 +262,7 @@ class TextGenerationPipeline:
         return config
 
     def _padded(self, rows: Sequence[list[int]]) -> tuple[Any, Any]:
-        """Ids and mask ``[B, S]``, padded on the left; ``None`` for an empty prompt alone."""
+        """Return ids and mask ``[B, S]``, padded on the left; ``None`` for one empty prompt."""
         if rows == [[]]:
             return None, None
         longest = max(map(len, rows))
@@ -279,7 +278,7 @@ class TextGenerationPipeline:
     def _result(
         self, given: _Input, prompt_length: int, row: list[int], own: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The result of one sequence."""
+        """Return the result of one sequence."""
         if own.get("return_tensors"):
             return {"generated_token_ids": row}
         skip = own.get("skip_special_tokens", True)
@@ -317,32 +316,31 @@ def pipeline(
     assistant_tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     **kwargs: Any,
 ) -> TextGenerationPipeline:
-    """Load what continues texts and chats.
+    """Load a model and its tokenizer as a pipeline.
 
     Args:
         task: ``"text-generation"``, the only one.
         model: ``"demo"``, a folder, the id of a repository, or a model that is loaded.
-        config: As that of ``from_pretrained``.
-        tokenizer: Its tokenizer likewise; ``None`` takes the one beside the model.
+        config: As in ``from_pretrained``.
+        tokenizer: Its tokenizer or the source of that; ``None``: the one beside the model.
         revision: Branch, tag or commit on the hub.
         use_fast: There are no slow tokenizers, so ``False`` is an error.
         token: Access token for the hub.
-        device: Where to compute: -1 is the CPU, another number that GPU; ``None`` is CUDA where
-            there is one, or where the model is.
+        device: Device of the computation: -1 is the CPU, another number that GPU; ``None`` is CUDA
+            if available, or the device of the model.
         device_map: ``"auto"``, or one device, in place of ``device``.
-        dtype: What to compute in; ``"auto"`` is what the checkpoint says.
+        dtype: Dtype of the computation; ``"auto"``: that of the checkpoint.
         torch_dtype: The older name of ``dtype``.
         trust_remote_code: No remote code is run, so ``True`` is an error.
         model_kwargs: More keywords of ``from_pretrained``.
-        assistant_model: A smaller model that drafts for this one, likewise.
-        assistant_tokenizer: Its tokenizer; ``None`` takes the one beside it, where it has another
-            vocabulary.
+        assistant_model: A smaller model that drafts for this one, or its source.
+        assistant_tokenizer: Its tokenizer; ``None``: the one beside it, if its vocabulary differs.
         **kwargs: Keywords of every call; see :class:`TextGenerationPipeline`.
 
     Raises:
         InvalidRequestError: Another task, no model, or an argument that cannot be honoured.
-        ModelLoadError: There is no such checkpoint, or it cannot be read.
-        UnsupportedModelError: It is of no family that is known, or has an encoder.
+        ModelLoadError: The checkpoint is missing, or cannot be read.
+        UnsupportedModelError: Its family is unknown, or it has an encoder.
     """
     if task not in (None, TASK):
         raise InvalidRequestError("task", task, f"the only one is {TASK!r}")
@@ -395,7 +393,7 @@ def pipeline(
 
 
 def _assistant(model: Any, tokenizer: Any, own: Tokenizer, how: Mapping[str, Any]) -> Any:
-    """The draft model, and its tokenizer where that is another one."""
+    """Load the draft model, and its tokenizer if it is another one."""
     if model is None:
         if tokenizer is not None:
             raise InvalidRequestError("assistant_tokenizer", tokenizer, "needs `assistant_model`")
@@ -421,7 +419,7 @@ def _device(device: int | str | torch.device) -> str | torch.device:
 
 
 def _check_own(own: Mapping[str, Any]) -> None:
-    """Refuse keywords that contradict each other, or are of the wrong kind."""
+    """Refuse keywords that contradict each other, or are of the wrong type."""
     asked = sorted(name for name in _WITH_TEXT if own.get(name) is not None)
     if own.get("return_text") is not None or own.get("return_tensors"):
         for name in asked[1:]:

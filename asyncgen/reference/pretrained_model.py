@@ -1,7 +1,7 @@
-"""A model as code written for the reference documents expects it: called, and asked to generate.
+"""The documented model class: call it, generate, save and load.
 
-:class:`PreTrainedModel` is a thin face; the computing is done by its ``core``, a plain module of
-``asyncgen.models``.
+:class:`PreTrainedModel` is a thin layer over its ``core``, a plain module of ``asyncgen.models``
+that computes.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
 
     Attributes:
         core: The module that computes.
-        config: What ``config.json`` says. Token ids, the defaults of a call and attributes of your
-            own can be set; what the network was built from is read-only.
+        config: Content of ``config.json``. Token ids, the defaults of a call and further attributes
+            can be set; the values that define the network are read-only.
         generation_config: Defaults of :meth:`generate`.
-        name_or_path: Where the model came from.
-        embedding_settings: How its hidden states become the vector of a text.
-        model_type: The family of this class; ``None`` for no certain one.
-        has_encoder: Whether models of this class have an encoder.
+        name_or_path: Source of the model.
+        embedding_settings: Settings of embeddings.
+        model_type: The family of this class; ``None`` for any.
+        has_encoder: Models of this class have an encoder.
     """
 
     model_type: ClassVar[str | None] = None
@@ -83,13 +83,13 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         generation_config: GenerationConfig | None = None,
         name_or_path: str = "",
     ) -> None:
-        """Wrap a module whose weights are there.
+        """Wrap a module with loaded weights.
 
         Args:
             core: The module.
             generation_config: Defaults of ``generate``; ``None`` derives them from the model's
                 configuration.
-            name_or_path: Where the model came from.
+            name_or_path: Source of the model.
         """
         super().__init__()
         self.core = core
@@ -116,9 +116,9 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
                 that names it, unless it is off.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured.
-            ModelLoadError: There is no such checkpoint, or it cannot be read.
-            UnsupportedModelError: It is a model of another family, or of none that is known.
+            InvalidRequestError: An argument is not supported.
+            ModelLoadError: The checkpoint is missing, or cannot be read.
+            UnsupportedModelError: It is a model of another or an unknown family.
         """
         where = f"{cls.__name__}.from_pretrained"
         arguments, values, config = model_arguments(options, where)
@@ -127,16 +127,17 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
 
     @classmethod
     def from_loaded(cls, loaded: Loaded) -> Self:
-        """Wrap what was loaded, and run one token.
+        """Wrap a loaded model, and run one token to detect NaN weights.
 
-        A step costs a few hundredths of a load; looking at every weight would cost a fifth of it.
+        The step takes a few hundredths of the loading time; a check of every weight would take a
+        fifth.
 
         Args:
-            loaded: Of this class.
+            loaded: A loaded model of this class.
 
         Raises:
-            ModelLoadError: A weight that every token meets is NaN. (Queries and keys, whose NaN
-                attention hides, were looked at when they were read.)
+            ModelLoadError: A weight that every token uses is NaN. (Queries and keys, whose NaN
+                attention hides, were checked when they were read.)
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
         model.embedding_settings = loaded.embedding_settings
@@ -144,21 +145,21 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         decoder = {"decoder_input_ids": ids} if loaded.core.family.has_encoder else {}
         logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits
         if bool(logits.isnan().any()):
-            # Without one, the dtype is too narrow for this token: others may well be served.
+            # Without one, the dtype is too narrow for this token only; others may work.
             broken = find_broken(loaded.checkpoint)
             if broken is not None:
                 raise ModelLoadError(tell_broken(loaded.checkpoint, broken))
         return model
 
     def configured(self, values: Mapping[str, Any], config: EditableConfig | None) -> Self:
-        """Set what a caller of ``from_pretrained`` gave of the configuration.
+        """Set values of the configuration from ``from_pretrained``.
 
         Args:
             values: Values by name.
-            config: Another configuration, whose changes are taken over.
+            config: Another configuration, whose changes are applied.
 
         Raises:
-            InvalidRequestError: That one describes another network.
+            InvalidRequestError: It describes another network.
         """
         if config is not None:
             if not config.describes(self.core.config):
@@ -183,12 +184,12 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """Device of the model."""
         return self.core.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """Dtype of the computation."""
         return self.core.dtype
 
     def train(self, mode: bool = True) -> Self:
@@ -205,8 +206,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         """Move or convert the model: ``to("cuda")``, ``to(torch.bfloat16)``.
 
         Args:
-            *args: As those of `torch.nn.Module.to`.
-            **kwargs: Likewise.
+            *args: As for `torch.nn.Module.to`.
+            **kwargs: As for `torch.nn.Module.to`.
 
         Returns:
             The model itself.
@@ -249,10 +250,10 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         return self.to(at or "cuda")
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """How many parameters the model has; what is tied counts once.
+        """Count the parameters; tied ones count once.
 
         Args:
-            only_trainable: Count those that are trained: none is, these models run only.
+            only_trainable: Count trainable parameters: these models have none.
             exclude_embeddings: Leave out the tables of tokens, positions and position biases.
         """
         if only_trainable:
@@ -260,23 +261,23 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         return count_parameters(self.core, exclude_embeddings=exclude_embeddings)
 
     def can_generate(self) -> bool:
-        """Whether `generate` works: always."""
+        """Return True: `generate` always works."""
         return True
 
     def get_input_embeddings(self) -> InputEmbeddings:
-        """The embedding table: call it with ids, or read and write its ``weight`` ``[V, E]``."""
+        """Return the embedding table: call it with ids, or use its ``weight`` ``[V, E]``."""
         return InputEmbeddings(self.core, self._before_opening)
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Compute with another embedding table; a tied head follows.
+        """Replace the embedding table; a tied head uses it, too.
 
         Args:
             value: A module with a ``weight`` ``[V, E]``, such as ``nn.Embedding``. The weight is
-                shared where its dtype and device are the model's. With a head that is not tied, V
-                stays what it is.
+                shared if its dtype and device are the model's. With a head that is not tied, V
+                must stay the same.
 
         Raises:
-            InvalidRequestError: It is something else, or an engine runs on the model.
+            InvalidRequestError: It is of another type, or an engine runs on the model.
         """
         table = check_table(value, self.core)
         require_unattached(self, "value", type(value).__name__)
@@ -286,11 +287,11 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         self.config.describe(self.core.config)
 
     def get_output_embeddings(self) -> OutputEmbeddings:
-        """The output head: call it with hidden states, or read and write its ``weight``."""
+        """Return the output head: call it with hidden states, or use its ``weight``."""
         return OutputEmbeddings(self.core, self._before_opening)
 
     def tie_weights(self) -> None:
-        """Do nothing: a tied head computes with the embedding table at any time."""
+        """Do nothing: a tied head always uses the embedding table."""
 
     def resize_token_embeddings(
         self,
@@ -298,19 +299,19 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> InputEmbeddings:
-        """Give the vocabulary more ids, or fewer; table and head keep the rows of those that stay.
+        """Change the number of ids; table and head keep the rows of the remaining ids.
 
         Args:
-            new_num_tokens: How many; ``None`` leaves them.
+            new_num_tokens: New number of ids; ``None``: no change.
             pad_to_multiple_of: Round up to a multiple of this.
-            mean_resizing: Whether each new row is the mean of the old ones; otherwise they are
-                drawn by torch's generator, with the ``initializer_range`` of the configuration.
+            mean_resizing: Each new row is the mean of the old ones; otherwise torch's generator
+                draws them, with the ``initializer_range`` of the configuration.
 
         Returns:
             The embedding table.
 
         Raises:
-            InvalidRequestError: A number is none, or an engine runs on the model.
+            InvalidRequestError: A number is invalid, or an engine runs on the model.
         """
         size = self.core.config.vocab_size
         for name, value in (
@@ -330,7 +331,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         table = resized(core.embed_tokens.dense_weight().to(core.dtype), wanted, std=std)
         tied = core.config.tie_word_embeddings
         head = None if tied else resized(core.lm_head.dense_weight(), wanted, std=std)
-        # What is new in the bias of a tied head is zero, as in the reference.
+        # New values in the bias of a tied head are zero, as in the reference.
         replace_table(core, table, head, has_mean=mean_resizing and not tied)
         self.config.describe(core.config)
         return self.get_input_embeddings()
@@ -345,23 +346,23 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         safe_serialization: bool = True,
         variant: None = None,
     ) -> None:
-        """Save to a folder, from which this library and the reference load the model alike.
+        """Save to a folder that this library and the reference can load.
 
-        Writes ``config.json`` with what was set on ``config``, ``generation_config.json`` and the
+        Writes ``config.json`` with the changes of ``config``, ``generation_config.json`` and the
         weights, in the model's dtype. Weights that were saved there before are replaced.
 
         Args:
-            save_directory: The folder; made where it does not exist.
+            save_directory: The folder; created if it does not exist.
             is_main_process: ``False`` writes nothing: another process does.
-            state_dict: The model's own weights are saved, so anything else is an error.
+            state_dict: Only the model's weights are saved, so other ones are an error.
             push_to_hub: Nothing is uploaded, so ``True`` is an error.
             max_shard_size: Most bytes of a file of weights, a number or a text such as ``"5GB"``.
             safe_serialization: Only safetensors are written, so ``False`` is an error.
-            variant: Files have one set of names, so anything is an error.
+            variant: File names are fixed, so any value is an error.
 
         Raises:
-            InvalidRequestError: An argument that cannot be honoured, a value of ``config`` that
-                is none of JSON's, or a ``generation_config`` with flags of no effect.
+            InvalidRequestError: An argument is not supported, a value of ``config`` is no JSON, or
+                ``generation_config`` has flags without effect.
         """
         for name, value, allowed in (
             ("state_dict", state_dict, "the model's own weights are saved; leave it out"),
@@ -408,29 +409,29 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         Args:
             input_ids: Token ids ``[B, S]``; or give ``inputs_embeds``.
             attention_mask: ``[B, P + S]`` with P positions in the cache; zero at padding, which
-                nothing attends to.
-            position_ids: ``[B, S]`` or ``[1, S]``. If left out they count on from the cache, and
-                over tokens only where there is a mask, as ``generate`` does.
+                is masked.
+            position_ids: ``[B, S]`` or ``[1, S]``. By default they continue those of the cache;
+                with a mask only its tokens count, as in ``generate``.
             past_key_values: Cache to continue; it grows by S positions.
             inputs_embeds: Embeddings ``[B, S, E]`` instead of ids.
-            labels: Ids ``[B, S]`` to score the logits by, each against the position before it;
-                -100 is left out.
-            use_cache: Whether to return a cache, a new one if none was given. Where this and the
-                next three are ``None``, ``config`` has the default: yes, no, no, yes.
-            output_attentions: Whether to return attention weights; costs the fast kernels.
-            output_hidden_states: Whether to return the output of every layer.
+            labels: Ids ``[B, S]`` for the loss, each compared with the position before it; -100 is
+                ignored.
+            use_cache: Return a cache, a new one if none was given. For ``None``, here and in the
+                next three, ``config`` has the default: yes, no, no, yes.
+            output_attentions: Return attention weights; disables the fast kernels.
+            output_hidden_states: Return the output of every layer.
             return_dict: ``False`` for a tuple.
             cache_position: ``[S]``; must be the positions that follow the cache.
-            logits_to_keep: How many of the last positions to compute logits for, 0 for all; or
-                indices of positions.
-            token_type_ids: Types ``[B, S]`` of the tokens, in a model that has them: GPT-2 adds
-                the embeddings of these ids.
+            logits_to_keep: Number of last positions with logits, 0 for all; or indices of
+                positions.
+            token_type_ids: Types ``[B, S]`` of the tokens, for models with types: GPT-2 adds the
+                embeddings of these ids.
 
         Returns:
-            Logits ``[B, S or fewer, V]`` in the model's dtype, the cache, and what was asked for.
+            Logits ``[B, S or fewer, V]`` in the model's dtype, the cache, and requested outputs.
 
         Raises:
-            InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
+            InvalidRequestError: Arguments contradict each other, or have a wrong shape.
         """
         use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
             self.config, use_cache, output_attentions, output_hidden_states, return_dict
@@ -458,7 +459,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         return output if return_dict else output.to_tuple()
 
     def _types(self, token_type_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """What types add to embeddings ``[B, S, E]``, ``[1 or B, S, E]``."""
+        """Return the summand of token types for embeddings ``[B, S, E]``: ``[1 or B, S, E]``."""
         batch, length, _ = embeddings.shape
         if not self.core.family.has_token_types:
             name = self.core.family.model_type

@@ -1,4 +1,4 @@
-"""Writes a checkpoint with packed weights, which this library and its peers load.
+"""Write a checkpoint with packed weights, which this library and others can load.
 
 The files are compressed-tensors': integers with a scale for each 32 inputs, and in 4 bits a zero
 point. Embeddings, the head, routers, and experts in one tensor stay as they are stored.
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from asyncgen.runtime.progress import ProgressOption
 
 _OTHERS: Final = (".json", ".model", ".txt", ".jinja", ".md")
-"""Files that are copied beside the weights, unless they are of these."""
+"""Suffixes of files that are copied beside the weights, except those of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationReport:
-    """What packing cost.
+    """Sizes and errors of packing a checkpoint.
 
     Attributes:
-        matrices: How many were packed.
-        bytes_before: Of all weights.
-        bytes_after: Likewise.
-        largest_error: The largest error of a weight.
-        mean_error: The mean size of errors.
-        relative_error: Root of the mean square of errors, of that of weights.
+        matrices: Number of packed matrices.
+        bytes_before: Bytes of all weights before.
+        bytes_after: Bytes of all weights after.
+        largest_error: Largest error of a weight.
+        mean_error: Mean absolute error.
+        relative_error: Root mean square of errors, divided by that of weights.
     """
 
     matrices: int
@@ -73,13 +73,13 @@ def quantize_checkpoint(
 
     Args:
         source: ``"demo"``, a folder, or the id of a repository on the hub.
-        folder: Where to; it is made, and must not hold anything.
+        folder: Target folder; it is created, and must be empty.
         to: ``"int8"`` or ``"int4"``.
         progress: As in :func:`asyncgen.load_model`.
         **address: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``.
 
     Raises:
-        InvalidRequestError: ``to`` is neither, or the folder holds something.
+        InvalidRequestError: ``to`` is neither, or the folder is not empty.
         ModelLoadError: The checkpoint cannot be read, is packed already, or stores its matrices in
             a way that cannot be packed.
         UnsupportedModelError: Its ``model_type`` has no implementation.
@@ -120,7 +120,7 @@ def quantize_checkpoint(
         for name, stored in checkpoint.tensors.items()
         if name not in names and len(stored.shape) == 2 and name.endswith(".weight")
     }
-    kept.add("lm_head")  # a tied one has no tensor, and is a layer to peers all the same
+    kept.add("lm_head")  # a tied head has no tensor, but is a layer for other libraries
     settings = {"quantization_config": _settings(to, sorted(kept))}
     write_text(target / "config.json", json.dumps({**raw, **settings}, indent=2) + "\n")
     for other in sorted(place.iterdir()):
@@ -137,7 +137,7 @@ def quantize_checkpoint(
 
 
 class _Sums:
-    """What errors add up to."""
+    """Sums of errors."""
 
     def __init__(self) -> None:
         self.bytes_after = self.count = 0
@@ -154,7 +154,7 @@ class _Sums:
 
 
 def _packed(name: str, tensor: Tensor, to: Packing, sums: _Sums) -> dict[str, Tensor]:
-    """The tensors that take the place of a matrix."""
+    """Return the tensors that replace a matrix."""
     try:
         packed = quantise(tensor, to, scale_dtype=tensor.dtype)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The face of a model with two stacks: its encoder can be called alone, its output is reused."""
+"""The documented class of encoder-decoder models; the encoder can be called alone."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Encoder:
             input_ids: Token ids ``[B, T]``; or give ``inputs_embeds``.
             attention_mask: ``[B, T]``, zero at padding.
             inputs_embeds: Embeddings ``[B, T, E]`` instead of ids.
-            output_attentions: Whether to return attention weights.
-            output_hidden_states: Whether to return the output of every layer.
+            output_attentions: Return attention weights.
+            output_hidden_states: Return the output of every layer.
             return_dict: ``False`` for a tuple.
 
         Returns:
-            States ``[B, T, E]`` of the last layer, and what was asked for.
+            States ``[B, T, E]`` of the last layer, and the requested outputs.
 
         Raises:
-            InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
+            InvalidRequestError: Arguments contradict each other, or have a wrong shape.
         """
         embeddings = embeddings_of(self._core, input_ids, inputs_embeds)
         mask = check_mask(attention_mask, embeddings, 0)
@@ -81,7 +81,7 @@ class Seq2SeqModel(PreTrainedModel):
     has_encoder = True
 
     def get_encoder(self) -> Encoder:
-        """The encoder, to be called as ``encoder(input_ids, attention_mask=…)``."""
+        """Return the encoder, to be called as ``encoder(input_ids, attention_mask=…)``."""
         return Encoder(self.core)
 
     @torch.no_grad()
@@ -110,21 +110,21 @@ class Seq2SeqModel(PreTrainedModel):
             decoder_input_ids: Ids of the decoder, ``[B, S]``; with ``labels`` alone they are made
                 of these.
             decoder_attention_mask: ``[B, P + S]`` with P positions in the cache.
-            encoder_outputs: What :meth:`get_encoder` returned; the encoder does not run again.
+            encoder_outputs: Result of :meth:`get_encoder`; the encoder does not run again.
             past_key_values: `EncoderDecoderCache` to continue; it grows by S positions.
             inputs_embeds: Embeddings ``[B, T, E]`` for the encoder instead of ids.
             decoder_inputs_embeds: Embeddings ``[B, S, E]`` for the decoder instead of ids.
-            labels: Ids ``[B, S]`` to score the logits by, position by position; -100 is left out.
-            use_cache: Whether to return a cache, a new one if none was given; the default is yes.
-            output_attentions: Whether to return attention weights; costs the fast kernels.
-            output_hidden_states: Whether to return the output of every layer.
+            labels: Ids ``[B, S]`` for the loss, compared position by position; -100 is ignored.
+            use_cache: Return a cache, a new one if none was given; the default is yes.
+            output_attentions: Return attention weights; disables the fast kernels.
+            output_hidden_states: Return the output of every layer.
             return_dict: ``False`` for a tuple.
 
         Returns:
-            Logits ``[B, S, V]``, the cache, the encoder's output, and what was asked for.
+            Logits ``[B, S, V]``, the cache, the encoder's output, and the requested outputs.
 
         Raises:
-            InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
+            InvalidRequestError: Arguments contradict each other, or have a wrong shape.
         """
         use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
             self.config, use_cache, output_attentions, output_hidden_states, return_dict
@@ -171,7 +171,7 @@ class Seq2SeqModel(PreTrainedModel):
         return output if return_dict else output.to_tuple()
 
     def _shifted(self, labels: Tensor) -> Tensor:
-        """Labels as the decoder reads them: behind its start token, without the last."""
+        """Return labels as input of the decoder: after its start token, without the last."""
         config: Any = self.generation_config
         if self.config.changes.get("decoder_start_token_id") is not None:
             config = self.config
@@ -181,7 +181,7 @@ class Seq2SeqModel(PreTrainedModel):
 
 
 def _encoded(encoder_outputs: Any) -> Encoded:
-    """The states in what an encoder returned."""
+    """Return the states of an encoder's output."""
     states = getattr(encoder_outputs, "last_hidden_state", None)
     return Encoded(cast("Tensor", encoder_outputs[0] if states is None else states))
 

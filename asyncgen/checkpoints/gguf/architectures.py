@@ -1,7 +1,7 @@
-"""What llama.cpp's architectures are called here, one declaration each.
+"""Declare llama.cpp's architectures.
 
-Those whose layers keep states stand in `hybrid`, further ones with experts in `moe`. This
-module imports no torch.
+State layers are in `hybrid`, latent attention in `mla`, newer Gemmas in `gemma`, and further
+architectures with experts in `moe`. Imports no torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEARNED: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     ".xielu.beta": ("xielu.beta", ()),
     ".xielu.eps": ("xielu.eps", ()),
 }
-"""What Apertus's activation learned."""
+"""Learned parameters of Apertus's activation."""
 _NORM_AFTER: Final = {"post_norm": "post_attention_norm"}
 _CAPS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
@@ -46,12 +46,12 @@ _CAPS: Final = {
 
 
 def _llama(model: GgufModel) -> Mapping[str, Any]:
-    """Llama and Mistral, with experts or without, are one architecture there."""
+    """Llama, Mistral and Mixtral are one architecture of llama.cpp."""
     return {"model_type": "mixtral"} if model.own.whole("expert_count") else {}
 
 
 def _own_rope(model: GgufModel) -> Mapping[str, Any]:
-    """A rope that is not stretched, in families where it usually is."""
+    """Set a plain rope in families that usually scale it."""
     if model.own.text("rope.scaling.type") not in (None, "none"):
         return {}
     theta = model.own.number("rope.freq_base") or 10_000.0
@@ -59,7 +59,7 @@ def _own_rope(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _olmo(model: GgufModel) -> Mapping[str, Any]:
-    """OLMo 3 is OLMo 2 with windows there."""
+    """OLMo 3 is OLMo 2 with windows in llama.cpp."""
     window = model.own.whole("attention.sliding_window")
     if not window:
         return {}
@@ -77,7 +77,7 @@ def _olmo(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _query_scalar(model: GgufModel) -> Mapping[str, Any]:
-    """What Gemma divides scores by, which llama.cpp tells of no file: 27B has another."""
+    """Derive the divisor of Gemma's scores, which no file contains: 27B has another one."""
     own = model.own
     layers, width = (own.whole(key) for key in ("block_count", "embedding_length"))
     heads = own.whole("attention.head_count")
@@ -102,7 +102,7 @@ def _neox(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _falcon(model: GgufModel) -> Mapping[str, Any]:
-    """The second generation has two norms, or several key heads."""
+    """The second generation of Falcon has two norms, or several key heads."""
     own = model.own
     heads = own.whole("attention.head_count_kv") or 1
     norms = 2 if "blk.0.attn_norm_2.weight" in model.tensors else 1
@@ -121,7 +121,7 @@ def _bigcode(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _steps(model: GgufModel) -> Mapping[str, Any]:
-    """Dense layers among those with experts."""
+    """List the dense layers among those with experts."""
     layers = model.own.whole("block_count") or 0
     dense = [
         layer
@@ -143,7 +143,7 @@ def _clip(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _mpt(model: GgufModel) -> Mapping[str, Any]:
-    """Other ways of this architecture than ALiBi are not those of the family."""
+    """Refuse variants of MPT without ALiBi."""
     own = model.own
     for key, allowed in ((_SLOPES, _STEEPEST), ("attention.clamp_kqv", 0)):
         if (own.number(key) or 0) != allowed:
@@ -256,4 +256,4 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     **HYBRIDS,
     **MIXTURES,
 }
-"""By the name in ``general.architecture``."""
+"""Architectures by the name in ``general.architecture``."""

@@ -1,10 +1,9 @@
-"""What the blocks of each packed type hold: numbers, and what they are multiplied by.
+"""Split the blocks of each packed type into codes, scales and minimums.
 
-Every type is codes or integers of some groups of inputs, with a scale a group, and with a minimum
-where the type has one. Types of 256 numbers store scales and minimums as small integers, of which
-each block has a factor. So `Parts` serve the layouts of `asyncgen.checkpoints.packed` and plain
-numbers alike, without a loss. The blocks are those of ``ggml-common.h`` in
-https://github.com/ggml-org/ggml.
+Every type has codes or integers in groups of inputs, with a scale for each group, and some types a
+minimum. Types of 256 numbers store scales and minimums as small integers, with a factor for each
+block. `Parts` are exact, both for packed weights and for plain numbers. The blocks are those of
+``ggml-common.h`` in https://github.com/ggml-org/ggml.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NON_LINEAR: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-"""The sixteen numbers of IQ4_NL and IQ4_XS."""
+"""Numbers of the codes of IQ4_NL and IQ4_XS."""
 _E2M1: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""Those of MXFP4, doubled."""
+"""Numbers of the codes of MXFP4, doubled."""
 _LESS_FOUR: Final = tuple(code - 4 if code < 8 else 0 for code in range(16))
-"""Those of Q3_K, whose codes have three bits."""
+"""Numbers of the codes of Q3_K, which have three bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Some blocks of a type, taken apart.
+    """Codes and scales of some blocks.
 
     Attributes:
         codes: ``[blocks, numbers]``: uint8 below 16 with a table, else int8.
         group: Numbers that share a scale.
         scales: ``[blocks, groups]``, floats; or int8, with ``super_scales``.
-        table: The number of each code; ``None``: codes are numbers.
-        minimums: Of the shape of ``scales``, what is added to a scaled number, or ``None``.
+        table: Number of each code; ``None``: codes are numbers.
+        minimums: Summands of scaled numbers, in the shape of ``scales``, or ``None``.
         super_scales: ``[blocks, 1]`` float16, factors of ``scales``; or ``None``.
         super_minimums: Likewise, of ``minimums``.
     """
@@ -53,7 +52,7 @@ class Parts:
 
 
 def parts_of(name: str, blocks: Tensor) -> Parts:
-    """Take blocks apart.
+    """Split blocks into codes and scales.
 
     Args:
         name: Their type, such as ``"Q4_K"``.
@@ -63,7 +62,7 @@ def parts_of(name: str, blocks: Tensor) -> Parts:
 
 
 def unpack(name: str, blocks: Tensor) -> Tensor:
-    """The numbers of some blocks: those that llama.cpp has of them, bit for bit.
+    """Compute the numbers of blocks, equal to those of llama.cpp bit for bit.
 
     Args:
         name: Their type, such as ``"Q4_K"``.
@@ -91,7 +90,7 @@ def _whole(small: Tensor, factors: Tensor | None) -> Tensor:
 
 
 def _half(blocks: Tensor, start: int) -> Tensor:
-    """The float16 that begins at a byte, ``[blocks, 1]``."""
+    """Return the float16 at a byte, ``[blocks, 1]``."""
     return blocks[:, start : start + 2].contiguous().view(torch.float16)
 
 
@@ -100,24 +99,24 @@ def _signed(codes: Tensor, less: int = 0) -> Tensor:
 
 
 def _nibbles(codes: Tensor) -> Tensor:
-    """The lower halves of bytes ``[..., bytes]``, then the upper ones, ``[..., 2 * bytes]``."""
+    """Return the lower halves of bytes ``[..., bytes]``, then the upper: ``[..., 2 * bytes]``."""
     return torch.cat((codes & 15, codes >> 4), dim=-1)
 
 
 def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
-    """32 bits of four bytes, each as 16 or 0: ``[blocks, 32]``, uint8."""
+    """Return the 32 bits of four bytes, each as 16 or 0: ``[blocks, 32]``, uint8."""
     bits = (blocks[:, start : start + 4, None] >> torch.arange(8, dtype=torch.uint8)) & 1
     return bits.flatten(1) << 4
 
 
 def _eight_times(blocks: Tensor, start: int) -> Tensor:
-    """A bit each of 32 bytes: all lowest, then the next, ``[blocks, 256]``, uint8."""
+    """Return one bit each of 32 bytes: all lowest, then the next, ``[blocks, 256]``, uint8."""
     places = torch.arange(8, dtype=torch.uint8)[:, None]
     return ((blocks[:, None, start : start + 32] >> places) & 1).flatten(1)
 
 
 def _pairs_of_bits(codes: Tensor) -> Tensor:
-    """Two bits each of 64 bytes: all lowest of 32 bytes, then the next, ``[blocks, 256]``."""
+    """Return two bits each of 64 bytes: all lowest of 32, then the next, ``[blocks, 256]``."""
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
     return ((codes.reshape(-1, 2, 1, 32) >> shifts) & 3).flatten(1)
 
@@ -167,7 +166,7 @@ def _q3_k(blocks: Tensor) -> Parts:
 
 
 def _with_minimums(blocks: Tensor, codes: Tensor, table: tuple[int, ...] | None) -> Parts:
-    """Eight scales and eight minimums of six bits are in twelve bytes."""
+    """Read eight scales and eight minimums of six bits from twelve bytes."""
     first, second, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = torch.cat((first & 63, (rest & 15) | ((first >> 6) << 4)), dim=1)
     minimums = torch.cat((second & 63, (rest >> 4) | ((second >> 6) << 4)), dim=1)

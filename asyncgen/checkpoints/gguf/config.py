@@ -1,4 +1,4 @@
-"""From the metadata of a GGUF file to what a ``config.json`` would say of the model."""
+"""Translate the metadata of a GGUF file to the content of a ``config.json``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TOKENS: Final = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_
 
 
 def architecture_of(model: GgufModel) -> Architecture:
-    """The declaration of a file's architecture.
+    """Return the declaration of a file's architecture.
 
     Args:
         model: The file.
 
     Raises:
-        UnsupportedModelError: It is not among those that are read.
+        UnsupportedModelError: It is not supported.
     """
     name = model.metadata.text("general.architecture")
     if name is None or name not in ARCHITECTURES:
@@ -39,13 +39,13 @@ def architecture_of(model: GgufModel) -> Architecture:
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
-    """What the ``config.json`` of the model would say, in the spelling of its family.
+    """Return the content of the model's ``config.json``, in the spelling of its family.
 
     Args:
         model: The file.
 
     Raises:
-        UnsupportedModelError: Its architecture is not among those that are read.
+        UnsupportedModelError: Its architecture is not supported.
         ModelLoadError: A key is missing, of the wrong kind, or not supported.
     """
     metadata, architecture = model.metadata, architecture_of(model)
@@ -66,7 +66,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         if value is not None:
             found[ours] = value
     if "sliding_window" in architecture.keys.values():
-        found["sliding_window"] = found.get("sliding_window") or None  # not the family's usual one
+        found["sliding_window"] = found.get("sliding_window") or None  # no family default
     _check(model, architecture)
     found["num_hidden_layers"] = layers_of(model)
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
@@ -93,7 +93,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
 
 
 def _check(model: GgufModel, architecture: Architecture) -> None:
-    """Refuse what the family would compute as if it had not been said."""
+    """Refuse settings that the family would ignore."""
     own, window = model.own, "attention.sliding_window"
     if architecture.needs_window and not own.whole(window):
         pattern = own.get(f"{window}_pattern")
@@ -105,7 +105,7 @@ def _check(model: GgufModel, architecture: Architecture) -> None:
 
 
 def _has(model: GgufModel, name: str) -> bool:
-    """Whether a file has a tensor, in any layer where a ``*`` stands for its number."""
+    """Tell whether a file has a tensor; a ``*`` stands for any layer."""
     prefix, is_any, rest = name.partition("*")
     if not is_any:
         return name in model.tensors
@@ -113,7 +113,7 @@ def _has(model: GgufModel, name: str) -> bool:
 
 
 def _spelled(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in the spelling of the family."""
+    """Return the configuration in the spelling of the family."""
     family = FAMILIES[found["model_type"]]
     return {
         family.spellings.get(key, key) if "." not in family.spellings.get(key, key) else key: value
@@ -123,7 +123,7 @@ def _spelled(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(model: GgufModel, key: str, *, differs: bool) -> Any:
-    """A number, or of numbers that are the same for all layers (that have any) that one."""
+    """Return a number, or the common number of all layers that have one."""
     value = model.own.get(key)
     if isinstance(value, Numbers):
         several = set(value.read()) - ({0} if differs else set())
@@ -146,7 +146,7 @@ def _turned_part(model: GgufModel, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layer_types(model: GgufModel) -> list[str] | None:
-    """Which layers slide, where the file lists them."""
+    """Return the types of layers, if the file lists the sliding ones."""
     value = model.own.get("attention.sliding_window_pattern")
     if not isinstance(value, Numbers) or value.format != "?":
         return None
@@ -154,6 +154,6 @@ def _layer_types(model: GgufModel) -> list[str] | None:
 
 
 def _dtype(model: GgufModel) -> str:
-    """What the weights are in; packed ones are computed with in bfloat16."""
+    """Return the dtype of the weights; bfloat16 for packed ones."""
     largest = max(model.tensors.values(), key=lambda tensor: tensor.num_bytes)
     return _DTYPES.get(largest.kind.name, "bfloat16")

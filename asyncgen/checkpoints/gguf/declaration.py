@@ -1,8 +1,8 @@
-"""What one of llama.cpp's architectures is declared with, and what most of them share.
+"""Types for the declarations of llama.cpp's architectures, and tables that most of them share.
 
-`COMMON` says which key of the metadata is which of a ``config.json``, and `NAMES` what each module
-is called; an architecture adds what it has of its own. Values are in Llama's spelling; a family's
-spelling of them is looked up where they are written down. This module imports no torch.
+`COMMON` maps keys of the metadata to keys of a ``config.json``, and `NAMES` maps modules to names
+of tensors; an architecture adds its own. Keys are in Llama's spelling, and translated to that of
+the family at the end. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMON: Final[Mapping[str, str]] = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
-"""Metadata behind the name of the architecture, and keys of a ``config.json``."""
+"""Keys of the architecture's metadata, and keys of a ``config.json``."""
 
 NAMES: Final[Mapping[str, str]] = {
     "embed_tokens": "token_embd",
@@ -58,7 +58,7 @@ NAMES: Final[Mapping[str, str]] = {
     "shared_gate_up": "ffn_gate_shexp ffn_up_shexp",
     "shared_down": "ffn_down_shexp",
 }
-"""Our modules, and their names in GGUF."""
+"""Our modules, and the names of their tensors in GGUF."""
 
 JOINED: Final[Mapping[str, str]] = {
     "qkv": "attn_qkv",
@@ -67,25 +67,25 @@ JOINED: Final[Mapping[str, str]] = {
     "queries": "attn_q",
     "experts_gate_up": "ffn_gate_up_exps.*",
 }
-"""The same where a file has one matrix for several, or no latent rows for queries."""
+"""The same for files with one matrix for several, or without latent rows for queries."""
 
 
 Form = Literal["same", "flat", "window", "decay", "decays"]
-"""How a file has a tensor: as a checkpoint has it; with sides of one beside its own; with other
-ones than that in the middle of a convolution's; as the decay -exp(x) of what a checkpoint has, in a
-list or, last, in the third of four sides."""
+"""Form of a tensor in a file: the same as in a checkpoint; with further sides of 1 (flat); a
+convolution without its middle side of 1 (window); the decay -exp(x) of the checkpoint's x, as a
+list (decay) or in the third of four sides (decays)."""
 
 CHOSEN: Final[Mapping[str, str]] = {
     "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok",
 }
-"""What models with experts add."""
+"""Further keys of models with experts."""
 
 EXPERTS: Final[Mapping[str, str]] = {
     **CHOSEN,
     "expert_feed_forward_length": "moe_intermediate_size",
 }
-"""The same where experts have a width of their own."""
+"""The same for experts with a separate width."""
 
 GROUPED: Final[Mapping[str, str]] = {
     **EXPERTS,
@@ -97,10 +97,10 @@ GROUPED: Final[Mapping[str, str]] = {
     "expert_weights_norm": "norm_topk_prob",
     "leading_dense_block_count": "first_k_dense_replace",
 }
-"""The same where they are in groups, beside shared ones."""
+"""The same for experts in groups, beside shared ones."""
 
 SIGMOID: Final = 2
-"""Of ``expert_gating_func``; 0 says nothing."""
+"""Value of ``expert_gating_func`` for a sigmoid; 0 means unknown."""
 
 
 BIASES: Final[Mapping[str, str]] = {"attention_bias": "blk.0.attn_q.bias"}
@@ -115,11 +115,11 @@ def layers_of(model: GgufModel) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a checkpoint has a tensor of a layer.
+    """Name and form of a tensor of a layer.
 
     Attributes:
-        name: What the rules of weights call it.
-        form: How the file has it.
+        name: Name in the rules of weights.
+        form: Form in the file.
     """
 
     name: str
@@ -131,27 +131,26 @@ class Architecture:
     """One of llama.cpp's architectures.
 
     Attributes:
-        model_type: What it is called here.
-        keys: Metadata that it adds to `COMMON`; one without a name is read by ``more`` alone.
+        model_type: The family.
+        keys: Metadata beyond `COMMON`; one with an empty name is read by ``more`` alone.
         fixed: Keys of a ``config.json`` that are the same for all its models.
-        flags: Keys that are true where a file has a tensor of this name; a ``*`` is any layer.
-        names: Names that are not those of `NAMES`.
-        turns_neighbours: Whether neighbours of a head are turned together in files of llama.cpp,
-            whatever they are in the checkpoints that those were made of.
-        plus_one: Whether norms are stored with the one that checkpoints leave out.
-        has_parts: Whether a part of a head may be turned.
-        rope: What belongs to ``rope_scaling``, where positions are stretched.
-        more: What is to be worked out.
-        places: Tensors that have another name or form than in checkpoints, in layers with a mixer.
-        values_take_turns: Whether values' heads of the gated delta rule lie by their place beside a
-            head of keys, see `gated_delta`.
-        stretched: What is to be worked out of ``rope_scaling``.
-        by_layer: Metadata that differ by layer and are 0 where a layer has none of what they count.
-        needs_window: Whether a file must say how far layers that slide see.
-        gate: The one ``expert_gating_func`` that the family computes; ``None``: it is not looked at
-            here.
-        numbers: Numbers of a layer that are metadata, and what the rules of weights call them, with
-            their shapes.
+        flags: Keys that are true if a file has a tensor of this name; a ``*`` is any layer.
+        names: Names that differ from `NAMES`.
+        turns_neighbours: RoPE rotates neighbouring features in files of llama.cpp, whatever it
+            rotates in the original checkpoints.
+        plus_one: Norms are stored with the 1 that checkpoints leave out.
+        has_parts: RoPE may rotate a part of a head.
+        rope: Further keys of ``rope_scaling``, if there is any scaling.
+        more: Function for further keys.
+        places: Tensors with another name or form than in checkpoints, in layers with a mixer.
+        values_take_turns: Value heads of the gated delta rule are ordered by their index within a
+            key head, see `gated_delta`.
+        stretched: Function that completes ``rope_scaling``.
+        by_layer: Metadata that differ by layer, 0 for layers without them.
+        needs_window: A file must have the window of sliding layers.
+        gate: The only ``expert_gating_func`` that the family supports; ``None``: not checked.
+        numbers: Metadata with numbers of each layer, the names of their parameters, and their
+            shapes.
     """
 
     model_type: str

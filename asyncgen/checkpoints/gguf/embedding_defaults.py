@@ -1,4 +1,4 @@
-"""Defaults of embeddings from a GGUF file: what is pooled, and what a vector then goes through."""
+"""Read the settings of embeddings from a GGUF file: pooling and further layers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.gguf.gguf_file import GgufModel
 
 LAYERS: Final = ("dense_2.weight", "dense_3.weight")
-"""Products behind the mean, in their order."""
+"""Matrices after the pooling, in their order."""
 
 _WIDEST: Final = 16
-"""Times of a hidden state's width that a product may have rows; EmbeddingGemma's has 4."""
+"""Most rows of a matrix, in widths of a hidden state; EmbeddingGemma has 4."""
 _MEAN: Final = 1
 _LAST: Final = (0, 3)
-"""Of ``pooling_type``; 0 says that a file has none."""
+"""Values of ``pooling_type`` for the last token; 0 means none."""
 
 
 def embedding_settings(model: GgufModel, width: int) -> EmbeddingSettings:
-    """What a file says of a model's embeddings.
+    """Return the settings of a model's embeddings.
 
     Args:
         model: The file.
-        width: Of its hidden states.
+        width: Width of its hidden states.
 
     Raises:
-        ModelLoadError: A key is of the wrong kind, or a product does not fit, also into memory.
+        ModelLoadError: A key is of the wrong type, or a matrix does not fit, also into memory.
     """
     stated = model.own.whole("pooling_type")
     is_known = stated in (None, *_LAST, _MEAN)

@@ -1,4 +1,4 @@
-"""Which file of a folder, or of a repository on the hub, a model in one file is. Names alone."""
+"""Find the GGUF file of a model in a folder or a repository, by names alone."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".gguf"
 
 _LATER: Final = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
-"""The second file of a model and those after it."""
+"""Files of a model after the first one."""
 _BESIDE: Final = "*mmproj*"
-"""What sees and hears for a language model, and is none."""
+"""Files of vision and audio encoders, which are no language models."""
 _LISTED: Final = 8
 
 
 def is_single(path: Path) -> bool:
-    """Whether a path is that of a model in one file."""
+    """Tell whether a path is that of a GGUF file."""
     return path.suffix == SUFFIX
 
 
 def patterns_of(part: str) -> list[str]:
-    """Names that may be meant by what stands behind the colon of ``hub-id:part``.
+    """Return patterns of file names for the part of ``hub-id:part``.
 
     Args:
-        part: A file of the repository, or what its name ends with, such as ``"Q4_K_M"``.
+        part: A file of the repository, or the end of its name, such as ``"Q4_K_M"``.
     """
     if part.endswith(SUFFIX):
         return [part, f"{part.removesuffix(SUFFIX)}-*-of-*{SUFFIX}"]
@@ -42,11 +42,11 @@ def patterns_of(part: str) -> list[str]:
 
 
 def only_model(folder: Path, patterns: Sequence[str] = (f"*{SUFFIX}",)) -> Path | None:
-    """The one model in a folder whose name fits; ``None``: there is none.
+    """Return the only model in a folder whose name fits; ``None``: there is none.
 
     Args:
-        folder: Where to look; folders in it too, where a pattern names them.
-        patterns: Of names from there on.
+        folder: The folder; a pattern may name folders in it.
+        patterns: Patterns of names relative to the folder.
 
     Raises:
         ModelLoadError: There are several.

@@ -1,8 +1,8 @@
-"""Layers with the gated delta rule in GGUF files: rows of heads are put where ours have them.
+"""Reorder the rows of layers with the gated delta rule in GGUF files.
 
-Values' heads of one head of keys lie next to each other in checkpoints. `qwen35` files have the
-first of each head of keys, then the second of each; `qwen3next` files have them as checkpoints do,
-and rates and decays in one matrix, by head of keys. Early ones have all else in one matrix, too.
+In checkpoints the value heads of one key head are neighbours. `qwen35` files have the first value
+head of each key head, then the second of each. `qwen3next` files have the order of checkpoints, and
+rates and decays in one matrix, by key head; early ones have all other parts in one matrix, too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from asyncgen.models.weight_map import WeightRule
 
 LEAVE = "ssm_out.weight"
-"""What a file calls the matrix behind a mixer."""
+"""Name of the output matrix of a mixer."""
 
 _JOINED = "blk.{}.ssm_in.weight"
 _RATES = "in_proj_ba"
 
 
 def separate(config: ModelConfig, model: GgufModel) -> ModelConfig:
-    """The network whose mixers have a matrix for each part, where files have them so."""
+    """Return the network with a separate matrix for each part of a mixer, as in the file."""
     plans = tuple(
         replace(plan, mixer=replace(plan.mixer, storing="parts"))
         if isinstance(plan.mixer, DeltaPlan)
@@ -50,13 +50,13 @@ def separate(config: ModelConfig, model: GgufModel) -> ModelConfig:
 def delta_rules(
     rules: Sequence[WeightRule], model: GgufModel, config: ModelConfig, *, takes_turns: bool
 ) -> tuple[WeightRule, ...]:
-    """The rules of a network that `separate` gave, for the tensors of a file.
+    """Return the rules of a network from `separate`, for the tensors of a file.
 
     Args:
-        rules: Those of checkpoints.
+        rules: Rules of checkpoints.
         model: The file.
         config: The network.
-        takes_turns: Whether values' heads lie by their place beside a head of keys.
+        takes_turns: Value heads are ordered by their index within a key head.
     """
     return tuple(_moved(rule, model, config, takes_turns) for rule in rules)
 
@@ -88,19 +88,19 @@ def _moved(
 
 @lru_cache(maxsize=8)
 def _turns(plan: DeltaPlan) -> tuple[int, ...]:
-    """Where a file has each of our heads of values, which take turns there."""
+    """Return the position in the file of each of our value heads."""
     each = plan.heads // plan.key_heads
     return tuple(head % each * plan.key_heads + head // each for head in range(plan.heads))
 
 
 @lru_cache(maxsize=8)
 def _rows(plan: DeltaPlan, takes_turns: bool, is_joined: bool) -> tuple[int, ...]:
-    """Which row of a file's matrices, one below the other, each of ours is.
+    """Return the row of the file's concatenated matrices for each of our rows.
 
     Args:
         plan: The mixer.
-        takes_turns: Whether values' heads do.
-        is_joined: Whether rates and decays are in one matrix, by head of keys.
+        takes_turns: Value heads are ordered by their index within a key head.
+        is_joined: Rates and decays are in one matrix, by key head.
     """
     heads = _turns(plan) if takes_turns else tuple(range(plan.heads))
     shared, width, count = plan.convolved - plan.channels, plan.convolved, plan.heads
@@ -119,11 +119,11 @@ def _rows(plan: DeltaPlan, takes_turns: bool, is_joined: bool) -> tuple[int, ...
 
 
 def turned_columns(found: StoredTensor, tensor: PackedTensor, plan: DeltaPlan) -> StoredTensor:
-    """The matrix behind a mixer, whose inputs lie in a file as its heads do.
+    """Return the output matrix of a mixer, with its columns in our order of heads.
 
     Args:
-        found: Where it lies.
-        tensor: The same, as the file says it.
+        found: Its location.
+        tensor: The tensor in the file.
         plan: The mixer.
     """
     if plan.heads == plan.key_heads or len(tensor.shape) != 2 or tensor.shape[1] != plan.channels:

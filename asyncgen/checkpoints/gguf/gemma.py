@@ -1,6 +1,6 @@
-"""llama.cpp's architectures of Gemma 3n and 4, and of EmbeddingGemma.
+"""Declare llama.cpp's architectures of Gemma 3n and 4, and of EmbeddingGemma.
 
-This module imports torch only where it reads.
+Imports torch only to read tensors.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KV: Final = "attention.head_count_kv"
 _SHARED: Final = "attention.shared_kv_layers"
 _ROPE: Final = "rope_freqs.weight"
 _NEVER: Final = 1e9
-"""What divides the frequency of a pair that is not turned is at least so much."""
+"""Least divisor of the frequency of a pair that is not rotated."""
 _OWN_KEYS: Final = 20
-"""Layers of Gemma 3n that make keys and values of their own, where a file does not say it."""
+"""Layers of Gemma 3n with separate keys and values, if a file has no number."""
 
 _SLIDES: Final[Mapping[str, str]] = {
     "attention.sliding_window": "sliding_window",
@@ -45,7 +45,7 @@ _ROW_NAMES: Final[Mapping[str, str]] = {
     "input_projection": "per_layer_model_proj",
     "input_row_norm": "per_layer_proj_norm",
 }
-"""Names of what layers have of each token beside the stream."""
+"""Names of the inputs of layers for each token beside the hidden state."""
 
 
 def _local_theta(model: GgufModel) -> float:
@@ -53,13 +53,13 @@ def _local_theta(model: GgufModel) -> float:
 
 
 def _side(model: GgufModel, name: str) -> int:
-    """Rows of a tensor; 0: there is none."""
+    """Return the rows of a tensor; 0: there is none."""
     tensor = model.tensors.get(name)
     return tensor.shape[0] if tensor is not None else 0
 
 
 def _embedding(model: GgufModel) -> Mapping[str, Any]:
-    """EmbeddingGemma is Gemma 3 in both directions."""
+    """EmbeddingGemma is Gemma 3 with bidirectional attention."""
     return {
         "use_bidirectional_attention": True,
         "query_pre_attn_scalar": model.own.whole("attention.key_length"),
@@ -68,7 +68,7 @@ def _embedding(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _sparsity(model: GgufModel) -> Sequence[float] | None:
-    """Parts of gates, of deviations from the mean above which they are let through."""
+    """Translate thresholds of gates, in deviations from the mean, to shares of gates."""
     key = "activation_sparsity_scale"
     scales = model.own.numbers(key)
     if scales is None:
@@ -238,4 +238,4 @@ GEMMAS: Final[Mapping[str, Architecture]] = {
         needs_window=True,
     ),
 }
-"""By the name in ``general.architecture``."""
+"""Architectures by the name in ``general.architecture``."""

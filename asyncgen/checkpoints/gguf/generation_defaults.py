@@ -1,4 +1,4 @@
-"""Defaults of generation from the metadata of a GGUF file: tokens that end a text, and sampling."""
+"""Read the defaults of generation from the metadata of a GGUF file: end tokens and sampling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.gguf.gguf_file import Metadata
 
 CONTROL: Final = 3
-"""The type of tokens that steer, in ``tokenizer.ggml.token_type``."""
+"""Type of control tokens in ``tokenizer.ggml.token_type``."""
 
 _ENDS: Final = ("eos", "eot", "eom")
 _TURN_ENDS: Final = (
@@ -27,7 +27,7 @@ _TURN_ENDS: Final = (
     "<|end_of_text|>",
     "<turn|>",
 )
-"""Tokens that end a turn in the templates of those who made them, where a file names one alone."""
+"""Tokens that end a turn in known templates, for files that name only one."""
 
 _NUMBERS: Final = {
     "general.sampling.temp": "temperature",
@@ -38,13 +38,13 @@ _NUMBERS: Final = {
 
 
 def generation_values(metadata: Metadata) -> dict[str, Any]:
-    """Fields of a `GenerationConfig`.
+    """Return fields of a `GenerationConfig`.
 
     Args:
-        metadata: What a file says of itself.
+        metadata: Metadata of a file.
 
     Raises:
-        ModelLoadError: A key is of the wrong kind.
+        ModelLoadError: A key is of the wrong type.
     """
     found: dict[str, Any] = {
         f"{role}_token_id": metadata.whole(f"tokenizer.ggml.{theirs}_token_id")
@@ -66,13 +66,13 @@ def generation_values(metadata: Metadata) -> dict[str, Any]:
 
 
 def end_tokens(metadata: Metadata) -> list[int]:
-    """Tokens that end a text: those that the file names, and those that end a turn by their name.
+    """Return the end tokens: those that the file names, and known tokens that end a turn.
 
     Args:
-        metadata: What a file says of itself.
+        metadata: Metadata of a file.
 
     Raises:
-        ModelLoadError: A key is of the wrong kind.
+        ModelLoadError: A key is of the wrong type.
     """
     named = [metadata.whole(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
     found = [token for token in named if token is not None]

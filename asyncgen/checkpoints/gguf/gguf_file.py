@@ -1,7 +1,7 @@
-"""Opens GGUF files: what they say, and where each tensor lies, without reading any.
+"""Open GGUF files: read metadata and the locations of tensors, but no tensor.
 
-A model may lie in several files, ``name-00001-of-00003.gguf`` and so on; the first has the
-metadata of all.
+A model may have several files, ``name-00001-of-00003.gguf`` and so on; the first has the metadata
+of all.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _MOST_SHARDS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class PackedTensor:
-    """A tensor as it lies in a file.
+    """Location of a tensor in a file.
 
     Attributes:
         file: The file.
-        name: Its name in it.
-        kind: Its type.
-        shape: The last side is that of a row, in which blocks lie one after the other.
-        offset: Its first byte, from the start of the file.
+        name: Name in the file.
+        kind: Type of its numbers.
+        shape: Shape; the last side is that of a row, which consists of blocks.
+        offset: First byte, from the start of the file.
     """
 
     file: Path
@@ -56,7 +56,7 @@ class PackedTensor:
 
     @property
     def num_bytes(self) -> int:
-        """Its length in bytes."""
+        """Length in bytes."""
         return math.prod(self.shape) // self.kind.numbers * self.kind.num_bytes
 
 
@@ -149,8 +149,8 @@ class GgufModel:
 
     Attributes:
         file: The first file.
-        metadata: What it says.
-        tensors: Where all tensors lie, by name.
+        metadata: Its metadata.
+        tensors: Locations of all tensors, by name.
     """
 
     file: Path
@@ -164,13 +164,13 @@ class GgufModel:
 
 
 def open_gguf(file: Path) -> GgufModel:
-    """Read the heads of a model's files.
+    """Read the headers of a model's files.
 
     Args:
         file: One of them.
 
     Raises:
-        ModelLoadError: A file is missing, or is not what its name says; names the field.
+        ModelLoadError: A file is missing or has a wrong format; names the field.
     """
     found = _SHARD.fullmatch(file.name)
     if found is None:
@@ -204,7 +204,7 @@ def open_gguf(file: Path) -> GgufModel:
 
 
 def as_written(value: float) -> float:
-    """The shortest decimal number that is the same one in float32."""
+    """Return the shortest decimal number with the same float32."""
     try:
         bits = struct.pack("<f", value)
     except OverflowError:
@@ -264,7 +264,7 @@ def _read_metadata(cursor: HeaderReader, count: int) -> dict[str, Value]:
 
 
 def _read_tensor(file: Path, cursor: HeaderReader, index: int) -> PackedTensor:
-    """One row of the table; its offset is still from the start of the tensors."""
+    """Read one row of the table; its offset is still from the start of the tensors."""
     name = cursor.text(f"the name of tensor {index}", LONGEST_KEY)
     shown = f"tensor {shorten(name)}"
     sides = cursor.whole("I", f"the number of sides of {shown}")
@@ -291,7 +291,7 @@ def _read_tensor(file: Path, cursor: HeaderReader, index: int) -> PackedTensor:
 def _placed(
     cursor: HeaderReader, entries: list[PackedTensor], start: int, size: int, alignment: int
 ) -> dict[str, PackedTensor]:
-    """The tensors by name, with their offsets from the start of the file."""
+    """Return the tensors by name, with their offsets from the start of the file."""
     tensors: dict[str, PackedTensor] = {}
     end = start
     for entry in sorted(entries, key=lambda entry: entry.offset):

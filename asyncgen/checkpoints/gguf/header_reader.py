@@ -1,8 +1,8 @@
-"""Reads the head of a GGUF file forwards, as far as it goes and no further.
+"""Read the header of a GGUF file forwards.
 
-Every length is held to what is left of the file, and to bounds far beyond any file that exists,
-before anything is made of it: a hostile file costs no more than its refusal. Texts of an array are
-walked over in one tight loop and kept as the bytes that they are, until somebody asks for them.
+Every length is checked against the rest of the file, and against bounds far beyond any real file,
+before memory is allocated: a malicious file costs no more than its refusal. Texts of an array are
+skipped in one tight loop and kept as bytes until they are needed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _FORMATS: Final = {
     11: "q",
     12: "d",
 }
-"""How `struct` spells each type of number."""
+"""Format of `struct` for each type of number."""
 
 _CHUNK: Final = 4 << 20
 _MOST_BYTES: Final = 256 << 20
-"""Of the head of a file, tensors excluded."""
+"""Most bytes of a header, tensors excluded."""
 _MOST_TEXTS: Final = 4_000_000
-"""Texts in all arrays of a file: the largest vocabularies have 0.3 million, and as many merges."""
+"""Most texts in all arrays: the largest vocabularies have 0.3 million, and as many merges."""
 _LONGEST_TEXT: Final = 16 << 20
-"""Bytes of one value; chat templates have 20,000."""
+"""Most bytes of one value; chat templates have 20,000."""
 LONGEST_KEY: Final = 65_535
-"""Bytes of a key or a name, as the format has it."""
+"""Most bytes of a key or a name, by the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class Texts:
     """The texts of an array, still as bytes.
 
     Attributes:
-        data: Each with its length, eight bytes, before it.
-        count: How many there are.
+        data: The texts, each after its length of eight bytes.
+        count: Number of texts.
     """
 
     data: bytes = field(repr=False)
     count: int
 
     def read(self) -> list[str]:
-        """All of them; what is no UTF-8 becomes replacement characters."""
+        """Return all texts; invalid UTF-8 becomes replacement characters."""
         texts, data, place = [], self.data, 0
         unpack = struct.Struct("<Q").unpack_from
         for _ in range(self.count):
@@ -72,8 +72,8 @@ class Numbers:
     """The numbers of an array, still as bytes.
 
     Attributes:
-        data: In little-endian order.
-        format: One of `struct`.
+        data: The numbers in little-endian order.
+        format: Their format of `struct`.
     """
 
     data: bytes = field(repr=False)
@@ -81,23 +81,23 @@ class Numbers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of numbers."""
         return len(self.data) // struct.calcsize(f"<{self.format}")
 
     def read(self) -> list[int] | list[float] | list[bool]:
-        """All of them."""
+        """Return all numbers."""
         return list(struct.unpack(f"<{self.count}{self.format}", self.data))
 
 
 Value = str | int | float | bool | Texts | Numbers
-"""What stands under a key."""
+"""Value of a key."""
 
 
 class HeaderReader:
-    """A place in the head of a file.
+    """A position in the header of a file.
 
     Attributes:
-        place: Bytes behind it.
+        place: Number of bytes before it.
     """
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
@@ -116,18 +116,18 @@ class HeaderReader:
         self.place = 0
 
     def bad(self, field_name: str, reason: str) -> ModelLoadError:
-        """A complaint about a field of the file."""
+        """Return the error of a field of the file."""
         return ModelLoadError(f"{self._path}: {field_name} {reason}; download it again")
 
     def take(self, count: int, field_name: str) -> bytes:
-        """The next bytes.
+        """Read bytes.
 
         Args:
-            count: How many.
-            field_name: What they are, for a message.
+            count: Number of bytes.
+            field_name: Name of the field, for errors.
 
         Raises:
-            ModelLoadError: The file ends before.
+            ModelLoadError: The file is too short.
         """
         start = self.place
         self._reach(start + count, field_name)
@@ -135,25 +135,25 @@ class HeaderReader:
         return bytes(self._data[start : self.place])
 
     def number(self, format_: str, field_name: str) -> int | float | bool:
-        """The next number, of a format of `struct`."""
+        """Read a number of a format of `struct`."""
         size = struct.calcsize(f"<{format_}")
         (found,) = struct.unpack(f"<{format_}", self.take(size, field_name))
         value: int | float | bool = found
         return value
 
     def whole(self, format_: str, field_name: str) -> int:
-        """The next number where it is a whole one."""
+        """Read a whole number."""
         return int(self.number(format_, field_name))
 
     def text(self, field_name: str, longest: int = _LONGEST_TEXT) -> str:
-        """The next text; what is no UTF-8 becomes replacement characters."""
+        """Read a text; invalid UTF-8 becomes replacement characters."""
         length = self.whole("Q", field_name)
         if length > longest:
             raise self.bad(field_name, f"is {length} bytes long, {longest} are allowed")
         return self.take(length, field_name).decode("utf-8", "replace")
 
     def value(self, field_name: str) -> Value:
-        """The next value, behind the number of its type."""
+        """Read the number of a type, and a value of that type."""
         kind = self.whole("I", field_name)
         if kind == _STRING:
             return self.text(field_name)
@@ -191,7 +191,7 @@ class HeaderReader:
         return Texts(bytes(data[start:place]), count)
 
     def _reach(self, end: int, field_name: str) -> None:
-        """Have so many bytes of the file in memory."""
+        """Read the file into memory up to a byte."""
         if end > self._size:
             has = f"and the file has {self._size} bytes"
             raise self.bad(field_name, f"would end at byte {shorten(end)}, {has}")

@@ -1,6 +1,6 @@
-"""llama.cpp's architectures whose layers keep states, alone or beside layers that attend.
+"""Declare llama.cpp's architectures with state layers, alone or beside attention layers.
 
-A layer that does not attend has 0 key heads in an array by layer. This module imports no torch.
+A layer without attention has 0 key heads in an array by layer. Imports no torch.
 """
 
 from __future__ import annotations
@@ -91,18 +91,18 @@ _FALCON_FACTORS: Final[Mapping[str, Any]] = {
     "mlp_multipliers": (1.0, 1.0),
     "ssm_multipliers": (1.0,) * 5,
 }
-"""Files have their weights with these factors in them."""
+"""Factors of 1, since the weights in files include them."""
 
 
 def numbers_by_layer(model: GgufModel, key: str) -> Sequence[float]:
-    """The numbers that an array has of each layer, or one of all of them.
+    """Return one number for each layer: those of an array, or the same for all.
 
     Args:
         model: The file.
-        key: In its metadata; where it has a dot before it, without that of the architecture.
+        key: Key of the architecture's metadata; with a dot in front, of the whole file's.
 
     Raises:
-        ModelLoadError: It is neither, or of another length.
+        ModelLoadError: The value is neither, or of another length.
     """
     own = model.own
     layers = own.whole("block_count") or 0
@@ -121,10 +121,10 @@ def numbers_by_layer(model: GgufModel, key: str) -> Sequence[float]:
 
 
 def by_layer(model: GgufModel, key: str) -> Sequence[float]:
-    """What an array counts of each layer, or a number of all of them.
+    """Return one whole number of at least 0 for each layer; see `numbers_by_layer`.
 
     Raises:
-        ModelLoadError: It is neither, of another length, or counts nothing.
+        ModelLoadError: The value is of another kind or length.
     """
     found = numbers_by_layer(model, key)
     if not all(0 <= one < 2**31 and one == int(one) for one in found):
@@ -133,23 +133,23 @@ def by_layer(model: GgufModel, key: str) -> Sequence[float]:
 
 
 def _kinds(model: GgufModel, key: str, other: str) -> Mapping[str, Any]:
-    """The list of layers' kinds: those with key heads attend."""
+    """Return the list of layer types: those with key heads have attention."""
     return {key: ["full_attention" if count else other for count in by_layer(model, _KV)]}
 
 
 def _channels(model: GgufModel) -> int:
-    """Between a mixer's two products."""
+    """Return the inner width of a mixer."""
     return model.own.whole("ssm.inner_size") or 0
 
 
 def _expand(model: GgufModel) -> float:
-    """The same, as times of the stream's width."""
+    """Return the inner width of a mixer as a multiple of the hidden size."""
     width = model.own.whole("embedding_length") or 1
     return _channels(model) / width
 
 
 def _head_size(model: GgufModel) -> int:
-    """Channels of one of Mamba 2's heads."""
+    """Return the channels of one head of Mamba 2."""
     heads = model.own.whole("ssm.time_step_rank") or 1
     channels = _channels(model)
     if channels % heads:
@@ -159,7 +159,7 @@ def _head_size(model: GgufModel) -> int:
 
 
 def _mamba(model: GgufModel) -> Mapping[str, Any]:
-    """Those that normalise steps, inputs and outputs are Falcon's."""
+    """Detect Falcon Mamba, which normalises steps, inputs and outputs."""
     is_falcon = model.own.flag("ssm.dt_b_c_rms")
     return {"model_type": "falcon_mamba"} if is_falcon else {}
 
@@ -176,7 +176,7 @@ def _falcon_h1(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _granite(model: GgufModel) -> Mapping[str, Any]:
-    """Without experts its feed-forward is what others have beside them."""
+    """Without experts, the feed-forward of Granite is that of shared experts."""
     own = model.own
     if own.number("attention.scale") is None:
         raise UnsupportedModelError(
@@ -196,7 +196,7 @@ def _granite(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _jamba(model: GgufModel) -> Mapping[str, Any]:
-    """Which layers attend and which have experts, as periods."""
+    """Express the layers with attention and those with experts as periods."""
     layers = range(len(by_layer(model, _KV)))
     attends = [layer for layer, count in enumerate(by_layer(model, _KV)) if count]
     routed = [n for n in layers if f"blk.{n}.ffn_gate_inp.weight" in model.tensors]
@@ -211,7 +211,7 @@ def _jamba(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _nemotron(model: GgufModel) -> Mapping[str, Any]:
-    """A layer attends, or feeds forward, or else keeps a state."""
+    """Tell layers with attention, feed-forward layers and state layers apart."""
     attends, feeds = by_layer(model, _KV), by_layer(model, _FEED)
     return {
         "layers_block_type": [
@@ -223,7 +223,7 @@ def _nemotron(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _nemotron_experts(model: GgufModel) -> Mapping[str, Any]:
-    """Tensors say which layers feed forward, and how; the last ones may guess tokens ahead."""
+    """Find feed-forward layers by their tensors; drop layers that guess tokens ahead."""
     own = model.own
     found = dict(_nemotron(model))
     kinds = found["layers_block_type"]
@@ -245,7 +245,7 @@ def _lfm2(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _delta(model: GgufModel) -> Mapping[str, Any]:
-    """Which layers attend, and the size of a value."""
+    """Find the layers with attention, and the size of a value."""
     own = model.own
     layers = layers_of(model) or 0
     heads = own.whole("ssm.time_step_rank") or 1
@@ -279,7 +279,7 @@ _DELTA: Final[Mapping[str, Any]] = {
     "has_parts": True,
     "more": _delta,
 }
-"""What Qwen3-Next and Qwen 3.5 share."""
+"""Common part of Qwen3-Next and Qwen 3.5."""
 
 HYBRIDS: Final[Mapping[str, Architecture]] = {
     "qwen3next": Architecture("qwen3_next", {**_LINEAR, **_SHARED}, **_DELTA),
@@ -402,4 +402,4 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
         more=_lfm2,
     ),
 }
-"""By the name in ``general.architecture``."""
+"""Architectures by the name in ``general.architecture``."""

@@ -1,7 +1,7 @@
-"""llama.cpp's architectures with latent attention: DeepSeek's, MiniCPM 3 and Kimi Linear.
+"""Declare llama.cpp's architectures with multi-head latent attention: DeepSeek, MiniCPM 3, Kimi.
 
-Files have what makes keys and values of a latent row in two tensors, by head and that of keys
-turned about, or, if they are old, in one. This module imports torch only where it reads.
+Files have the matrix from latent rows to keys and values as two tensors by head, that of keys
+transposed; old files have it as one. Imports torch only to read.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _unrotated(model: GgufModel, name: str, key: int, turned: int) -> int:
 
 
 def _deepseek(model: GgufModel) -> Mapping[str, Any]:
-    """Which generation it is, the sizes of heads, and what is 1 or absent where it is not said.
+    """Detect the generation, and derive sizes of heads and defaults.
 
-    Without experts it is Youtu's model.
+    Without experts it is a Youtu model.
     """
     own = model.own
 
@@ -63,7 +63,7 @@ def _deepseek(model: GgufModel) -> Mapping[str, Any]:
 
 
 def stretched(model: GgufModel, scaling: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stretched rope whose file has a tenth of DeepSeek's ``mscale_all_dim``."""
+    """Set DeepSeek's ``mscale_all_dim``, of which a file has one tenth."""
     weight = model.own.number("rope.scaling.yarn_log_multiplier")
     if not weight:
         return scaling
@@ -72,7 +72,7 @@ def stretched(model: GgufModel, scaling: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _minicpm3(model: GgufModel) -> Mapping[str, Any]:
-    """Sizes of heads; that of a value is the stream's share of a head where it is not said."""
+    """Derive sizes of heads; the default size of a value is the hidden size divided by heads."""
     own = model.own
     heads = own.whole("attention.head_count") or 1
     turned = own.whole("rope.dimension_count") or 0
@@ -101,7 +101,7 @@ MINICPM3: Final = Architecture(
         "attention.q_lora_rank": "q_lora_rank",
         "rope.dimension_count": "qk_rope_head_dim",
     },
-    # llama.cpp has the factors of the one model that there is.
+    # As in llama.cpp, the factors of the only model.
     {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     names=_NAMES,
     more=_minicpm3,
@@ -109,7 +109,7 @@ MINICPM3: Final = Architecture(
 
 
 def _kimi(model: GgufModel) -> Mapping[str, Any]:
-    """Sizes of heads of both kinds of layers, and which are of which."""
+    """Derive sizes of heads and the types of layers."""
     own = model.own
     heads = own.whole("attention.head_count")
     turned = own.whole("rope.dimension_count") or 0
@@ -181,14 +181,14 @@ DEEPSEEK: Final = Architecture(
 
 
 def joined(keys: PackedTensor, values: PackedTensor) -> StoredTensor | None:
-    """What makes keys and values as one matrix ``[heads * (nope + values), rank]``.
+    """Join the matrices of keys and values to one, ``[heads * (nope + values), rank]``.
 
     Args:
         keys: ``[heads, rank, nope]``.
         values: ``[heads, values, rank]``.
 
     Returns:
-        ``None`` where their shapes do not fit together.
+        ``None`` if their shapes do not fit together.
     """
     if len(keys.shape) != 3 or len(values.shape) != 3:
         return None

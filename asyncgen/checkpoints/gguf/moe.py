@@ -1,7 +1,4 @@
-"""llama.cpp's architectures with experts by a sigmoid, or by a corrected or a sparse softmax.
-
-This module imports no torch.
-"""
+"""Declare further llama.cpp architectures with mixtures of experts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ _LISTED: Final[Mapping[str, str]] = {
 }
 
 _WITHOUT_NORMS: Final = 128
-"""Experts of the one Llama 4 that does not normalise heads, which no file says."""
+"""Experts of the only Llama 4 without normalised heads, which no file shows."""
 _KV: Final = "attention.head_count_kv"
 _PATTERN: Final = "attention.sliding_window_pattern"
 
 
 def _llama4(model: GgufModel) -> Mapping[str, Any]:
-    """A window of 0 says that all layers turn and see all, as in models without experts."""
+    """A window of 0 means full attention with RoPE in all layers, as in models without experts."""
     own = model.own
     experts = own.whole("expert_count") or 0
     found: dict[str, Any] = {"use_qk_norm": experts != _WITHOUT_NORMS}
@@ -46,7 +43,7 @@ def _llama4(model: GgufModel) -> Mapping[str, Any]:
 
 
 def _mimo(model: GgufModel) -> Mapping[str, Any]:
-    """Which layers slide and have experts, and the key heads of both kinds."""
+    """Find the sliding layers, those with experts, and the key heads of both types."""
     own = model.own
     layers = layers_of(model) or 0
     slides = [bool(one) for one in by_layer(model, _PATTERN)[:layers]]
@@ -88,7 +85,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
             "expert_feed_forward_length": "intermediate_size",
             "interleave_moe_layer_step": "interleave_moe_layer_step",
         },
-        # llama.cpp has what all of these models have.
+        # As in llama.cpp, the values of all these models.
         {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
         flags=BIASES,
         turns_neighbours=True,
@@ -144,4 +141,4 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         flags={**BIASES, "lm_head_bias": "output.bias"},
     ),
 }
-"""By the name in ``general.architecture``."""
+"""Architectures by the name in ``general.architecture``."""

@@ -1,7 +1,7 @@
-r"""How text is cut before byte-level BPE, by the name in ``tokenizer.ggml.pre``.
+r"""Make the pre-tokenizers of byte-level BPE that ``tokenizer.ggml.pre`` names.
 
-Each way is what the ``tokenizer.json`` of the models that the name stands for says: a list of
-steps, each a regular expression whose matches stand alone, or a step of the `tokenizers` library.
+Each is that of the ``tokenizer.json`` of the models of that name: a list of steps, each a regular
+expression whose matches are isolated, or a step of the `tokenizers` library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Punctuati
 _ENDINGS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CL100K: Final = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
-"""GPT-4's, and Llama 3's."""
+"""Pattern of GPT-4 and Llama 3."""
 _QWEN2: Final = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
 _QWEN35: Final = (
     rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
@@ -26,7 +26,7 @@ _O200K: Final = (
     rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_ENDINGS}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""GPT-4o's."""
+"""Pattern of GPT-4o."""
 _TEKKEN: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+"
     rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*"
@@ -40,8 +40,8 @@ _DEEPSEEK_V3: Final = (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _MARKED)
 
 _RUN: Final = r"\p{N}+"
 _THREES: Final = r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})*)\z)|\p{N}{3}"
-"""Digits in threes, counted from the last one, of a run that stands alone: what is to come is
-looked at once for all of them."""
+"""Groups of three digits, counted from the end, of an isolated run of digits; the look-ahead is
+evaluated once for the whole run."""
 _ASIAN: Final = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
     "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
@@ -52,7 +52,7 @@ _EAST: Final = (
     "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
     "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 )
-"""Korean, punctuation of the East, Bopomofo, and Chinese and Japanese."""
+"""Korean, East Asian punctuation, Bopomofo, and Chinese and Japanese."""
 _YOUTU: Final = _O200K.replace(r"\p{N}{1,3}", r"\p{N}")
 _NOT_HAN: Final = r"&&[^\p{Han}]"
 _KIMI: Final = (
@@ -78,7 +78,7 @@ _STEPS: Final[dict[str, tuple[str, ...]]] = {
     "kimi-k2": (_KIMI,),
     "youtu": (_EAST, _YOUTU),
 }
-"""Regular expressions alone, one after the other."""
+"""Pre-tokenizers of regular expressions, applied in order."""
 
 _ALIASES: Final = {
     "llama-bpe": "llama3 llama-v3 falcon3 pixtral lfm2 dbrx smaug-bpe chatglm-bpe glm4",
@@ -94,32 +94,32 @@ _ALIASES: Final = {
 _SAME: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 
 WHOLE_FIRST: Final = frozenset({"llama-bpe", "tekken", "youtu", "kimi-k2"})
-"""Ways after which a piece that is a token is not put together by merges."""
+"""Pre-tokenizers after which a piece that is a token needs no merges."""
 
 BEGINS: Final = frozenset({"llama-bpe", "tekken"})
-"""Ways of models whose texts begin with a token of their own, where the file does not say it."""
+"""Pre-tokenizers of models whose texts begin with a special token unless the file denies it."""
 
 
 def pre_tokenizer_name(pre: str) -> str | None:
-    """The way that a name stands for; ``None``: it is not known.
+    """Return the pre-tokenizer of a name or alias; ``None``: unknown.
 
     Args:
-        pre: What ``tokenizer.ggml.pre`` says.
+        pre: Value of ``tokenizer.ggml.pre``.
     """
     way = _SAME.get(pre, pre)
     return way if way in _STEPS or way in ("gpt2", "digits", "falcon") else None
 
 
 def pre_tokenizer_names() -> list[str]:
-    """All names that are known."""
+    """Return all known names."""
     return sorted({*_STEPS, *_SAME} - {"gpt2", "digits"})
 
 
 def make_pre_tokenizer(way: str) -> PreTokenizer:
-    """The steps of a way.
+    """Make a pre-tokenizer.
 
     Args:
-        way: One of `pre_tokenizer_name`.
+        way: Name from `pre_tokenizer_name`.
     """
     by_bytes = ByteLevel(add_prefix_space=False, use_regex=way not in _STEPS)
     if way == "gpt2":

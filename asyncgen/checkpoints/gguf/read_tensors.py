@@ -1,4 +1,4 @@
-"""Reads tensors of GGUF files, as numbers or packed as they are, a chunk at a time."""
+"""Read tensors of GGUF files, as numbers or packed, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.gguf.tensor_types import TensorType
 
 _CHUNK: Final = 1 << 20
-"""Numbers that are unpacked at once."""
+"""Numbers that are unpacked in one step."""
 _BYTE: Final = torch.uint8
 _PARTS: Final = ("codes", "scales", "minimums", "super_scales", "super_minimums")
-"""What is kept of a matrix, in the order in which kernels take it."""
+"""Parts of a packed matrix, in the order of the kernels' arguments."""
 _SHARING: Final = ("Q2_K",)
-"""Types whose scales and minimums are so small that kernels have both in a byte."""
+"""Types whose scale and minimum fit into one byte, which kernels use."""
 _PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def read_as(tensor: PackedTensor, dtype: torch.dtype, *, less: float = 0.0) -> Tensor:
-    """The numbers of a tensor.
+    """Read the numbers of a tensor.
 
     Args:
-        tensor: Where it lies.
-        dtype: Of the result.
-        less: What is taken off each number, in float32.
+        tensor: Its location.
+        dtype: Dtype of the result.
+        less: Number that is subtracted from each one, in float32.
 
     Raises:
-        ModelLoadError: It is of whole numbers, or the file became shorter.
+        ModelLoadError: The tensor has integers, or the file became shorter.
     """
     kind, total = tensor.kind, math.prod(tensor.shape)
     if kind.plain is not None and kind.name not in _PLAIN:
@@ -63,10 +63,10 @@ def read_as(tensor: PackedTensor, dtype: torch.dtype, *, less: float = 0.0) -> T
 
 
 def read_packed(tensor: PackedTensor) -> PackedWeight:
-    """A matrix in one of the layouts of packed weights, number for number what its file holds.
+    """Read a matrix in a layout of packed weights, with exactly the numbers of the file.
 
     Args:
-        tensor: Where it lies: of a packed type, with two sides.
+        tensor: Its location; of a packed type, with two sides.
 
     Raises:
         ModelLoadError: The file became shorter.
@@ -90,10 +90,10 @@ def read_packed(tensor: PackedTensor) -> PackedWeight:
 
 
 def kept_as(tensor: PackedTensor) -> Kept:
-    """What a matrix of a packed type takes in its layout of packed weights.
+    """Return the size and layout of a matrix that stays packed.
 
     Args:
-        tensor: Where it lies.
+        tensor: Its location.
     """
     each, layout = _kept_block(tensor.kind)
     return Kept(math.prod(tensor.shape) // tensor.kind.numbers * each, layout)
@@ -101,7 +101,7 @@ def kept_as(tensor: PackedTensor) -> Kept:
 
 @lru_cache
 def _kept_block(kind: TensorType) -> tuple[int, object]:
-    """Bytes of what a block becomes, and its layout."""
+    """Return the bytes of a block in memory, and its layout."""
     parts = parts_of(kind.name, torch.zeros((1, kind.num_bytes), dtype=_BYTE))
     tensors = _by_rows(parts, 1)
     if kind.name in _SHARING:
@@ -111,7 +111,7 @@ def _kept_block(kind: TensorType) -> tuple[int, object]:
 
 
 def _take_apart(name: str, blocks: Tensor, whole: dict[str, Tensor]) -> None:
-    """Write what blocks of so many rows hold."""
+    """Write the parts of blocks of some rows."""
     if native.kernels is not None:
         native.kernels.take_blocks_apart(name, blocks, *(whole.get(part) for part in _PARTS))
         return
@@ -121,7 +121,7 @@ def _take_apart(name: str, blocks: Tensor, whole: dict[str, Tensor]) -> None:
 
 
 def _by_rows(parts: Parts, rows: int) -> dict[str, Tensor]:
-    """The tensors of a `PackedWeight` of so many rows, two codes of a table in a byte."""
+    """Return the tensors of a `PackedWeight`, two codes of a table in a byte."""
     codes = parts.codes
     if parts.table is not None:
         codes = codes[:, 0::2] | codes[:, 1::2] << 4
@@ -130,7 +130,7 @@ def _by_rows(parts: Parts, rows: int) -> dict[str, Tensor]:
 
 
 def _read(stream: BinaryIO, size: int) -> Tensor:
-    """The next bytes of a file, uint8."""
+    """Read the next bytes of a file, uint8."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -142,7 +142,7 @@ def _read(stream: BinaryIO, size: int) -> Tensor:
 
 
 def read_numbers(tensor: PackedTensor) -> list[float]:
-    """The numbers of a small tensor.
+    """Read the numbers of a small tensor.
 
     Raises:
         ModelLoadError: As `read_as`.

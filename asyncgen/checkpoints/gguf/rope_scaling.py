@@ -1,7 +1,7 @@
-"""How rotary positions are stretched: from metadata and tensors to what a ``config.json`` says.
+"""Translate the RoPE scaling of metadata and tensors to that of a ``config.json``.
 
-llama.cpp stores what Llama 3's rule makes of the frequencies, and not the rule: the rule is found
-again where its usual numbers give the same, and else the divisors are kept as they are.
+llama.cpp stores the divisors of frequencies that Llama 3's rule computes, and not the rule. The
+rule is recovered if its usual numbers give the same divisors; otherwise the divisors are kept.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.gguf.gguf_file import GgufModel
 
 _MOST: Final = 4096
-"""Pairs of a head."""
+"""Most pairs of a head."""
 _PAIR: Final = ("rope_factors_long", "rope_factors_short")
-"""Tensors without ``.weight`` that have no use alone."""
+"""Tensors that exist only together, without ``.weight``."""
 _ORIGINAL: Final = 8192
-"""Positions that all models with Llama 3's rule had at first."""
+"""Original context length of all models with Llama 3's rule."""
 
 
 def rope_scaling(
     model: GgufModel, context: int, theta: float, read: Callable[[str], list[float]]
 ) -> Mapping[str, Any] | None:
-    """What stands under ``rope_scaling``; ``None``: nothing is stretched.
+    """Return the value of ``rope_scaling``; ``None``: no scaling.
 
     Args:
         model: The file.
         context: Its context length.
         theta: Base of the wavelengths.
-        read: Reads a tensor of one side by its name.
+        read: Function that reads a tensor of one side by its name.
 
     Raises:
-        ModelLoadError: A key is of the wrong kind, a kind of stretching is not known, or a tensor
-            of it is missing or holds what divides nothing.
+        ModelLoadError: A key is of the wrong type, a type of scaling is unknown, or a tensor of it
+            is missing or has invalid divisors.
     """
     own, key = model.own, "rope.scaling."
     is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
@@ -95,7 +95,7 @@ def rope_scaling(
 
 
 def _from_divisors(divisors: Sequence[float], theta: float, context: int) -> Mapping[str, Any]:
-    """Llama 3's rule, where it gives these divisors, or else the divisors."""
+    """Return Llama 3's rule if it gives these divisors, otherwise the divisors."""
     factor = round(max(divisors), 4)
     if factor >= 1:
         rule = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0}
@@ -114,7 +114,7 @@ def _from_divisors(divisors: Sequence[float], theta: float, context: int) -> Map
 
 
 def _divisors(pairs: int, theta: float, factor: float) -> list[float]:
-    """What Llama 3's rule divides each frequency by, with its usual numbers."""
+    """Compute the divisors of Llama 3's rule with its usual numbers."""
     made = []
     for pair in range(pairs):
         wavelength = 2 * math.pi * theta ** (pair / pairs)

@@ -1,6 +1,6 @@
-"""T5's architecture in llama.cpp: an encoder and a decoder in one file.
+"""Declare T5's architecture in llama.cpp: an encoder and a decoder in one file.
 
-Names are those of a checkpoint in other words; nothing else differs. This module imports no torch.
+Only the names differ from those of a checkpoint. Imports no torch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GATE: Final = "enc.blk.0.ffn_gate.weight"
 
 
 def _t5(model: GgufModel) -> Mapping[str, Any]:
-    """The depth of both stacks; a gate tells the later variants."""
+    """Read the depth of both stacks; a gate shows the later variants."""
     own = model.own
     depth = own.whole("block_count")
     below = own.whole("decoder_block_count")
@@ -53,7 +53,7 @@ def _t5(model: GgufModel) -> Mapping[str, Any]:
 
 
 def stack_names(model: GgufModel) -> dict[str, str]:
-    """What a checkpoint calls each tensor; what is not known keeps its name.
+    """Return the names of tensors in a checkpoint; an unknown tensor keeps its name.
 
     Args:
         model: The file.

@@ -1,8 +1,8 @@
-"""What a model's parameters are made of in a GGUF file.
+"""Map the tensors of a GGUF file to a model's parameters.
 
 The rules are those of the family, with other names: llama.cpp stores queries and keys of some
-architectures in the order in which neighbours turn together, unjoins matrices of groups, and never
-stores ``[in, out]``. Nothing is moved twice.
+architectures in the order for RoPE on neighbouring features, splits matrices of groups, and never
+stores ``[in, out]``.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ _UNNEEDED = (
     *("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
     *LAYERS,
 )
-"""Tensors that say how positions are stretched, or are behind the vectors of texts."""
+"""Tensors of RoPE scaling and of embeddings, which are read elsewhere."""
 
 _STACKED = ("altup_proj", "altup_unembd_proj")
 """Tensors of several matrices, beside those of experts."""
 
 _MOST_PARTS = 1024
-"""Matrices of one tensor, twice as many as any model has; one of more fits none and stays whole."""
+"""Most matrices of one tensor, twice those of any model; a tensor with more stays whole."""
 _MOST = 1 << 18
-"""The same of all tensors of a file."""
+"""Most matrices of all tensors of a file."""
 
 _OWN_KEYS = ("attn_k.", "attn_v.", "attn_k_norm.")
-"""What makes keys and values; files have it also in layers that read those of others."""
+"""Tensors of keys and values; files have them also in layers that share those of others."""
 
 
 def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...] | None:
-    """The rules of all parameters, with the names of `gguf_checkpoint`; ``None``: the family's own.
+    """Return the rules of all parameters for `gguf_checkpoint`; ``None``: those of the family.
 
     Args:
         model: The file.
-        config: The network that its metadata describe.
+        config: The network of its metadata.
     """
     if config.is_encoder_decoder:
         return None
@@ -97,11 +97,11 @@ def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...] 
 
 
 def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
-    """The tensors of a file, where experts that lie in one tensor are one each.
+    """Return the tensors of a file; a tensor of several experts is split.
 
     Args:
         model: The file.
-        config: The network that its metadata describe.
+        config: The network of its metadata.
     """
     architecture = architecture_of(model)
     tensors: dict[str, StoredTensor] = {}
@@ -150,12 +150,12 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
 
 
 def _declared(model: GgufModel) -> int:
-    """Layers that a file says it has, with those that guess tokens ahead."""
+    """Return the number of layers in a file, with those that guess tokens ahead."""
     return model.own.whole("block_count") or 0
 
 
 def _numbers(model: GgufModel, architecture: Architecture) -> dict[str, StoredTensor]:
-    """Tensors of one number, which metadata have for each layer or for all."""
+    """Make tensors from metadata with one number for each layer or for all."""
     found: dict[str, StoredTensor] = {}
     for key, (name, shape) in architecture.numbers.items():
         for layer, number in enumerate(numbers_by_layer(model, key)):
@@ -170,7 +170,7 @@ def _filled(shape: tuple[int, ...], number: float, dtype: torch.dtype) -> Tensor
 
 
 def _placed(tensor: PackedTensor, place: Place) -> StoredTensor:
-    """A tensor in the form that a checkpoint has it in."""
+    """Return a tensor in the form of a checkpoint."""
     shape = tensor.shape
     if place.form in ("flat", "decay"):
         shape = tuple(side for side in shape if side > 1) or (1,)
@@ -187,12 +187,12 @@ def _placed(tensor: PackedTensor, place: Place) -> StoredTensor:
 
 
 def _logarithms(tensor: PackedTensor, dtype: torch.dtype) -> Tensor:
-    """Of rates of decay, which are below 0."""
+    """Return the logarithms of rates of decay, which are below 0."""
     return read_as(tensor, torch.float32).neg_().log_().to(dtype)
 
 
 def _layer(name: str) -> int:
-    """The number of the layer that a tensor belongs to; -1: it belongs to none."""
+    """Return the number of a tensor's layer; -1: it has none."""
     first, _, rest = name.partition(".")
     number = rest.partition(".")[0]
     is_layer = first == "blk" and number.isascii() and number.isdigit() and len(number) < 9
@@ -200,7 +200,7 @@ def _layer(name: str) -> int:
 
 
 def _stored(tensor: PackedTensor, less: float, expert: int | None = None) -> StoredTensor:
-    """A tensor, or the part of one that is an expert's."""
+    """Return a tensor, or the part of one expert."""
     shape, size, offset = tensor.shape, tensor.num_bytes, tensor.offset
     if expert is not None:
         size //= shape[0]

@@ -1,4 +1,4 @@
-"""The types of tensors in GGUF files: numbers of their own, or blocks of packed ones."""
+"""List the types of tensors in GGUF files: plain numbers, or blocks of packed ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class TensorType:
     """A type of tensors.
 
     Attributes:
-        name: What llama.cpp calls it.
-        numbers: How many a block holds.
-        num_bytes: Size of a block.
-        plain: The dtype of its numbers as safetensors spell it; ``None``: they are packed.
+        name: Name in llama.cpp.
+        numbers: Numbers in a block.
+        num_bytes: Bytes of a block.
+        plain: Dtype of the numbers in the spelling of safetensors; ``None``: they are packed.
     """
 
     name: str
@@ -46,7 +46,7 @@ TENSOR_TYPES: Final = {
     30: TensorType("BF16", 1, 2, "BF16"),
     39: TensorType("MXFP4", 32, 17),
 }
-"""Those that are read, by their number in the file."""
+"""Supported types, by their number in the file."""
 
 UNSUPPORTED_TYPES: Final = {
     9: "Q8_1",
@@ -63,4 +63,4 @@ UNSUPPORTED_TYPES: Final = {
     40: "NVFP4",
     41: "Q1_0",
 }
-"""Those that are known and refused by name."""
+"""Known types that are not supported."""

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("asyncgen.models")
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
-"""The types of tokens."""
+"""Types of tokens."""
 
 _SPACE: Final = "\u2581"
-"""What stands for a space in SentencePiece's tokens."""
+"""Character for a space in SentencePiece's tokens."""
 
 _ROLES: Final = {
     "bos_token": "bos",
@@ -52,7 +52,7 @@ _ROLES: Final = {
 }
 _DEFAULT_UNKNOWN: Final = {"llama": 0, "gemma4": 3, "t5": 2, "bert": 100}
 _MOST_LETTERS: Final = 128
-"""Letters of a token that is put together by merges: longer ones are walked over in vain."""
+"""Most letters of a token that merges may build; no longer one is useful."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def library_errors(problem: str) -> Iterator[None]:
 
 
 class _Vocabulary:
-    """The tokens of a file, checked."""
+    """Checked tokens of a file."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -95,7 +95,7 @@ class _Vocabulary:
         self.scores = scores
 
     def token(self, theirs: str) -> int | None:
-        """A token with a role; ``None``: there is none."""
+        """Return the token of a role; ``None``: there is none."""
         key = f"tokenizer.ggml.{theirs}_token_id"
         found = self.metadata.whole(key)
         if found is not None and found >= len(self.texts):
@@ -107,7 +107,7 @@ class _Vocabulary:
         return default if found is None else found
 
     def added(self) -> list[AddedToken]:
-        """Tokens that are found in texts as they are, in the order of their ids."""
+        """Return the tokens that match text directly, in the order of their ids."""
         return [
             AddedToken(text, special=kind != _USER, normalized=False)
             for text, kind in zip(self.texts, self.kinds, strict=True)
@@ -122,12 +122,12 @@ def read_gguf_tokenizer(file: Path) -> tuple[Backend, dict[str, Any]]:
         file: The file, or the first of several.
 
     Returns:
-        The tokenizer, and what the files beside a ``tokenizer.json`` would say: ``special_tokens``
-        by role, ``chat_template``, ``model_max_length``.
+        The tokenizer, and further settings: ``special_tokens`` by role, ``chat_template``,
+        ``model_max_length``.
 
     Raises:
-        ModelLoadError: There is none, or it is not whole.
-        UnsupportedModelError: It is of a kind that is not read, or cuts texts in an unknown way.
+        ModelLoadError: It is missing or incomplete.
+        UnsupportedModelError: Its kind or its pre-tokenizer is not supported.
     """
     metadata = open_gguf(file).metadata
     vocabulary = _Vocabulary(metadata)
@@ -152,7 +152,7 @@ def _roles(vocabulary: _Vocabulary) -> dict[str, str]:
 
 
 def _beside(metadata: Metadata) -> dict[str, Any]:
-    """Templates and the context, of those that are there."""
+    """Read the chat templates and the context length, if they exist."""
     found: dict[str, Any] = {}
     templates = {"default": metadata.text("tokenizer.chat_template")}
     for name in (metadata.texts("tokenizer.chat_templates") or [])[:100]:
@@ -167,7 +167,7 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
 
 
 def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
-    """Add the tokens that are found as they are, and those that frame a text."""
+    """Add the tokens that match text directly, and those at the beginning and end of a text."""
     backend.add_tokens(vocabulary.added())
     way = pre_tokenizer_name(vocabulary.metadata.text("tokenizer.ggml.pre") or "default")
     begins = vocabulary.kind in ("llama", "gemma4", "bert") or (
@@ -227,7 +227,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Backend:
 
 
 def _pairs(metadata: Metadata) -> list[tuple[str, str]]:
-    """What is put together, in the order of a file."""
+    """Return the merges in the order of the file."""
     merges = metadata.texts("tokenizer.ggml.merges")
     if merges is None:
         raise metadata.bad("tokenizer.ggml.merges", "must list what is put together")
@@ -235,7 +235,7 @@ def _pairs(metadata: Metadata) -> list[tuple[str, str]]:
 
 
 def _pair(metadata: Metadata, merge: str) -> tuple[str, str]:
-    # The space between both is not their first letter, which may be one.
+    # The first letter may be a space, which separates nothing.
     place = merge.find(" ", 1)
     if place < 1:
         raise metadata.bad("tokenizer.ggml.merges", f"{shorten(merge)} is no pair")
@@ -243,7 +243,7 @@ def _pair(metadata: Metadata, merge: str) -> tuple[str, str]:
 
 
 def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
-    """SentencePiece's BPE: what scores best is put together first."""
+    """Make SentencePiece's BPE: the pair with the best score is merged first."""
     scores = vocabulary.scores
     if scores is None:
         raise vocabulary.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
@@ -253,7 +253,7 @@ def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
 
 
 def _gemma(vocabulary: _Vocabulary) -> Backend:
-    """Gemma 4's: SentencePiece's tokens, put together in the order of a list."""
+    """Make Gemma 4's tokenizer: SentencePiece's tokens with a list of merges."""
     ids = {text: token for token, text in enumerate(vocabulary.texts)}
     has_prefix = vocabulary.flag("add_space_prefix", False)
     return _pieces(vocabulary, ids, _pairs(vocabulary.metadata), has_prefix)
@@ -262,7 +262,7 @@ def _gemma(vocabulary: _Vocabulary) -> Backend:
 def _pieces(
     vocabulary: _Vocabulary, ids: dict[str, int], merges: list[tuple[str, str]], has_prefix: bool
 ) -> Backend:
-    """BPE of letters, and of bytes where there is no token for a letter."""
+    """Make BPE of letters, and of bytes for letters without a token."""
     unknown = vocabulary.token("unknown")
     unknown = _DEFAULT_UNKNOWN[vocabulary.kind] if unknown is None else unknown
     backend = Backend(
@@ -284,7 +284,7 @@ def _pieces(
 def _merges(
     vocabulary: _Vocabulary, ids: dict[str, int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """All pairs of tokens that make a token, the best scored first, then by the ids of both."""
+    """Return all pairs of tokens that make a token, the best score first, then by ids."""
     found: list[tuple[float, int, int, int]] = []
     for token, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.kinds, strict=True)):
         if kind not in (_NORMAL, _USER, _UNUSED) or not 1 < len(text) <= _MOST_LETTERS:
@@ -328,7 +328,7 @@ def _unigram(vocabulary: _Vocabulary) -> Backend:
 
 
 def _word_pieces(vocabulary: _Vocabulary) -> Backend:
-    """WordPiece, whose tokens llama.cpp marks where words begin, and not where they go on."""
+    """Make WordPiece; llama.cpp marks tokens that begin a word, not those that continue one."""
     texts = [
         text[1:]
         if text.startswith(_SPACE)
@@ -351,7 +351,7 @@ def _word_pieces(vocabulary: _Vocabulary) -> Backend:
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, where one that is there before gets a name that no text holds."""
+    """Return the texts with repeated ones replaced by unique names."""
     seen: set[str] = set()
     made: list[str] = []
     for token, text in enumerate(texts):

@@ -1,8 +1,7 @@
-"""What the reference's documents ask packed weights for with: `BitsAndBytesConfig`.
+"""Accept the documented `BitsAndBytesConfig`.
 
 Weights are packed to the 4 or 8 bits of this library (`asyncgen.checkpoints.packed.quantise`),
-whatever codes that package would have chosen: their errors are no larger, and its kernels are not
-needed.
+whatever the codes of bitsandbytes: errors are no larger, and its kernels are not needed.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _CODES: Final = ("fp4", "nf4")
 
 
 class BitsAndBytesConfig:
-    """Says that weights are packed while a model is loaded.
+    """Request to pack weights while a model is loaded.
 
     Attributes:
-        load_in_8bit: To 8 bits.
-        load_in_4bit: To 4 bits.
-        bnb_4bit_compute_dtype: What the model computes in where ``dtype`` is not given.
+        load_in_8bit: Pack to 8 bits.
+        load_in_4bit: Pack to 4 bits.
+        bnb_4bit_compute_dtype: Dtype of the computation if ``dtype`` is not given.
     """
 
     def __init__(
@@ -41,22 +40,22 @@ class BitsAndBytesConfig:
         bnb_4bit_use_double_quant: bool = False,
         bnb_4bit_quant_storage: torch.dtype | str | None = None,
     ) -> None:
-        """Check what is asked for.
+        """Check the arguments.
 
         Args:
             load_in_8bit: See the attribute; one of both at most.
             load_in_4bit: See the attribute.
-            llm_int8_threshold: Accepted: each group of inputs has a scale, so none is set apart.
+            llm_int8_threshold: Accepted: each group of inputs has its scale, so no outliers exist.
             llm_int8_skip_modules: ``None``: the embeddings and the head have 8 bits.
             llm_int8_enable_fp32_cpu_offload: Accepted.
             llm_int8_has_fp16_weight: ``False``.
             bnb_4bit_compute_dtype: See the attribute.
             bnb_4bit_quant_type: ``"fp4"`` or ``"nf4"``: accepted, the codes are this library's.
             bnb_4bit_use_double_quant: Accepted: scales have 16 bits.
-            bnb_4bit_quant_storage: Accepted: it says how bytes are held.
+            bnb_4bit_quant_storage: Accepted: it is the dtype of stored bytes.
 
         Raises:
-            InvalidRequestError: A value that is not allowed.
+            InvalidRequestError: A value is not allowed.
         """
         if load_in_4bit and load_in_8bit:
             raise InvalidRequestError("load_in_4bit", True, "`load_in_8bit` is set; choose one")
@@ -84,16 +83,16 @@ class BitsAndBytesConfig:
 def packing_asked(
     config: Any, load_in_8bit: bool | None, load_in_4bit: bool | None, quantize: Packing | None
 ) -> tuple[Packing | None, torch.dtype | str | None]:
-    """What all ways to ask come to: what weights are packed to, and what is computed in.
+    """Combine all arguments for packing; return the packing and the dtype of the computation.
 
     Args:
-        config: A `BitsAndBytesConfig`, also the reference's own, or ``None``.
-        load_in_8bit: The older way, as ``load_in_4bit``.
+        config: A `BitsAndBytesConfig`, also that of transformers, or ``None``.
+        load_in_8bit: Older argument, as ``load_in_4bit``.
         load_in_4bit: See ``load_in_8bit``.
-        quantize: This library's.
+        quantize: Argument of this library.
 
     Raises:
-        InvalidRequestError: They contradict each other, or ``config`` is another.
+        InvalidRequestError: They contradict each other, or ``config`` is of another class.
     """
     asked: list[tuple[str, Packing]] = []
     dtype = None

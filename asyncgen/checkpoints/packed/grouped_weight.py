@@ -1,4 +1,4 @@
-"""What formats have in common: groups of any size, and numbers without a sign."""
+"""Make packed weights from groups of any size and unsigned numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def group_of(size: int, inputs: int) -> int:
-    """The group that serves for scales of so many inputs each.
+    """Return the size of our groups for scales of the given number of inputs.
 
     Args:
-        size: Inputs of a scale; those of the whole row at least: one scale.
-        inputs: Of a row.
+        size: Inputs of a scale; at least those of the row for one scale.
+        inputs: Inputs of a row.
 
     Raises:
-        ValueError: None does.
+        ValueError: No group size divides it.
     """
     if size >= inputs:
         return GROUPS[-1]
@@ -35,15 +35,15 @@ def group_of(size: int, inputs: int) -> int:
 def packed_bytes(
     outputs: int, inputs: int, size: int, *, bits: int, scale: int, has_zeros: bool
 ) -> int:
-    """What `packed_weight` makes of a matrix, in bytes.
+    """Return the bytes of the result of `packed_weight`.
 
     Args:
-        outputs: Its rows.
-        inputs: Of a row.
+        outputs: Rows of the matrix.
+        inputs: Inputs of a row.
         size: Inputs of a group.
-        bits: Of a number, 4 or 8.
+        bits: Bits of a number, 4 or 8.
         scale: Bytes of a scale.
-        has_zeros: Whether there may be zero points.
+        has_zeros: There may be zero points.
 
     Raises:
         ValueError: As `group_of`.
@@ -63,18 +63,18 @@ def packed_weight(
     zeros: Tensor | None = None,
     order: Tensor | None = None,
 ) -> PackedWeight:
-    """A packed weight of numbers without a sign: ``scale * (number - zero)``.
+    """Make a packed weight of unsigned numbers: ``scale * (number - zero)``.
 
     Args:
         numbers: ``[out, in]`` uint8.
         scales: Floats, ``[out, groups]``.
         size: Inputs of a group.
-        bits: Of a number, 4 or 8.
-        zeros: ``[out, groups]``, of any integers; ``None``: half of the range.
+        bits: Bits of a number, 4 or 8.
+        zeros: ``[out, groups]``, any integers; ``None``: half of the range.
         order: See `PackedWeight`.
 
     Raises:
-        ValueError: Groups or zero points are beyond what can be kept.
+        ValueError: Groups or zero points are not supported.
     """
     outputs, inputs = numbers.shape
     group = group_of(size, inputs)

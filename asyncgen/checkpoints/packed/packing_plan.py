@@ -1,8 +1,8 @@
-"""Which parameters become packed weights while a model is loaded, and how they are made.
+"""Decide which parameters become packed weights while a model is loaded.
 
-This module knows no architecture: a module that may take packed weights has ``is_packable``, and
-its ``packs`` says whether a kernel multiplies by them here. Where none does, numbers are those of
-the packed weights all the same.
+Knows no architecture: a module that may take packed weights has ``is_packable``, and ``packs`` is
+true if a kernel of this machine multiplies by them. Without such a kernel, the weights are unpacked
+to the same numbers.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("asyncgen.models")
 
 WIDE: Final = ("embed_tokens.weight", "lm_head.weight")
-"""Parameters that take 8 bits where others take 4."""
+"""Parameters that take 8 bits if others take 4."""
 
 _BITS: Final = {"int8": 8.5, "int4": 4.75}
-"""Bits of a number, with its share of scales and zero points."""
+"""Bits of a number, including scales and zero points."""
 
 
 def packing_of(module: nn.Module, rule: WeightRule, wanted: Packing | None) -> Packing | None:
-    """What a parameter is packed to on the fly; ``None``: it stays as it is.
+    """Return the packing of a parameter during loading; ``None``: it is not packed.
 
     Args:
-        module: That it belongs to.
-        rule: How it is made.
-        wanted: What was asked for.
+        module: Module of the parameter.
+        rule: Rule of the parameter.
+        wanted: Requested packing.
     """
     if wanted is None or not _takes(module, rule):
         return None
@@ -51,22 +51,22 @@ def packing_of(module: nn.Module, rule: WeightRule, wanted: Packing | None) -> P
 
 
 def is_packed(sources: Sequence[StoredTensor]) -> bool:
-    """Whether a parameter's sources are all packed in their file, and can stay so."""
+    """Tell whether a parameter's sources are all packed in their file, and can stay packed."""
     return all(source.packed is not None for source in sources)
 
 
 def is_made(source: StoredTensor) -> bool:
-    """Whether a tensor is made of others in its file, by a scheme."""
+    """Tell whether a tensor is stored as the parts of a packing scheme."""
     return source.packed is not None or source.unpacked is not None
 
 
 def stays_packed(module: Any, rule: WeightRule, sources: Sequence[StoredTensor]) -> bool:
-    """Whether what is packed in a file is multiplied as it is."""
+    """Tell whether a parameter stays packed as in its file."""
     return is_packed(sources) and _takes(module, rule) and bool(module.packs)
 
 
 def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[PackedWeight]:
-    """Parts one below the other, their rows in the order of a `WeightRule`."""
+    """Concatenate parts, their rows in the order of a `WeightRule`."""
     if order is None:
         return list(parts)
     joined = join(parts)
@@ -94,12 +94,12 @@ def packed_size(
     packings: Mapping[str, Packing | None],
     stored: Mapping[str, StoredTensor],
 ) -> int | None:
-    """Bytes of a parameter that is kept packed; ``None``: it is not.
+    """Return the bytes of a parameter that stays packed; ``None``: it does not.
 
     Args:
-        module: That it belongs to.
-        rule: How it is made.
-        packings: What parameters are packed to on the fly.
+        module: Module of the parameter.
+        rule: Rule of the parameter.
+        packings: Packing of each parameter during loading.
         stored: The stored tensors.
     """
     packing, sources = packings[rule.target], [stored[source] for source in rule.sources]
@@ -119,7 +119,7 @@ def log_unpacked(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> None:
-    """Say, where there are packed weights, that they become floats of a dtype."""
+    """Warn, if there are packed weights, that they become floats of a dtype."""
     if any(packings.values()) or any(tensor.packed is not None for tensor in stored.values()):
         name = str(dtype).removeprefix("torch.")
         _log.warning(

@@ -1,8 +1,8 @@
-"""Packs a matrix of floats: round to nearest, in groups of inputs.
+"""Pack a matrix of floats by rounding to nearest, in groups of inputs.
 
-Integers of 8 bits are symmetric: the largest number of a group in size becomes 127. Codes of 4 bits
-span a group from its least number to its largest, zero included, which one of them stands for. So
-the error of a weight is at most half a scale, and a little more where that was rounded down.
+Integers of 8 bits are symmetric: the largest magnitude of a group becomes 127. Codes of 4 bits span
+a group from its least number to its largest, including zero, which has its own code. So the error
+of a weight is at most half a scale, and a little more if the scale was rounded down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Packing = Literal["int8", "int4"]
-"""What weights are packed to while they are loaded."""
+"""Packing of weights during loading."""
 
 PACKINGS: Final = ("int8", "int4")
 
@@ -28,14 +28,14 @@ GROUP: Final = 32
 """Inputs that share a scale."""
 
 _ELEMENTS: Final = 1 << 18
-"""Elements that are packed at once: what is made on the way is small beside a matrix."""
+"""Elements that are packed in one step, so that temporary tensors are small beside a matrix."""
 
 
 def check_packing(value: object) -> Packing | None:
-    """What is asked for, or ``None``.
+    """Return a valid packing, or ``None``.
 
     Raises:
-        InvalidRequestError: It is none.
+        InvalidRequestError: The value is invalid.
     """
     if value is None or value in PACKINGS:
         return value
@@ -49,8 +49,8 @@ def quantise(
 
     Args:
         weight: ``[out, in]``, of any floating dtype.
-        packing: To what.
-        scale_dtype: Of the scales.
+        packing: The packing.
+        scale_dtype: Dtype of the scales.
 
     Raises:
         ValueError: A number is not finite, or too large for a scale of that dtype.
@@ -79,7 +79,7 @@ def quantise(
 
 
 def _groups(weight: Tensor) -> Tensor:
-    """``[out, groups, GROUP]`` in float32, filled up with zeros."""
+    """Return ``[out, groups, GROUP]`` in float32, padded with zeros."""
     missing = -weight.shape[1] % GROUP
     weight = weight.float()
     if missing:
@@ -104,6 +104,6 @@ def _in_four(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def _divided(groups: Tensor, scales: Tensor) -> Tensor:
-    """Numbers ``[out, groups, …]`` in whole scales ``[out, groups]``; zero where these are."""
+    """Divide numbers ``[out, groups, …]`` by scales ``[out, groups]`` and round; 0 for scale 0."""
     factors = torch.where(scales > 0, scales.float().reciprocal(), 0.0)
     return (groups * factors.unsqueeze(2)).round_()

@@ -1,7 +1,7 @@
-"""Sees the packed matrices of a checkpoint, by what its `quantization_config` says.
+"""Find the packed matrices of a checkpoint by its `quantization_config`.
 
-Nothing is read here: each matrix becomes a `StoredTensor` that is read by its scheme. What is not
-known is refused by name.
+No weight is read here: each matrix becomes a `StoredTensor` that is read by its scheme. Unknown
+settings are refused by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 METHODS: Final = ("compressed-tensors", "gptq", "awq", "bitsandbytes", "fp8", "fbgemm_fp8")
-"""What ``quant_method`` may be, besides MXFP4."""
+"""Supported values of ``quant_method``, besides MXFP4."""
 
 _UNUSED: Final = (
     "input_scale",
@@ -31,18 +31,18 @@ _UNUSED: Final = (
     "v_scale",
     "q_scale",
 )
-"""Scales of activations: a row's inputs are scaled by what they are here."""
+"""Scales of activations, which are not needed here."""
 
 
 def join_packed(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Checkpoint:
-    """See the parts of each packed matrix as the one tensor that they are.
+    """Join the parts of each packed matrix to one tensor.
 
     Args:
         checkpoint: The stored tensors.
         settings: ``quantization_config``; its ``quant_method`` is one of `METHODS`.
 
     Raises:
-        ModelLoadError: The scheme is not known, or parts are missing.
+        ModelLoadError: The scheme is unknown, or parts are missing.
     """
     method = settings["quant_method"]
     sees = {
@@ -155,7 +155,7 @@ def _kept(
     scales: str = "scales",
     zeros: str = "qzeros",
 ) -> Kept | None:
-    """What a matrix takes as it is kept; ``None``: its parts do not say it."""
+    """Return the size of a matrix that stays packed; ``None``: unknown."""
     if len(shape) != 2 or scales not in parts:
         return None
     # Those of bitsandbytes are made float32.
@@ -164,7 +164,7 @@ def _kept(
     try:
         taken = packed_bytes(*shape, size or shape[1], bits=bits, scale=scale, has_zeros=has_zeros)
     except (ValueError, ZeroDivisionError, TypeError):
-        return None  # which is told where it is read
+        return None  # the error is raised when it is read
     return Kept(taken)
 
 
@@ -174,7 +174,7 @@ def _joined(
     read: Callable[[Mapping[str, Any]], Any],
     keeps: Callable[[tuple[int, ...], Tensors], Kept | None] | None = None,
 ) -> Tensors:
-    """Tensors beside each ``marker`` become one ``weight``; its bias stays."""
+    """Join the tensors beside each ``marker`` to one ``weight``; the bias stays."""
     stems = [name.removesuffix(f".{marker}") for name in tensors if name.endswith(f".{marker}")]
     if not stems:
         raise KeyError(f"*.{marker}")
@@ -225,7 +225,7 @@ def _stored(
 
 
 def _shape(main: StoredTensor, parts: Tensors) -> tuple[int, ...]:
-    """``[out, in]`` of a matrix, from headers, or the few numbers that tell it."""
+    """Return the shape ``[out, in]`` of a matrix, from headers or small tensors."""
     if "quant_state" in parts:
         state = json.loads(bytes(read_raw(parts["quant_state"]).tolist()))
         return tuple(int(one) for one in state["shape"])

@@ -1,4 +1,4 @@
-"""Reads tensors of a checkpoint as they are stored, of any dtype, and takes bits apart."""
+"""Read tensors of a checkpoint in their stored dtype, and split words into codes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.checkpoint import StoredTensor
 
 KINDS: Final = {**DTYPES, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
-"""What the names of dtypes in a file mean, those of 8 bits too."""
+"""Dtypes by their names in a file, including those of 8 bits."""
 
 
 def read_raw(source: StoredTensor) -> Tensor:
-    """A tensor as it is stored.
+    """Read a tensor in its stored dtype.
 
     Raises:
-        ModelLoadError: Its dtype is not known, or the file became shorter.
+        ModelLoadError: Its dtype is unknown, or the file became shorter.
     """
     if source.kind not in KINDS:
         raise ModelLoadError(f"{source.file}: a tensor is {source.kind}, which is not known")
@@ -38,7 +38,7 @@ def read_raw(source: StoredTensor) -> Tensor:
 
 
 def fields(words: Tensor, bits: int) -> Tensor:
-    """The numbers of ``bits`` each in words of 32, the lowest first, ``[…, n * 32 / bits]`` uint8.
+    """Split words of 32 bits into numbers, the lowest first: ``[…, n * 32 / bits]`` uint8.
 
     Args:
         words: ``[…, n]`` int32.
@@ -51,5 +51,5 @@ def fields(words: Tensor, bits: int) -> Tensor:
 
 
 def nibbles(codes: Tensor) -> Tensor:
-    """Two codes a byte, the first in the lower half: ``[…, n]`` uint8 as ``[…, n / 2]``."""
+    """Pack two codes a byte, the first in the lower half: ``[…, n]`` to ``[…, n / 2]`` uint8."""
     return codes[..., 0::2] | codes[..., 1::2] << 4

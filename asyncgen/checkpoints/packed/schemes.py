@@ -1,7 +1,7 @@
-"""How files with packed weights store one matrix, scheme by scheme.
+"""Read one matrix of each scheme of packed weights.
 
-Each function has the parts of a matrix by their names in the file, and what the file's settings
-say, and gives the packed weight. Formulas are those of the formats' documents:
+Each function takes the parts of a matrix by their names in the file, and the file's settings, and
+returns the packed weight. The formulas are those of the formats' documents:
 
 | Scheme | value | exact |
 |---|---|---|
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     Parts = Mapping[str, Tensor]
 
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which column each half byte of a word is of."""
+"""Column of each half byte of a word."""
 
 _FP4_UNIT: Final = 192
-"""All numbers of FP4 are multiples of one part in so many."""
+"""All numbers of FP4 are multiples of 1 / 192."""
 
 NF4_GROUP: Final = 32
-"""Inputs of a scale, of 4 bytes, that a block of bitsandbytes becomes."""
+"""Inputs of a scale of 4 bytes, into which blocks of bitsandbytes are split."""
 
 
 def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PackedWeight:
@@ -46,8 +46,8 @@ def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PackedW
 
     Args:
         parts: And ``weight_scale``, ``weight_zero_point``, ``weight_shape``, ``weight_g_idx``.
-        bits: Of a number.
-        size: Inputs of a group; ``None``: of the whole row.
+        bits: Bits of a number.
+        size: Inputs of a group; ``None``: the whole row.
     """
     middle = 1 << bits - 1
     zeros = parts.get("weight_zero_point")
@@ -76,9 +76,9 @@ def gptq(parts: Parts, *, bits: int, size: int | None, is_second: bool) -> Packe
 
     Args:
         parts: By these names.
-        bits: Of a number, 4 or 8.
-        size: Inputs of a group; ``None``: of the whole row.
-        is_second: Whether zero points are stored as they are, and not less 1.
+        bits: Bits of a number, 4 or 8.
+        size: Inputs of a group; ``None``: the whole row.
+        is_second: Zero points are stored unchanged, and not less 1.
     """
     numbers = fields(parts["qweight"].mT, bits)  # [out, in]
     # One less than a zero point of 0 is the largest number.
@@ -96,7 +96,7 @@ def awq(parts: Parts, *, size: int | None) -> PackedWeight:
 
     Args:
         parts: By these names.
-        size: Inputs of a group; ``None``: of the whole row.
+        size: Inputs of a group; ``None``: the whole row.
     """
     numbers, zeros = (_awq_columns(parts[name]) for name in ("qweight", "qzeros"))
     scales = parts["scales"].mT.contiguous()
@@ -124,7 +124,7 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
             ``nested_quant_map``.
 
     Raises:
-        ValueError: A row is no whole number of blocks.
+        ValueError: A row is no multiple of a block.
     """
     state = json.loads(bytes(parts["quant_state"].tolist()))
     outputs, inputs = state["shape"]
@@ -151,11 +151,11 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
 
 
 def float8(parts: Parts, scale: str) -> Tensor:
-    """Float8 with one scale for the tensor, each row, or each block; in float32.
+    """Unpack float8 with one scale for the tensor, each row, or each block, to float32.
 
     Args:
         parts: ``weight`` ``[out, in]``, and its scales.
-        scale: Their name.
+        scale: Name of the scales.
     """
     weight = parts["weight"].float()
     scales = parts[scale].float()
@@ -170,7 +170,7 @@ def float8(parts: Parts, scale: str) -> Tensor:
 
 
 def _awq_columns(words: Tensor) -> Tensor:
-    """``[rows, columns / 8]`` words as ``[columns, rows]`` uint8."""
+    """Unpack words ``[rows, columns / 8]`` to ``[columns, rows]`` uint8."""
     numbers = fields(words, 4).view(len(words), -1, 8)
     placed = torch.empty_like(numbers)
     placed[:, :, list(_AWQ_ORDER)] = numbers
@@ -178,7 +178,7 @@ def _awq_columns(words: Tensor) -> Tensor:
 
 
 def _order(groups: Tensor | None) -> Tensor | None:
-    """The columns sorted by their group; ``None``: they are already.
+    """Return the columns sorted by their group; ``None``: they are sorted already.
 
     Raises:
         ValueError: Groups are of several sizes.
