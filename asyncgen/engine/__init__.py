@@ -1,8 +1,7 @@
-"""The engine: requests in, events out, one step at a time, on one decode thread.
+"""Serve requests in shared steps on one decode thread: requests in, events out.
 
-In front is what a step passes: ``loop`` owns the thread and its inbox, ``core`` is the engine
-without them, ``batch`` are the samples that share a step and ``sample`` one of them,
-``batch_runner`` computes, ``events`` writes what readers get. Behind doors: ``requests`` (from a
-prompt and parameters to a request), ``scheduling`` (which rows run, on which pages), ``sampling``
-(from logits to tokens), ``lane`` (what cannot share a step) and ``sync`` (without an event loop).
+``thread`` owns the thread and its inbox, ``core`` is the engine without them, ``batch`` the shared
+step. ``requests`` makes requests from prompts and parameters, ``scheduling`` picks the rows of a
+step, ``kv_cache`` has their memory, ``sampling`` picks tokens, ``output`` writes events, ``lane``
+serves requests that cannot share a step, and ``setup`` builds an engine around a model.
 """

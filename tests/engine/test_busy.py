@@ -1,4 +1,4 @@
-"""What is left of a stream's speed while another process spins on one of the cores."""
+"""A stream keeps most of its speed while another process spins on one of the cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an engine uses a device is a row of a table."""
+"""The defaults of an engine for a device are a row of a table."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def embed(bench: Bench, ids: list[int], **given: Any) -> Request:
 
 
 def expected(reference: Any, ids: list[int], pooling: str) -> torch.Tensor:
-    """What transformers makes of a text."""
+    """Embed a text with transformers."""
     with torch.no_grad():
         states = reference.base_model(torch.tensor([ids])).last_hidden_state[0]
     vector: torch.Tensor = states[-1] if pooling == "last" else states.mean(0)

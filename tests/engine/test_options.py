@@ -20,7 +20,7 @@ from asyncgen.reference.continuous_batching.manager import ContinuousBatchingMan
 from asyncgen.reference.continuous_batching.mixin import BatchParams, ContinuousMixin
 from tests.cases import for_each
 from tests.doubles.models import TableModel
-from tests.engine.doors import BatchModel
+from tests.engine.sync_calls import BatchModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -150,7 +150,7 @@ class Mix:
         return kept[0]
 
     def _scores(self, ids: list[int], given: dict[str, Any]) -> torch.Tensor:
-        """What the decision after these ids is made on, noise included."""
+        """Return the scores that the token after these ids is picked from, noise included."""
         fields = {key: value for key, value in given.items() if key != "seed"}
         do_sample = fields.pop("do_sample", True)
         answer: Any = self.model.generate(

@@ -30,7 +30,7 @@ def on_a_new_thread(function: Callable[[], T]) -> T:
 
 
 def here_and_elsewhere() -> tuple[int, int]:
-    """What this thread computes with, and what one that begins now does."""
+    """Return the thread counts of this thread and of a new one."""
     return torch.get_num_threads(), on_a_new_thread(torch.get_num_threads)
 
 

@@ -1,4 +1,4 @@
-"""What is free: of the machine, and within the limits of faked control groups."""
+"""Free memory of the machine, and within the limits of faked control groups."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Replaced(io.StringIO):
-    """What a terminal application puts in the place of stderr: it says that it is a terminal."""
+    """A replacement of stderr by a terminal application: it says that it is a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -28,7 +28,7 @@ from tests.cases import for_each, on_asyncio
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
 from tests.engine.batches import Bench
-from tests.engine.doors import BatchModel
+from tests.engine.sync_calls import BatchModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ __all__ = ["no_thread_left"]
 
 
 class Bare(BaseException):
-    """What a panic of Rust is: no ``Exception``."""
+    """An error like a panic of Rust: no ``Exception``."""
 
 
 class Silent(Bare):
@@ -127,7 +127,7 @@ def break_tokenizer(patch: pytest.MonkeyPatch, place: str, kind: type[BaseExcept
 
 
 def require_tamed(error: BaseException, kind: type[BaseException]) -> None:
-    """What a reader is raised."""
+    """Check the error that a reader gets."""
     if issubclass(kind, Exception):
         assert type(error) is kind
         return

@@ -45,11 +45,11 @@ class PackedDecoder(Protocol):
         """Return normalised hidden states ``[R, E]`` at the positions ``wanted`` ``[R]``."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, V]`` of normalised hidden states ``[R, E]``."""
+        """Return logits ``[R, V]`` of normalised hidden states ``[R, E]``."""
 
 
 class BatchRunner:
-    """A model over pages."""
+    """Model with its attention over pages."""
 
     def __init__(
         self, core: PackedDecoder, attention: PagedAttention, graphs: DecodeGraphs | None = None
@@ -58,9 +58,9 @@ class BatchRunner:
 
         Args:
             core: The model.
-            attention: Over pages that were made for its configuration.
-            graphs: Recordings of steps that only decode, over the same; ``None``: all steps are
-                computed as they come.
+            attention: Attention over pages of the model's configuration.
+            graphs: Recordings of decode steps over the same pages; ``None`` to compute every step
+                without them.
         """
         self._core = core
         self._device = attention.storage.device

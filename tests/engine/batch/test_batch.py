@@ -226,7 +226,7 @@ def test_a_late_joiner_and_a_long_prompt() -> None:
 
 
 class Planned(Exception):
-    """What a test raises on purpose."""
+    """An error that a test raises on purpose."""
 
 
 class Failing:

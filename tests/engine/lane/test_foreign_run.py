@@ -78,7 +78,7 @@ def make(model: Any) -> AsyncLLM:
 
 
 def reference(count: int, **kwargs: Any) -> list[int]:
-    """What the model generates by itself."""
+    """Generate with the model by itself."""
     ids = torch.tensor([PROMPT_IDS])
     out = tiny().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **kwargs)
     return out[0, len(PROMPT_IDS) :].tolist()

@@ -1,4 +1,4 @@
-"""What the tokens of prompts are worth, step by step beside streams, against transformers."""
+"""Log-probabilities of prompts, beside streams, are those of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What 64 scores decide is what the whole vocabulary says, and the rest is left to it."""
+"""The shortlist gives the token of the whole vocabulary, or leaves the row to it."""
 
 from __future__ import annotations
 

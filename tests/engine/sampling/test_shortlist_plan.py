@@ -61,7 +61,7 @@ DRAWS = {kind.definition.parameter for kind in kinds(Stage.WARPER)}
 
 
 class Mine:
-    """What a user wrote."""
+    """A processor of a user."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores * 1.01

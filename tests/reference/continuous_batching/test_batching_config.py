@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> PreTrainedModel:
 
 
 def options_of(model: PreTrainedModel, **fields: Any) -> EngineOptions:
-    """What a manager makes of a configuration."""
+    """Return the engine options of a manager for a configuration."""
     manager = ContinuousBatchingManager(
         model, continuous_batching_config=ContinuousBatchingConfig(**fields)
     )

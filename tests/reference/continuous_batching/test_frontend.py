@@ -1,4 +1,4 @@
-"""What the synchronous doors ask for becomes a request, or is refused with nothing left behind."""
+"""Arguments of the synchronous methods become a request, or are refused without a trace."""
 
 from __future__ import annotations
 

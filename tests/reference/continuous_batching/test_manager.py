@@ -25,7 +25,7 @@ from asyncgen.reference.continuous_batching.manager import ContinuousBatchingMan
 from tests.cases import for_each
 from tests.doubles.engine import decode_threads, greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import PATIENCE, Gate, TableModel
-from tests.engine.doors import PROMPTS, BatchModel, Breaks, Idle, finished, running
+from tests.engine.sync_calls import PROMPTS, BatchModel, Breaks, Idle, finished, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def gate() -> Iterator[Gate]:
 
 
 def engine_of(manager: ContinuousBatchingManager) -> Engine:
-    """What its thread runs."""
+    """Return the engine of its thread."""
     assert manager._thread is not None
     engine = manager._thread.loaded
     assert engine is not None
@@ -389,7 +389,7 @@ def test_dropped_it_ends_its_thread(gate: Gate) -> None:
 EXIT = """
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from tests.doubles.models import TableModel
-from tests.engine.doors import PROMPTS, finished, running, BatchModel, Breaks, Idle
+from tests.engine.sync_calls import PROMPTS, finished, running, BatchModel, Breaks, Idle
 from tests.ids import readable
 
 manager = ContinuousBatchingManager(TableModel(context_length=10**6))

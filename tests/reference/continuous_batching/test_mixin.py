@@ -15,7 +15,7 @@ from asyncgen.reference.load_model import set_seed
 from tests.cases import for_each
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
-from tests.engine.doors import PROMPTS, BatchModel, Breaks, Idle, finished, running
+from tests.engine.sync_calls import PROMPTS, BatchModel, Breaks, Idle, finished, running
 
 __all__ = ["no_thread_left"]
 
@@ -94,7 +94,7 @@ def test_samples_have_names_of_their_own() -> None:
 def sampled_ids_at(
     model: TableModel, prompt: list[int], seed: int, row: int, temperature: float
 ) -> list[int]:
-    """What a sample of a request draws, when the request is alone."""
+    """Return the ids that a sample of a request draws when the request is alone."""
     manager = running(model)
     manager.add_request(prompt, "it", 5, temperature=temperature, n=row + 1, seed=seed)
     found = finished(manager, row + 1)

@@ -33,7 +33,7 @@ def collector(results: Results, *names: str, **options: Any) -> Collector:
 
 
 def taken(results: Results, name: str | None = None) -> GenerationOutput:
-    """What is there."""
+    """Take a result that is there."""
     output = results.take(name, 0, yes)
     assert output is not None
     return output

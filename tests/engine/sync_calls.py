@@ -1,4 +1,4 @@
-"""What the tests of the synchronous doors share."""
+"""Helpers for tests of the synchronous methods."""
 
 from __future__ import annotations
 

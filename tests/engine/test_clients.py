@@ -1,4 +1,4 @@
-"""What one client asks for keeps no other one waiting; counted in steps of the whole engine."""
+"""No request of one client keeps another client waiting; counted in steps of the whole engine."""
 
 from __future__ import annotations
 

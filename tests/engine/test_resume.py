@@ -155,7 +155,7 @@ def answer_of(
 
 
 def told(events: Sequence[TokenEvent], index: int, given: int = 0) -> tuple[Any, ...]:
-    """What the reader of a sample was told after its first tokens: ids, text, the rest."""
+    """Return the ids, the text and the rest that a reader got after the first tokens."""
     ids: list[int] = []
     text, ending = "", None
     logprobs: list[Any] = []
