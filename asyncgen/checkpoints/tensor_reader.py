@@ -58,14 +58,12 @@ class TensorReader:
             transposed: Number of matrices in each tensor, which are transposed; ``None``: they are
                 not transposed.
         """
-        if any(is_made(source) for source in sources):
-            return self._unpacked(sources, dtype, transposed=transposed)
+        if any(is_made(source) or source.made is not None for source in sources):
+            return self._made(sources, dtype, transposed=transposed)
         if any(source.scales is not None for source in sources):
             whole = [self._widened(source, dtype) for source in sources]
             joined = whole[0] if len(whole) == 1 else torch.cat(whole)
             return joined if transposed else joined.mT.contiguous()
-        if any(source.made is not None for source in sources):
-            return self._made(sources, dtype)
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
             if transposed > 1:
@@ -86,17 +84,6 @@ class TensorReader:
         """Read a tensor; tell whether some of its elements are NaN or infinite."""
         kind = DTYPES[tensor.kind]
         return kind.is_floating_point and not is_finite(self.join([tensor], kind))
-
-    def _made(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
-        """Read tensors of which some are stored in another form; those are not transposed."""
-        whole = []
-        for source in sources:
-            if source.made is None:
-                whole.append(self.join([source], dtype))
-                continue
-            whole.append(source.made(dtype))
-            self._progress.advance(source.num_bytes)
-        return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def read_packed(
         self, sources: Sequence[StoredTensor], rule: WeightRule, checkpoint: Checkpoint
@@ -120,19 +107,23 @@ class TensorReader:
         self._progress.advance(source.num_bytes)
         return weight
 
-    def _unpacked(
+    def _made(
         self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None
     ) -> torch.Tensor:
-        """Read packed and other tensors as numbers of a dtype; the others may be transposed."""
+        """Read tensors of which some are stored in another form; those are not transposed."""
         whole = []
         for source in sources:
             if source.packed is not None:
                 whole.append(self._packed(source).dequantise().to(dtype))
-            elif source.unpacked is not None:
+                continue
+            if source.unpacked is not None:
                 whole.append(source.unpacked().to(dtype))
-                self._progress.advance(source.num_bytes)
+            elif source.made is not None:
+                whole.append(source.made(dtype))
             else:
                 whole.append(self.join([source], dtype, transposed=transposed))
+                continue
+            self._progress.advance(source.num_bytes)
         return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:

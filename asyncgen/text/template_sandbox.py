@@ -228,26 +228,22 @@ class _Counting(NodeTransformer):
             counted.test = nodes.And(nodes.Not(_call(_step, [nodes.Const(0)])), counted.test)
         return counted
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:
-        """Count calls of macros."""
+    def visit_Macro(self, node: B) -> B:
+        """Count calls of macros and blocks."""
         return self._counted(node)
 
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.CallBlock:
-        """Count calls of blocks."""
-        return self._counted(node)
+    visit_CallBlock = visit_Macro
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         """Measure the result of ``~``."""
         self.generic_visit(node)
         return _call(_join, node.nodes)
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        """Measure a list, which may contain another one several times."""
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Node:
+        """Measure a list or a dictionary, which may contain another one several times."""
         return _call(_made, [self.generic_visit(node)])
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        """Measure a dictionary."""
-        return _call(_made, [self.generic_visit(node)])
+    visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         """Measure a tuple that is no target of an assignment."""

@@ -102,6 +102,17 @@ class _Vocabulary:
             raise self.metadata.bad(key, f"there are {len(self.texts)} tokens")
         return found
 
+    def unknown(self) -> int:
+        """Return the unknown token, or the usual one of the kind."""
+        found = self.token("unknown")
+        return _DEFAULT_UNKNOWN[self.kind] if found is None else found
+
+    def needed_scores(self) -> Sequence[float]:
+        """Return the scores, which a file of this kind must have."""
+        if self.scores is None:
+            raise self.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
+        return self.scores
+
     def flag(self, name: str, default: bool) -> bool:
         found = self.metadata.flag(f"tokenizer.ggml.{name}")
         return default if found is None else found
@@ -244,9 +255,7 @@ def _pair(metadata: Metadata, merge: str) -> tuple[str, str]:
 
 def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
     """Make SentencePiece's BPE: the pair with the best score is merged first."""
-    scores = vocabulary.scores
-    if scores is None:
-        raise vocabulary.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
+    scores = vocabulary.needed_scores()
     ids = {text: token for token, text in enumerate(vocabulary.texts)}
     has_prefix = vocabulary.flag("add_space_prefix", True)
     return _pieces(vocabulary, ids, _merges(vocabulary, ids, scores), has_prefix)
@@ -263,13 +272,11 @@ def _pieces(
     vocabulary: _Vocabulary, ids: dict[str, int], merges: list[tuple[str, str]], has_prefix: bool
 ) -> Backend:
     """Make BPE of letters, and of bytes for letters without a token."""
-    unknown = vocabulary.token("unknown")
-    unknown = _DEFAULT_UNKNOWN[vocabulary.kind] if unknown is None else unknown
     backend = Backend(
         BPE(
             vocab=ids,
             merges=merges,
-            unk_token=vocabulary.texts[unknown],
+            unk_token=vocabulary.texts[vocabulary.unknown()],
             fuse_unk=True,
             byte_fallback=_BYTE in vocabulary.kinds,
         )
@@ -302,14 +309,11 @@ def _merges(
 
 
 def _unigram(vocabulary: _Vocabulary) -> Backend:
-    scores = vocabulary.scores
-    if scores is None:
-        raise vocabulary.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
-    unknown = vocabulary.token("unknown")
+    scores = vocabulary.needed_scores()
     backend = Backend(
         Unigram(
             list(zip(vocabulary.texts, map(float, scores), strict=True)),
-            unk_id=_DEFAULT_UNKNOWN["t5"] if unknown is None else unknown,
+            unk_id=vocabulary.unknown(),
             byte_fallback=_BYTE in vocabulary.kinds,
         )
     )
@@ -336,12 +340,10 @@ def _word_pieces(vocabulary: _Vocabulary) -> Backend:
         for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
     ]
     vocabulary.texts = _distinct(texts)
-    unknown = vocabulary.token("unknown")
-    unknown = _DEFAULT_UNKNOWN["bert"] if unknown is None else unknown
     backend = Backend(
         WordPiece(
             {text: token for token, text in enumerate(vocabulary.texts)},
-            unk_token=vocabulary.texts[unknown],
+            unk_token=vocabulary.texts[vocabulary.unknown()],
         )
     )
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)

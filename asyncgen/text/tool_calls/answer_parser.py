@@ -6,8 +6,9 @@ text passes unchanged and at once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from asyncgen.text.tool_calls.call_collector import EnoughCallsError
 from asyncgen.text.tool_calls.text_scanner import MalformedCallError, TextScanner, held_back
@@ -23,27 +24,49 @@ if TYPE_CHECKING:
 _SPACE = " \t\r\n"
 
 
-class AnswerParser(Protocol):
+class AnswerParser(ABC):
     """Parser of one answer.
 
     Attributes:
         is_over: True if no more of the answer is wanted.
     """
 
-    is_over: bool
+    def __init__(self, calls: CallCollector) -> None:
+        """Begin without text.
+
+        Args:
+            calls: Collector of the calls.
+        """
+        self.is_over = False
+        self._scanner, self._calls = TextScanner(), calls
+        self._reasoning: list[str] = []
 
     @property
+    @abstractmethod
     def in_reasoning(self) -> bool:
         """True within the reasoning."""
 
+    @abstractmethod
+    def _read(self) -> str:
+        """Parse as far as the text goes; return the part of it that is for the user."""
+
     def put(self, text: str) -> str:
         """Take more text; return the part of it that is for the user."""
+        self._scanner.put(text)
+        return self._read()
 
     def flush(self) -> str:
         """Return the text that was held back: the answer is complete."""
+        self._scanner.is_complete = True
+        return self._read()
 
     def take(self) -> tuple[str, Sequence[ToolCallDelta]]:
         """Return reasoning and parts of calls that are new since the last time."""
+        reasoning = ""
+        if self._reasoning:
+            reasoning = "".join(self._reasoning)
+            self._reasoning.clear()
+        return reasoning, self._calls.take()
 
 
 class _Place(Enum):
@@ -53,7 +76,7 @@ class _Place(Enum):
     CALL = auto()
 
 
-class MarkerParser:
+class MarkerParser(AnswerParser):
     """Parser of formats that mark reasoning and calls in the text; see `AnswerParser`."""
 
     def __init__(
@@ -72,13 +95,11 @@ class MarkerParser:
             tools: Format of the calls; ``None``: leave them in the text.
             in_reasoning: The prompt has opened the reasoning already.
         """
-        self.is_over = False
-        self._scanner, self._calls = TextScanner(), calls
+        super().__init__(calls)
         self._format, self._tools = reasoning, tools if calls.is_sought else None
         self._place = _Place.ANSWER if reasoning is None else _Place.START
         if in_reasoning:
             self._place = _Place.REASONING
-        self._reasoning: list[str] = []
         self._is_behind = in_reasoning  # a marker: white space here is dropped
         self._is_bare = self._has_text = False
         self._parse: IncrementalParse | None = None
@@ -92,24 +113,9 @@ class MarkerParser:
         """Take more text; return the part of it that is for the user."""
         if self._place is _Place.ANSWER and self._tools is None and not self._is_behind:
             return text
-        self._scanner.put(text)
-        return self._read()
-
-    def flush(self) -> str:
-        """Return the text that was held back: the answer is complete."""
-        self._scanner.is_complete = True
-        return self._read()
-
-    def take(self) -> tuple[str, Sequence[ToolCallDelta]]:
-        """Return reasoning and parts of calls that are new since the last time."""
-        reasoning = ""
-        if self._reasoning:
-            reasoning = "".join(self._reasoning)
-            self._reasoning.clear()
-        return reasoning, self._calls.take()
+        return super().put(text)
 
     def _read(self) -> str:
-        """Read as far as the text goes."""
         out: list[str] = []
         steps = {
             _Place.START: self._start,

@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from asyncgen.text.tool_calls.answer_parser import AnswerParser
 from asyncgen.text.tool_calls.call_collector import EnoughCallsError
 from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
-from asyncgen.text.tool_calls.text_scanner import MalformedCallError, TextScanner
+from asyncgen.text.tool_calls.text_scanner import MalformedCallError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from asyncgen.text.tool_calls.call_collector import CallCollector
     from asyncgen.text.tool_calls.text_scanner import IncrementalParse
-    from asyncgen.types import ToolCallDelta
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")
@@ -40,7 +38,7 @@ FORMAT = ToolFormat(
 )
 
 
-class HarmonyParser:
+class HarmonyParser(AnswerParser):
     """Parser of messages on channels; see `AnswerParser`."""
 
     def __init__(self, calls: CallCollector, *, keeps_reasoning: bool) -> None:
@@ -50,31 +48,18 @@ class HarmonyParser:
             calls: Collector of the calls.
             keeps_reasoning: Leave reasoning in the text for the user.
         """
-        self.is_over = self.in_reasoning = False
-        self._scanner, self._calls = TextScanner(), calls
+        super().__init__(calls)
         self._keeps = keeps_reasoning
         self._out: list[str] = []
-        self._reasoning: list[str] = []
+        self._in_reasoning = False
         self._parse: IncrementalParse | None = self._messages()
 
-    def put(self, text: str) -> str:
-        """Take more text; return the part of it that is for the user."""
-        self._scanner.put(text)
-        return self._read()
-
-    def flush(self) -> str:
-        """Return the text that was held back: the answer is complete."""
-        self._scanner.is_complete = True
-        return self._read()
-
-    def take(self) -> tuple[str, Sequence[ToolCallDelta]]:
-        """Return reasoning and parts of calls that are new since the last time."""
-        reasoning = "".join(self._reasoning)
-        self._reasoning.clear()
-        return reasoning, self._calls.take()
+    @property
+    def in_reasoning(self) -> bool:
+        """True within the reasoning."""
+        return self._in_reasoning
 
     def _read(self) -> str:
-        """Read as far as the text goes."""
         try:
             if self._parse is not None and not self.is_over:
                 next(self._parse)
@@ -123,9 +108,9 @@ class HarmonyParser:
             return
         put = self._out.append
         if found is not None and found[1] == "analysis" and not self._keeps:
-            self.in_reasoning, put = True, self._reasoning.append
+            self._in_reasoning, put = True, self._reasoning.append
         yield from scanner.stream_until(put, *_BODY_ENDS, or_end=True)
-        self.in_reasoning = False
+        self._in_reasoning = False
 
     def _call(self, name: str, head: str) -> IncrementalParse:
         """Read a call; one that is malformed becomes text."""
