@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.checkpoints.embedding_layers import DenseLayer, plain_layer
-from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
+from asyncgen.checkpoints.embedding_settings import DenseLayer, EmbeddingSettings
 from asyncgen.checkpoints.gguf.read_tensors import read_as
 from asyncgen.errors import ModelLoadError
 from asyncgen.runtime.device_memory import memory_to_load
@@ -65,6 +64,6 @@ def _layers(model: GgufModel, width: int) -> tuple[DenseLayer, ...]:
                 f"{model.file}: {name} needs {need / 1e9:.2g} GB of memory, {free / 1e9:.2g} are "
                 "free: end what else takes memory"
             )
-        found.append(plain_layer(read_as(tensor, torch.float32)))
+        found.append(DenseLayer(read_as(tensor, torch.float32)))
         width = tensor.shape[0]
     return tuple(found)

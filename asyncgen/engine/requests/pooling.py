@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.checkpoints.embedding_layers import DenseLayer
+    from asyncgen.checkpoints.embedding_settings import DenseLayer
     from asyncgen.types import Pooling
 
 _LEAST_NORM = 1e-12

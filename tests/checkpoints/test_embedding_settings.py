@@ -14,8 +14,7 @@ from torch import nn
 
 import asyncgen
 from asyncgen import LLM, AsyncLLM
-from asyncgen.checkpoints.embedding_layers import read_dense
-from asyncgen.checkpoints.embedding_settings import read_embedding_settings
+from asyncgen.checkpoints.embedding_settings import read_dense, read_embedding_settings
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from tests.doubles.models import byte_tokenizer
 from tests.families.arch.families import make
