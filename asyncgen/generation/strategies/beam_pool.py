@@ -1,4 +1,4 @@
-"""The hypotheses of a beam search: those that live, those that are complete, and the rule between.
+"""Keep the live beams and the complete hypotheses of a beam search.
 
 Beam search keeps the `num_beams` best unfinished continuations of a prompt (Graves 2012, arXiv
 1211.3711, section 3; Sutskever et al. 2014, arXiv 1409.3215, section 3.2) and, beside them, the
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 _OUT = -1.0e9
-"""Added to scores that are out of the race; finite, so that sums of them still compare."""
+"""Added to scores of beams that must not win; finite, so that their sums still compare."""
 _ROOM = 256
 
 
 @dataclass(frozen=True, slots=True)
 class BeamRules:
-    """What a configuration says about a search.
+    """Rules of a beam search, read from a configuration.
 
     Attributes:
-        num_beams: Live beams of a prompt, N; also how many complete hypotheses are kept.
+        num_beams: Live beams of a prompt, N; as many complete hypotheses are kept.
         early_stopping: ``True``: a prompt is done with N complete hypotheses; ``False``: when the
             best live beam, at its present length, would not get among them; ``"never"``: when it
             could not at any length.
         length_penalty: Exponent of the length that scores are divided by.
         max_length: Longest sequence, prompt included; ``None`` is no limit.
         filler: Id behind the end of a shorter sequence.
-        num_ends: How many ids end a sequence.
+        num_ends: Number of ids that end a sequence.
     """
 
     num_beams: int
@@ -47,7 +47,7 @@ class BeamRules:
 
     @property
     def num_candidates(self) -> int:
-        """Continuations of a prompt that are looked at: enough for N that do not end."""
+        """Candidates of a prompt in a step: enough that N of them do not end."""
         return max(2, 1 + self.num_ends) * self.num_beams
 
 
@@ -69,7 +69,7 @@ class Hypotheses:
     lengths: Tensor
 
     def pick(self, which: Tensor) -> Hypotheses:
-        """Those with the indices ``[B, M]``."""
+        """Pick the sequences of the indices ``[B, M]``."""
         wide = which[:, :, None]
         return Hypotheses(
             self.ids.gather(1, wide.expand(-1, -1, self.ids.shape[2])),
@@ -78,27 +78,8 @@ class Hypotheses:
             self.lengths.gather(1, which),
         )
 
-    def go_on(self, parents: Tensor, tokens: Tensor, rows: Tensor, steps: int, agreed: int) -> None:
-        """Continue by one token, in place; the scores stay.
-
-        Args:
-            parents: Sequence that each one continues, int64 ``[B, N]``.
-            tokens: int64 ``[B, N]``.
-            rows: Row that each token was picked from, int32 ``[B, N]``.
-            steps: Tokens that were generated before.
-            agreed: Before this position all sequences of a prompt are alike.
-        """
-        end = self.ids.shape[2] - self.origins.shape[2] + steps
-        wide = parents[:, :, None]
-        ids, origins = self.ids[:, :, agreed:end], self.origins[:, :, :steps]
-        ids.copy_(ids.gather(1, wide.expand(-1, -1, ids.shape[2])))
-        origins.copy_(origins.gather(1, wide.expand(-1, -1, steps)))
-        self.ids[:, :, end] = tokens
-        self.origins[:, :, steps] = rows
-        self.lengths += 1
-
     def beside(self, others: Hypotheses) -> Hypotheses:
-        """Both, one after the other."""
+        """Join both along the second dimension."""
         return Hypotheses(
             torch.cat((self.ids, others.ids), dim=1),
             torch.cat((self.origins, others.origins), dim=1),
@@ -127,27 +108,29 @@ class Candidates:
     scores: Tensor
 
 
-class BeamPool:
-    """Live beams and complete hypotheses of a batch.
+class LiveBeams:
+    """Unfinished beams of a batch: N for each prompt, next to each other, all of one length.
 
     Attributes:
-        rules: What the configuration says.
-        live: The beams; best first.
-        complete: The best complete hypotheses, best first, filled up with worthless ones.
-        is_complete: Which of them are real, bool ``[B, N]``.
-        is_open: Which prompts may still get a better hypothesis, bool ``[B]``.
-        agreed: How far the live beams of each prompt are alike.
-        length: Tokens of every live beam, prompt included.
+        rules: Rules of the search.
+        live: The beams.
+        length: Tokens of every beam, prompt included.
         prompt_length: Tokens of the prompt.
         first_row: Row of the first beam of each prompt, int64 ``[B, 1]``.
+        parents: Row that each beam continued with its newest token, int64 ``[B * N]``.
+        tokens: Newest token of each beam, int64 ``[B * N]``.
     """
 
-    def __init__(self, prompt: Tensor, rules: BeamRules) -> None:
-        """Begin with N copies of each prompt, of which only the first counts.
+    parents: Tensor
+    tokens: Tensor
+
+    def __init__(self, prompt: Tensor, rules: BeamRules, groups: int = 1) -> None:
+        """Begin with N copies of each prompt; only the first copy of each group counts.
 
         Args:
             prompt: int64 ``[B, S]``.
-            rules: What the configuration says.
+            rules: Rules of the search.
+            groups: Groups of beams that start apart; must divide N.
         """
         batch, length = prompt.shape
         beams, device = rules.num_beams, prompt.device
@@ -158,23 +141,81 @@ class BeamPool:
         ids[:, :, :length] = prompt[:, None]
         origins = torch.full((batch, beams, room - length), -1, dtype=torch.int32, device=device)
         scores = torch.full((batch, beams), _OUT, device=device)
+        scores[:, :: beams // groups] = 0.0
         lengths = torch.full((batch, beams), length, device=device)
-        self.complete = Hypotheses(ids, origins, scores, lengths)
-        self.live = Hypotheses(ids.clone(), origins.clone(), scores.clone(), lengths.clone())
-        self.live.scores[:, 0] = 0.0
-        self.is_complete = torch.zeros(batch, beams, dtype=torch.bool, device=device)
-        self.is_open = torch.ones(batch, dtype=torch.bool, device=device)
-        self._is_new = torch.arange(rules.num_candidates, device=device) < beams
-        self.agreed = [length] * batch
+        self.live = Hypotheses(ids, origins, scores, lengths)
         self.first_row = torch.arange(batch, device=device)[:, None] * beams
 
     @property
     def rows(self) -> Tensor:
-        """Ids of the live beams, int64 ``[B * N, length]``."""
+        """Ids of the beams, int64 ``[B * N, length]``."""
         return self.live.ids[:, :, : self.length].flatten(0, 1)
 
+    @property
+    def origins(self) -> Tensor:
+        """Row of each generated token of each beam, int32 ``[B * N, length - prompt_length]``."""
+        return self.live.origins[:, :, : self.length - self.prompt_length].flatten(0, 1)
+
+    def go_on(self, parents: Tensor, tokens: Tensor, scores: Tensor, agreed: int) -> None:
+        """Continue each beam by one token.
+
+        Args:
+            parents: Row that each beam continues, int64 ``[B * N]``.
+            tokens: int64 ``[B * N]``.
+            scores: Sums of log-probabilities, float32 ``[B, N]``.
+            agreed: Position before which a beam and its parent hold the same ids.
+        """
+        self._make_room()
+        ids, origins = self.live.ids.flatten(0, 1), self.live.origins.flatten(0, 1)
+        end = self.length
+        steps = end - self.prompt_length
+        ids[:, agreed:end] = ids[:, agreed:end][parents]
+        origins[:, :steps] = origins[:, :steps][parents]
+        ids[:, end] = tokens
+        origins[:, steps] = parents.to(torch.int32)
+        self.live.scores = scores
+        self.live.lengths += 1
+        self.length += 1
+        self.parents, self.tokens = parents, tokens
+
+    def _make_room(self) -> None:
+        if self.length == self.live.ids.shape[2]:
+            self.live.widen(self.length, self.rules.filler)
+
+
+class BeamPool(LiveBeams):
+    """Live beams, best first, and the complete hypotheses of a batch.
+
+    Attributes:
+        complete: The best complete hypotheses, best first, filled up with worthless ones.
+        is_complete: True for the real ones among them, bool ``[B, N]``.
+        is_open: True for prompts that may still get a better hypothesis, bool ``[B]``.
+        agreed: Position before which all live beams of a prompt are alike, one a prompt.
+    """
+
+    def __init__(self, prompt: Tensor, rules: BeamRules) -> None:
+        """Begin without complete hypotheses.
+
+        Args:
+            prompt: int64 ``[B, S]``.
+            rules: Rules of the search.
+        """
+        super().__init__(prompt, rules)
+        batch, length = prompt.shape
+        live = self.live
+        self.complete = Hypotheses(
+            live.ids.clone(),
+            live.origins.clone(),
+            torch.full_like(live.scores, _OUT),
+            live.lengths.clone(),
+        )
+        self.is_complete = torch.zeros_like(live.scores, dtype=torch.bool)
+        self.is_open = torch.ones(batch, dtype=torch.bool, device=prompt.device)
+        self._is_new = torch.arange(rules.num_candidates, device=prompt.device) < rules.num_beams
+        self.agreed = [length] * batch
+
     def total(self, scores: Tensor) -> Tensor:
-        """Sums of log-probabilities for every continuation.
+        """Add the log-probabilities of every next token to the sums of the live beams.
 
         Args:
             scores: Processed log-probabilities of the next token, float32 ``[B * N, V]``.
@@ -186,7 +227,7 @@ class BeamPool:
         return (scores.view(batch, beams, -1) + self.live.scores[:, :, None]).flatten(1)
 
     def continued(self, found: Candidates) -> Hypotheses:
-        """Candidates as sequences, ``[B, K]``, scored as they are."""
+        """Make sequences ``[B, K]`` of candidates, with their scores."""
         self._make_room()
         longer = self.live.pick(found.parents)
         longer.ids[:, :, self.length] = found.tokens
@@ -197,47 +238,41 @@ class BeamPool:
         return longer
 
     def advance(self, found: Candidates, hits: Tensor) -> Tensor:
-        """Take the next step: some candidates live on, some are complete.
+        """Take one step: the best candidates that do not end live on, others are complete.
 
         Args:
             found: Candidates, best first.
-            hits: Which of them end, bool ``[B, K]``.
+            hits: True for those that end, bool ``[B, K]``.
 
         Returns:
             Index of the candidate that each live beam now is, int64 ``[B, N]``.
         """
-        # What ends goes on only where there is nothing else, and then for the sake of the shape.
-        racing = found.scores + hits * _OUT
-        best = torch.topk(racing, self.rules.num_beams)
+        # Keep finished candidates only to fill the batch.
+        best = torch.topk(found.scores + hits * _OUT, self.rules.num_beams)
         ends = hits & self._is_new[: hits.shape[1]]
         if bool(ends.any()):
             self._complete(self.continued(found), ends)
-        self._make_room()
-        parents = found.parents.gather(1, best.indices)
+        parents = found.parents.gather(1, best.indices) + self.first_row
         tokens = found.tokens.gather(1, best.indices)
-        rows = (self.first_row + parents).to(torch.int32)
-        steps = self.length - self.prompt_length
-        self.live.go_on(parents, tokens, rows, steps, min(self.agreed))
-        self.live.scores = best.values
-        self.length += 1
+        self.go_on(parents.flatten(), tokens.flatten(), best.values, min(self.agreed))
         self.agreed = self._agreed()
         self.is_open &= self._may_improve()
         return best.indices
 
     @property
     def is_closed(self) -> Tensor:
-        """Which prompts are done, bool ``[B]``: nothing better can come, or enough is there."""
+        """True for prompts that are done, bool ``[B]``: nothing better comes, or N are complete."""
         if self.rules.early_stopping is True:
             return ~self.is_open | self.is_complete.all(dim=1)
         return ~self.is_open
 
     def _make_room(self) -> None:
         if self.length == self.live.ids.shape[2]:
-            self.live.widen(self.length, self.rules.filler)
+            super()._make_room()
             self.complete.widen(self.length, self.rules.filler)
 
     def _agreed(self) -> list[int]:
-        """How far the live beams of each prompt are alike; beams only ever get longer."""
+        """Find the position before which the live beams of each prompt are alike."""
         start = min(self.agreed)
         window = self.live.ids[:, :, start : self.length]
         differs = (window != window[:, :1]).any(dim=1)
@@ -246,7 +281,7 @@ class BeamPool:
         return found
 
     def _complete(self, longer: Hypotheses, ends: Tensor) -> None:
-        """Rank what ends among what is complete; prompts that are done take nothing more."""
+        """Rank candidates that end among the complete hypotheses of prompts that are open."""
         size = float(self.length + 1 - self.prompt_length) ** self.rules.length_penalty
         scores = longer.scores / size
         if self.rules.early_stopping is True:
@@ -259,7 +294,7 @@ class BeamPool:
         self.is_complete = torch.cat((self.is_complete, ends), dim=1).gather(1, best)
 
     def _may_improve(self) -> Tensor:
-        """Whether the best live beam could get among the complete ones, bool ``[B]``."""
+        """Tell whether the best live beam could get among the complete ones, bool ``[B]``."""
         rules, length = self.rules, self.length
         if rules.early_stopping == "never" and rules.length_penalty > 0:
             if rules.max_length is None:
