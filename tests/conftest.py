@@ -37,7 +37,7 @@ def pytest_pycollect_makeitem(
 
 
 def pytest_collection() -> None:
-    """What is collected stays: looking through it for garbage takes as long as collecting it."""
+    """Collect without the garbage collector: all of it stays, and searching it takes as long."""
     gc.disable()
 
 

@@ -79,7 +79,7 @@ def examples(page: Path) -> list[Example]:
 
 
 def links(page: Path) -> set[str]:
-    """What a page refers to, pictures included; addresses of other hosts are left out."""
+    """List the links of a page, pictures included, without addresses of other hosts."""
     text = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
     found = re.findall(r"\]\(([^)\s]+)\)", text)
     return {link for link in found if not re.match(r"\w+:", link)}

@@ -112,7 +112,7 @@ def test_streamers_stand_alone() -> None:
 
 
 def test_every_room_has_its_tests() -> None:
-    """What lies in ``asyncgen/engine/lane`` is tested in ``tests/engine/lane``, and so on."""
+    """Code in ``asyncgen/engine/lane`` has its tests in ``tests/engine/lane``, and so on."""
     without = set()
     for path in _sources():
         if not ast.parse(path.read_text(encoding="utf-8")).body[1:]:

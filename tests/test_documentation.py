@@ -1,4 +1,4 @@
-"""What the pages show runs, and what they say of the project is true."""
+"""Run the examples of the pages, and check their statements about the project."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MESSAGES = [
 
 
 def named(page: Path) -> set[str]:
-    """What stands in code marks anywhere on a page."""
+    """Collect the texts in code marks anywhere on a page."""
     return set(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
 
 
@@ -61,7 +61,7 @@ def test_there_are_examples() -> None:
 
 @pytest.fixture
 def logging_as_before() -> Iterator[None]:
-    """What an example sets up of the log does not outlive it."""
+    """Restore the logging that an example sets up."""
     root, own = logging.getLogger(), logging.getLogger("asyncgen")
     handlers, levels = root.handlers[:], (root.level, own.level)
     yield

@@ -10,7 +10,7 @@ from tests.test_architecture import ROOT, _imports, _module, _sources
 
 @cache
 def _graph() -> dict[str, frozenset[str]]:
-    """What each module imports, also for types only and inside functions.
+    """List the imports of each module, also those for types only and inside functions.
 
     An import of a package is one of its ``__init__``. The stub of the package's front counts as
     the front: it is what is imported, late.
@@ -29,7 +29,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_the_graph_is_whole() -> None:
-    """What is imported late, and for types alone, is in it."""
+    """Late imports and imports for types are in the graph."""
     graph = _graph()
     assert "asyncgen.llm.llm" in graph["asyncgen"], "in the stub"
     assert "asyncgen.generation.config" in graph["asyncgen.llm.face"], "for types"

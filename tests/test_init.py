@@ -53,7 +53,7 @@ STUB = Path(asyncgen.__file__).with_suffix(".pyi")
 
 
 def test_the_front_is_small() -> None:
-    """What most programs need stands before the long tail of documented names."""
+    """Names that most programs need stand before the documented names."""
     body = ast.parse(STUB.read_text(encoding="utf-8")).body
     behind = next(at for at, node in enumerate(body) if isinstance(node, ast.AnnAssign))
     front = [node for node in body[:behind] if isinstance(node, ast.ImportFrom)]

@@ -64,7 +64,7 @@ TIMING = Timing(0.1, 0.2, 1.0, 5.0)
 
 
 def figures() -> MetricsSnapshot:
-    """What an engine counted that has answered something."""
+    """Return the metrics of an engine that has answered something."""
     recorder = EngineMetrics(generation_tokens=7, finished={"stop": 2, "error": 1})
     recorder.requests_running, recorder.requests_waiting = 1, 2
     recorder.pages_used, recorder.pages_total = 3, 4

@@ -1,4 +1,4 @@
-"""What people install: the sdist, the wheel, and the command out of that wheel.
+"""Check the sdist, the wheel, and the command out of that wheel.
 
 ``python tests/wheel_check.py [--torch torch==2.13.0]`` builds both with ``python -m build``, looks
 at what is in them, installs the wheel into a fresh environment, and runs it in folders where a

@@ -1,4 +1,4 @@
-"""What is saved here loads again, here and in the reference, with the same tokens."""
+"""Test that saved models load again, here and in the reference, with the same tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def theirs(folder: Path, dtype: str = "auto") -> Any:
 
 
 def tokens(model: Any) -> list[list[int]]:
-    """What a model goes on with, greedily; the end of a text is a token like others."""
+    """Generate greedily; an end-of-sequence token ends nothing."""
     made = model.generate(
         IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=12, do_sample=False,
         eos_token_id=None, pad_token_id=0,

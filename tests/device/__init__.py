@@ -1,1 +1,1 @@
-"""What `tests/device_check.py` finds out about a device: checks and figures, a line each."""
+"""Checks and figures of `tests/device_check.py`, one line each."""

@@ -67,7 +67,7 @@ class Process:
         return {"verdict": "error", "says": said, "seconds": perf_counter() - start}
 
     def is_new_for(self, item: Item) -> bool:
-        """Whether an item will have to wait for a process to start."""
+        """Tell whether an item waits for a process to start."""
         return self._process is None or item.group != self._group
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What every item is told: the device, the sizes that suit it, and what others left for it."""
+"""Give every item the device, the sizes that suit it, and the results of earlier items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an item found out.
+    """Result of one item.
 
     Attributes:
         holds: Whether what it claims is so; ``None`` for figures, which claim nothing.
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is enough for a kind of device.
+    """Sizes that suffice for a kind of device.
 
     Attributes:
         hidden: Width of the networks that are compared.
@@ -123,5 +123,5 @@ class Context:
 
     @property
     def sizes(self) -> Sizes:
-        """What suits the device."""
+        """Return the sizes that suit the device."""
         return CPU if self.device == "cpu" else CUDA

@@ -74,7 +74,8 @@ class _Engine(Bench):
         )
 
     def margin(self, prompt: list[int], sink: RecordingSink) -> float:
-        """How far the worst token of an answer is below the likeliest, in standard deviations.
+        """Return the distance of an answer's worst token below the likeliest, in standard
+        deviations.
 
         An answer that failed, or ended for no reason, is infinitely far.
         """
@@ -91,13 +92,13 @@ class _Engine(Bench):
 
     @property
     def has_recorded(self) -> bool:
-        """Whether steps were recorded, and none in vain."""
+        """Tell whether steps were recorded, and each recording was used."""
         graphs = self.batch._runner._graphs
         return graphs is not None and graphs.failure is None and bool(graphs.sizes)
 
     @property
     def recordings(self) -> str:
-        """How many sizes were recorded, or why none was."""
+        """Return the number of recorded sizes, or the reason why there is none."""
         graphs = self.batch._runner._graphs
         if graphs is None:
             return "not recorded"

@@ -1,4 +1,4 @@
-"""What the machine is: device, versions, what is missing, and how fast its memory and units are."""
+"""Describe the machine: device, versions, missing packages, speed of memory and units."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _version(name: str) -> str | None:
 
 
 def _attention() -> list[str]:
-    """What `varlen_attn` can be told here."""
+    """List the arguments that `varlen_attn` takes here."""
     import inspect
 
     try:

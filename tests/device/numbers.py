@@ -70,7 +70,7 @@ def network(context: Context, model_type: str = "llama", **more: Any) -> Decoder
 
 
 def kind(context: Context) -> DeviceKind:
-    """How engines use the device, or its stand-in."""
+    """Return the engine's way to use the device, or its stand-in."""
     found: DeviceKind = vars(assembly)["kind_of"](torch.device(context.device))
     return found
 
@@ -268,7 +268,7 @@ def _is_rounding(
     number: int,
     token: int | None,
 ) -> bool:
-    """Whether logits that are moved by next to nothing give this token."""
+    """Tell whether logits that differ by a rounding error give this token."""
     for seed in range(20):
         noise = torch.rand(logits.shape, generator=torch.Generator().manual_seed(seed))
         moved = (logits + (noise - 0.5) * 1e-4)[None]

@@ -1,4 +1,4 @@
-"""What is found out, in which order, and what is left out when time is short. Imports no torch."""
+"""Plan the items: their order, and which are left out when time is short. Imports no torch."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def keep_to(items: Sequence[Item], seconds: float, pace: float) -> list[Item]:
 
 
 class Pace:
-    """How fast items go here, from those that are done."""
+    """Estimate the time of items from those that are done."""
 
     def __init__(self) -> None:
         """Nothing is known yet."""

@@ -23,7 +23,7 @@ SIDES = ("ours", "unrecorded", "in order", "chunks", "continuous", "padded")
 
 
 class Report:
-    """What was found out so far."""
+    """Results so far."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         """Begin one.
@@ -108,7 +108,7 @@ class Report:
 
 
 def _beside(found: dict[str, dict[str, Any]]) -> list[str]:
-    """How many times as fast as the better of the others we are, and our times."""
+    """Return the ratio to the better of the others, and our times."""
     ours = found.get("ours")
     others = [
         found[side]["tokens_per_second"] for side in ("continuous", "padded") if side in found

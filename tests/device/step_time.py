@@ -1,4 +1,4 @@
-"""Where the time of a decode step goes: kernels, gaps between them, and the host beside them."""
+"""Divide the time of a decode step into kernels, gaps between them, and the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a documented name or parameter differs here, and why; the rest is as documented.
+"""List each documented name or parameter that differs here, with the reason.
 
 Written by hand, and held to: a name that is here, or a call that is no longer refused, fails a test
 until its line is gone.

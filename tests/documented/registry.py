@@ -1,4 +1,4 @@
-"""What the reference documents name, where it lives here, and which test compares it.
+"""List the names of the reference documents, where each lives here, and its test.
 
 Derived from ``documented.json``, from the package itself and from the tests; a page of the
 documentation is printed from it. ``python -m tests.documented.registry --write`` renews that page.
@@ -311,7 +311,7 @@ def _fields() -> Iterator[Row]:
 
 
 def _here(*places: str) -> str:
-    """How places differ; a parameter is named before its reason."""
+    """Name the differences; a parameter stands before its reason."""
     found = differences()
     parts = []
     for place in places:

@@ -54,7 +54,7 @@ def check(place: str, documented: list[Any], value: Any) -> None:
 
 
 def check_order(documented: list[Any], value: Any) -> None:
-    """What may be given by position comes in the documented order."""
+    """Check that positional parameters come in the documented order."""
     names = [one["name"] for one in documented]
     found = [
         name

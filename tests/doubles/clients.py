@@ -28,7 +28,7 @@ ORDERS: list[Callable[[BlockPool], Scheduler]] = [
 
 @dataclass(frozen=True)
 class Manner:
-    """How a client behaves that always wants more.
+    """Behaviour of a client that always wants more.
 
     Attributes:
         prompt: Shortest and longest prompt, in tokens.

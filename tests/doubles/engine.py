@@ -1,4 +1,4 @@
-"""What tests of the engine and of its async face share: probes, references, recording sinks."""
+"""Share probes, references and recording sinks among tests of the engine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def probe(llm: AsyncLLM, model: TableModel, steps: int = 8) -> int:
 
 
 def greedy_ids(model: TableModel, prompt_ids: list[int], count: int) -> list[int]:
-    """What greedy decoding must give, by direct look-up."""
+    """Return the tokens of greedy decoding, by direct look-up."""
     ids = list(prompt_ids)
     while len(ids) < len(prompt_ids) + count:
         ids.append(int(_logits(model, ids).argmax()))
@@ -72,7 +72,9 @@ def greedy_ids(model: TableModel, prompt_ids: list[int], count: int) -> list[int
 def sampled_ids(
     model: TableModel, prompt_ids: list[int], count: int, *, seed: int, row: int = 0
 ) -> list[int]:
-    """What plain sampling (`top_k=0`, temperature 1) must give: argmax of logits and noise."""
+    """Return the tokens of plain sampling (`top_k=0`, temperature 1): argmax of logits and
+    noise.
+    """
     ids = list(prompt_ids)
     while len(ids) < len(prompt_ids) + count:
         logits = _logits(model, ids)

@@ -204,7 +204,7 @@ class TableCore:
 
 
 def _rows(positions: list[int], last: set[int]) -> list[slice]:
-    """Where the rows of a packed step are: a row ends where logits are wanted, or positions jump.
+    """Find the rows of a packed step: a row ends where logits are wanted, or positions jump.
 
     A chunk that is followed by a row that begins just behind it is taken for one row with it; the
     schedulers put decoding rows first, so it does not come to that.

@@ -44,7 +44,7 @@ def _seen(position: int, window: int | None) -> range:
 
 
 def _value(read: Callable[[int], int], position: int, window: int | None, token: int) -> int:
-    """What is written for a token: of the first and the last that it sees before itself."""
+    """Return the value to write for a token: a function of the first and last token before it."""
     before = _seen(position, window)[:-1]
     if not before:
         return _mix(0, token)
@@ -53,7 +53,7 @@ def _value(read: Callable[[int], int], position: int, window: int | None, token:
 
 
 def _behind(tokens: Sequence[int]) -> list[int]:
-    """What tells a text up to each of its tokens from all others."""
+    """Identify the text up to each of its tokens."""
     return list(accumulate(tokens, lambda before, token: _mix(before + 1, token)))
 
 
@@ -70,7 +70,7 @@ def alone(
     windows: Sequence[int | None] = (None,),
     has_states: bool = False,
 ) -> list[int]:
-    """What the model generates for a prompt with nobody else there."""
+    """Generate for a prompt without company."""
     tokens, written = list(prompt), [list[int]() for _ in windows]
     while True:
         for own, window in zip(written, windows, strict=True):

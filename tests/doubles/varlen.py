@@ -32,7 +32,7 @@ def varlen_attn(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Any:
-    """What the function is documented to do, in float32; FlashAttention 2 wants ``cu_seq_k``."""
+    """Compute as documented, in float32; FlashAttention 2 wants ``cu_seq_k``."""
     assert cu_seq_q.dtype == torch.int32 and window_size[1] == 0
     if cu_seq_k is None:
         raise RuntimeError("cum_seq_k is needed")

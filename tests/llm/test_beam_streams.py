@@ -34,7 +34,7 @@ def make(model: TableModel) -> AsyncLLM:
 
 
 def generated(model: TableModel, count: int = 1, **options: Any) -> list[tuple[int, ...]]:
-    """What `generate` returns after the prompt, up to the end-of-sequence id."""
+    """Return the tokens of `generate` after the prompt, up to the end-of-sequence id."""
     ids: Any = model.generate(torch.tensor([PROMPT]), num_return_sequences=count, **options)
     rows = ids[:, len(PROMPT) :].tolist()
     return [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in rows]

@@ -56,7 +56,7 @@ def make(model: Any, **options: Any) -> AsyncLLM:
 
 
 def expected(reference: Any, ids: list[int], pooling: str, *, normalize: bool) -> torch.Tensor:
-    """What transformers makes of a text."""
+    """Embed a text with transformers."""
     with torch.no_grad():
         states = reference.base_model(torch.tensor([ids])).last_hidden_state[0]
     vector: torch.Tensor = states[-1] if pooling == "last" else states.mean(0)

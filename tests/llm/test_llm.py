@@ -410,7 +410,7 @@ def test_options_that_cannot_be_honoured(options: dict[str, Any], name: str) -> 
 
 
 class Planned(Exception):
-    """What a test raises on purpose."""
+    """Raised by a test on purpose."""
 
 
 class Raising:

@@ -1,4 +1,4 @@
-"""What the decode thread opens: bundled model, folders, objects; and what it refuses."""
+"""Test what the decode thread opens (bundled model, folders, objects) and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hangs while a request is made ready costs its own request, and no one else much."""
+"""Test that a hanging preparation fails its own request alone."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def slow_readers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(**more: Any) -> dict[str, Any]:
-    """What a model object is opened with."""
+    """Return the options of a model object."""
     return {"tokenizer": byte_tokenizer(), **more}
 
 

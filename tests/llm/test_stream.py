@@ -53,7 +53,7 @@ def make(model: Any, **options: Any) -> AsyncLLM:
 
 
 def text_of(ids: list[int]) -> str:
-    """What bytes decode to; special tokens are left out."""
+    """Decode bytes, without special tokens."""
     return bytes(token for token in ids if token < EOS).decode(errors="replace")
 
 

@@ -49,7 +49,7 @@ def small() -> Any:
 
 
 def theirs_of(reference: Any, **kwargs: Any) -> dict[str, Any]:
-    """What the reference gives, in as little memory as will do."""
+    """Return the reference's output, in as little memory as possible."""
     return reference.generate_batch(
         PROMPTS,
         config_of(transformers, **kwargs),

@@ -48,7 +48,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 
 def both(pair: tuple[Any, Any], ids: Tensor, **given: Any) -> list[list[int]]:
-    """What ours says, once it is known to be what transformers says."""
+    """Return our output after it was found equal to that of transformers."""
     found: list[list[list[int]]] = []
     for model in pair:
         kwargs = {"max_new_tokens": 6, "do_sample": False, **given}

@@ -65,7 +65,7 @@ def common(choice: random.Random, vocab: int) -> dict[str, Any]:
 
 
 def both(theirs: Any, ours: Any, run: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """What both return from the same seed, the same ids checked."""
+    """Return both outputs of the same seed, after their ids were found equal."""
     found = []
     for model in (theirs, ours):
         torch.manual_seed(0)

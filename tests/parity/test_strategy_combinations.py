@@ -1,4 +1,4 @@
-"""What may be added to a strategy, with every strategy: it has its effect, or is refused."""
+"""Combine every strategy with every other parameter: it takes effect, or is refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AfterFive:
     """A criterion as users write them."""
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Whether five tokens were generated, bool ``[B]``."""
+        """Tell whether five tokens were generated, bool ``[B]``."""
         return torch.full((len(input_ids),), input_ids.shape[1] >= len(PROMPT) + 5)
 
 

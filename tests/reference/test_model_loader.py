@@ -379,7 +379,7 @@ def test_any_index_loads_or_says_why(tmp_path: Path, index: Any) -> None:
 @MUTANT
 @given(data=st.data())
 def test_any_small_file_beside_loads_or_says_why(tmp_path: Path, data: st.DataObject) -> None:
-    """What a tokenizer and the defaults of generation are read from."""
+    """Any small file with tokenizer or generation defaults loads, or is refused with the reason."""
     name = data.draw(
         st.sampled_from(["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
     )

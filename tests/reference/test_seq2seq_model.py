@@ -54,7 +54,7 @@ def model() -> Seq2SeqModel:
 
 
 def generated(model: Seq2SeqModel, **options: Any) -> list[int]:
-    """What the synchronous door gives."""
+    """Generate with the synchronous method."""
     ids: Any = model.generate(torch.tensor([list(PROMPT.encode())]), **options)
     return ids[0, 1:].tolist()
 

@@ -1,4 +1,4 @@
-"""What the documents show, and newer releases of the reference have given up."""
+"""Snippets of the documents that newer releases of the reference no longer run."""
 
 from __future__ import annotations
 

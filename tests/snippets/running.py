@@ -44,7 +44,7 @@ def load(path: Path, library: str) -> ModuleType:
 
 
 def record() -> dict[str, Any]:
-    """What the snippets that newer releases cannot run give in an older one."""
+    """Return the output, in an older release, of snippets that newer ones cannot run."""
     module = load(GONE, "transformers")
     with tempfile.TemporaryDirectory() as folder:
         hub = save_all(Path(folder))

@@ -33,7 +33,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the two say about defaults is another matter."""
+    """Ignore warnings about defaults on both sides."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""What the package offers, what it does not load, and its exceptions."""
+"""Test the package's names, its exceptions, and that it does not load torch."""
 
 from __future__ import annotations
 

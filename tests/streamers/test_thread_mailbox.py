@@ -30,7 +30,7 @@ def waiting(mailbox: ThreadMailbox[int], *, dozes: bool) -> threading.Thread:
 
 
 def comes_back(thread: threading.Thread) -> bool:
-    """Whether it ends."""
+    """Tell whether it ends."""
     thread.join(PATIENCE)
     return not thread.is_alive()
 

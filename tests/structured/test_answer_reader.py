@@ -26,7 +26,7 @@ def said(text: str, reason: FinishReason = "stop", **further: Any) -> Completion
 
 
 def pieces(*texts: str) -> Callable[[], Awaitable[str]]:
-    """What a stream's text is read with."""
+    """Cut a stream's text into pieces."""
     rest = iter(texts)
 
     async def next_text() -> str:

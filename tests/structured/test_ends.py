@@ -62,7 +62,7 @@ def llm() -> Iterator[LLM]:
 
 
 def is_right(sample: Sample, most: int, check: Callable[[str], object]) -> bool:
-    """Whether a sample says the truth about itself."""
+    """Tell whether a sample's fields agree with its text."""
     if len(sample.token_ids) > most:
         return False
     if sample.finish_reason == "stop":

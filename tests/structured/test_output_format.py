@@ -1,4 +1,4 @@
-"""What asks for a shape, what is refused, and what answers of a shape turn into."""
+"""Test the parameters of structured output, their refusals, and the parsed answers."""
 
 from __future__ import annotations
 

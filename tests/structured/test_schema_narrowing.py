@@ -29,7 +29,7 @@ def test_data_and_names_are_no_schemas() -> None:
 
 
 def accepts(schema: Any, texts: list[str]) -> list[bool]:
-    """Whether the grammar of a schema takes each text; empty if it is refused."""
+    """Tell for each text whether the schema's grammar takes it; empty if the schema is refused."""
     tokenizer = asyncgen.AutoTokenizer.from_pretrained("demo")
     shape = read_output_format({"json_schema": schema})
     assert shape is not None

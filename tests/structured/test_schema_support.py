@@ -1,4 +1,4 @@
-"""What a grammar would not keep to is refused by name, and nothing else is."""
+"""Test that every schema keyword is either enforced or refused by name."""
 
 from __future__ import annotations
 

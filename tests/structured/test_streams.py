@@ -43,14 +43,14 @@ ASKED: list[dict[str, Any]] = [
 
 
 def is_valid(value: Any) -> bool:
-    """Whether a value is of the schema."""
+    """Tell whether a value follows the schema."""
     import jsonschema_rs
 
     return jsonschema_rs.is_valid(SCHEMA, value)
 
 
 def end_of(sink: RecordingSink) -> str | None:
-    """How a request ended."""
+    """Return the end of a request."""
     last = sink.items[-1]
     assert not isinstance(last, BaseException), last
     return last.finish_reason

@@ -1,4 +1,4 @@
-"""What llama.cpp makes of a file; runs where it is installed, without anything of ours.
+"""Compute a file's logits with llama.cpp; runs where it is installed, without this library.
 
 ``python llamacpp_logits.py logits MODEL.gguf IDS.npy LOGITS.npy``: ids are ``[texts, S]`` int32,
 logits ``[texts, S, V]`` float32; keys and values are float32.

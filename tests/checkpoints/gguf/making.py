@@ -212,7 +212,7 @@ def _latent(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_part(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What makes keys apart from what makes values, by head, the former turned about."""
+    """Split the matrix that makes keys and values by head, the keys' part transposed."""
     made: dict[str, np.ndarray] = {}
     for key, tensor in tensors.items():
         if not key.endswith("kv_b_proj.weight"):
@@ -299,7 +299,7 @@ def _renamed(
 
 
 def _divisors(rope: Mapping[str, Any], config: Mapping[str, Any]) -> np.ndarray:
-    """What Llama 3's rule divides the frequencies by (Llama 3.1's model card)."""
+    """Return the divisors of frequencies under Llama 3's rule (model card of Llama 3.1)."""
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     wavelengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, size, 2) / size)
     original, factor = rope["original_max_position_embeddings"], rope["factor"]

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of Gemma 3n and 4, and of EmbeddingGemma."""
+"""Make files of Gemma 3n, Gemma 4 and EmbeddingGemma as llama.cpp's converter does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEYS = {
 
 
 def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says beside what others do."""
+    """Return the metadata that only this family has."""
     if family not in ARCHITECTURES:
         return {}
     found = {theirs: config[ours] for theirs, ours in _KEYS.items() if config.get(ours) is not None}

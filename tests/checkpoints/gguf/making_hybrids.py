@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of families whose layers keep states."""
+"""Make files of families with states as llama.cpp's converter does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _STATES = {
 
 
 def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says beside what others do."""
+    """Return the metadata that only this family has."""
     if family not in ARCHITECTURES:
         return {}
     found: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of(family: str, config: Mapping[str, Any]) -> str:
-    """What llama.cpp calls a family of these: one has another name where it has experts."""
+    """Return llama.cpp's name of a family; one of them has another name with experts."""
     has_experts = family == "nemotron_h" and "moe" in config["layers_block_type"]
     return "nemotron_h_moe" if has_experts else ARCHITECTURES[family]
 

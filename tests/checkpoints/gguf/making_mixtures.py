@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of families whose experts are corrected or sparse."""
+"""Make files of families with corrected or sparse experts as llama.cpp's converter does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _KEYS = {
 
 
 def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says beside what others do."""
+    """Return the metadata that only this family has."""
     if family not in ARCHITECTURES:
         return {}
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of families that have little in common with others."""
+"""Make files of families that share little with others as llama.cpp's converter does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SLIDES = "sliding_attention"
 
 
 def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says beside what others do."""
+    """Return the metadata that only this family has."""
     if family not in ARCHITECTURES:
         return {}
     found: dict[str, Any] = {}

@@ -194,7 +194,7 @@ def test_hostile_files_are_refused_by_name_at_once(name: str, tmp_path: Path) ->
 
 
 def is_refused(read: Callable[[Path], object], file: Path) -> bool:
-    """Whether reading a file ends in an error of ours; any other fails the test."""
+    """Tell whether a file is refused with an error of ours; any other error fails the test."""
     try:
         read(file)
     except AsyncgenError:

@@ -1,4 +1,4 @@
-"""What packed weights take in memory is known before any is read."""
+"""Test that the memory of packed weights is known before any is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 64}
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the check was given, by the names of its parameters."""
+    """Return the arguments of the check, by their names."""
     found: dict[str, Any] = {}
 
     def check(*places: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""How much memory loading takes at its worst, measured by the system in a process of its own."""
+"""Measure the peak memory of loading in a process of its own."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def drawn(outputs: int, inputs: int, groups: int, bits: int = 4) -> tuple[Tensor
 
 
 def values(numbers: Tensor, scales: Tensor, zeros: Tensor, size: int) -> Tensor:
-    """What they are, in float32."""
+    """Return the weights in float32."""
     wide = [one.float().repeat_interleave(size, dim=1) for one in (scales, zeros)]
     return (numbers.float() - wide[1]) * wide[0]
 

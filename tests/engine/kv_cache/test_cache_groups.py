@@ -1,4 +1,4 @@
-"""What texts hold in groups of layers with windows, and what they find."""
+"""Test the blocks that texts hold in groups with windows, and the prefixes that they find."""
 
 from __future__ import annotations
 

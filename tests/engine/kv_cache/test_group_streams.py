@@ -57,7 +57,7 @@ class Compared:
         )
 
     def expected(self, prompt: list[int], count: int) -> list[int]:
-        """What the reference says alone."""
+        """Return the reference's tokens for one prompt alone."""
         ids = torch.tensor([prompt])
         with torch.no_grad():
             made = self.reference.generate(

@@ -45,7 +45,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=["chosen", "torch"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is chosen on this machine, and torch's kernels in the place of our own."""
+    """Use the kernels of this machine, then torch's."""
     if request.param == "torch":
         if native.kernels is None:
             pytest.skip("chosen anyway")

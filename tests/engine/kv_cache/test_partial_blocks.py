@@ -1,4 +1,4 @@
-"""Who goes on from the end of a text computes nothing of it again; nobody else ever sees it."""
+"""Test that a request which continues a text computes none of it again, unseen by others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(
 
 
 def found(loop: Loop, tokens: Sequence[int], count: int = 1) -> int:
-    """How much of a text was found, when it came to its end, and that its answer is right."""
+    """Finish a text, check its answer, and return the number of tokens that were found."""
     state = loop.add(tokens, count)
     loop.drain()
     pool = loop.scheduler.cache

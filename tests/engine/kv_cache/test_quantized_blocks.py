@@ -32,7 +32,7 @@ GREEDY: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
 
 @pytest.fixture(scope="module", params=["chosen", "torch"], autouse=True)
 def _attention(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is chosen on this machine, and torch's kernels where that is something else."""
+    """Use the attention of this machine, then torch's where that differs."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "torch":
             if not native.supports_packed_pages():

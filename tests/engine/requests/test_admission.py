@@ -1,4 +1,4 @@
-"""Who comes in, who is told to come again, and when."""
+"""Test which requests are admitted, and when a refused one should come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots of states are worth: prompt tokens that are computed, by distance and memory.
+"""Count the prompt tokens that snapshots of states save, by distance and memory.
 
 No model runs: the scheduler serves three kinds of traffic, and its rows are counted. Run it with
 ``python -m tests.engine.scheduling.snapshot_figures``; the table is in the document on caches.

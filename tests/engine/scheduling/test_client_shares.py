@@ -211,7 +211,7 @@ def test_seats_are_shared_in_any_mix(manners: list[Manner], seats: int, seed: in
 
 
 class InOrder(Scheduler):
-    """What users write: all who run, then all who wait."""
+    """Scheduler of a user: all running requests, then all waiting ones."""
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
         return self.schedule([*self.running(), *self.waiting()], token_budget, cache_budget)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def shape(rows: list[ScheduledRow]) -> list[tuple[str, int]]:
-    """Who runs, and how many tokens."""
+    """Return the requests of a step and their numbers of tokens."""
     return [(row.state.request_id, row.count) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""How prompts share the steps with those that decode."""
+"""Test the shares of prompts and of running streams in the steps."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def prompt(number: int) -> list[int]:
 
 
 def burst(clients: list[str], steps: int, **options: Any) -> tuple[list[int], list[int]]:
-    """What each step reads of prompts of 100 tokens, one of each client, and what it generates
-    for a stream that went on before."""
+    """Return the prompt tokens that each step reads of prompts of 100 tokens, one of each
+    client, and the tokens that it generates
+    """
     bench = Bench(pages=20_000, **{"prefill_chunk_size": None, "max_running": 200, **options})
     bench.add([7, 7, 7], **LONG, client=clients[0])
     bench.step()
@@ -126,7 +127,7 @@ def together(number: int, clock: Callable[[], float] | None = None, **options: A
 
 
 def generated(bench: Bench) -> list[int]:
-    """How many tokens each request has got."""
+    """Return the number of tokens of each request."""
     return [len(state.tokens) - 100 for state in bench.batch.states]
 
 

@@ -1,4 +1,4 @@
-"""How large the chunks of a long prompt are, further and further into its text."""
+"""Test the sizes of a long prompt's chunks along its text."""
 
 from __future__ import annotations
 

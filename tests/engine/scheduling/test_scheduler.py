@@ -1,4 +1,4 @@
-"""What every order has in common: pages, prefixes, preemption, and the same tokens in any mix."""
+"""Test all policies: blocks, prefixes, preemption, and the same tokens in any mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ties parameters together: names, token ids, beams, and who switches whom off."""
+"""Test rules between parameters: names, token ids, beams, and which switches which off."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_request_is_checked(name: str, value: Any) -> None:
 
 
 def check_all(config: Any) -> None:
-    """What both doors check of beams."""
+    """Run the checks of beams that both entry points run."""
     check_beams(config)
     if config.constraints is not None or config.force_words_ids is not None:
         check_constraints(config)

@@ -1,4 +1,4 @@
-"""Where generation configurations come from and go to."""
+"""Test reading and writing generation configurations."""
 
 from __future__ import annotations
 

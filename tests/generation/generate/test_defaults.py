@@ -1,4 +1,4 @@
-"""Which default wins, and how lengths are counted."""
+"""Test which default wins, and the counting of lengths."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Seen = list[dict[str, Any]]
 
 
 def shown(value: Any) -> Any:
-    """What can be compared of an argument: a shape, a plain value, or that it is there."""
+    """Return the comparable part of an argument: a shape, a plain value, or that it is there."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     return value if isinstance(value, int | str) else "there"

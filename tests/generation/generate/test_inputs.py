@@ -1,4 +1,4 @@
-"""What cannot be said of a prompt is refused by name, before anything is computed."""
+"""Test that impossible prompts are refused by name, before anything is computed."""
 
 from __future__ import annotations
 

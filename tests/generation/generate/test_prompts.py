@@ -1,4 +1,4 @@
-"""What generation starts from, and which masks and first tokens are inferred."""
+"""Test the start of generation: inferred masks and first tokens."""
 
 from __future__ import annotations
 

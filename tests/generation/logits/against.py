@@ -1,4 +1,4 @@
-"""What the tests of the processors share: random scores, and the comparison with transformers."""
+"""Share random scores and the comparison with transformers among tests of processors."""
 
 from __future__ import annotations
 

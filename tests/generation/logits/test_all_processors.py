@@ -1,4 +1,4 @@
-"""What is true of every processor: the caller's scores stay, rows do not mind each other."""
+"""Test every processor: the caller's scores stay, and rows are independent."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def batched_of(processor: Any) -> Any:
 
 
 def fits(processor: Any, size: int = VOCABULARY) -> bool:
-    """Whether the form can do what the processor does."""
+    """Tell whether the batched form serves the processor."""
     definition = definition_of(processor)
     assert definition is not None
     return definition.fits(processor, size)

@@ -1,4 +1,4 @@
-"""What changed in sequences is found out, or taken on trust; what is kept of them follows it."""
+"""Test that changes of sequences are detected, or trusted, and that kept values follow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every strategy that settles late: streams, cancels and prefixes."""
+"""Check laws of every strategy that settles late: streams, cancels and prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is handed on: common prefixes, then the rest, each id once."""
+"""Test the stream of a beam search: common prefixes, then the rest, each id once."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ ANY = st.one_of(PHRASES, ALTERNATIVES)
 
 
 def contains(text: list[int], phrase: list[int]) -> bool:
-    """Whether a phrase stands in a text."""
+    """Tell whether a phrase stands in a text."""
     size = len(phrase)
     return any(text[place : place + size] == phrase for place in range(len(text) - size + 1))
 
 
 def is_met(constraint: Constraint, text: list[int]) -> bool:
-    """Whether a text meets a constraint, by looking for it."""
+    """Tell whether a text meets a constraint, by search."""
     if isinstance(constraint, PhrasalConstraint):
         return contains(text, constraint.token_ids)
     assert isinstance(constraint, DisjunctiveConstraint)

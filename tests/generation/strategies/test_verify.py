@@ -38,7 +38,7 @@ def source(kind: str, run: int) -> Draw:
 
 
 def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
-    """How far counts are off, in standard deviations of the statistic's own distribution."""
+    """Return the error of counts, in standard deviations of the statistic's own distribution."""
     statistic = float(((counts - expected) ** 2 / expected).sum())
     freedom = counts.numel() - 1
     return (statistic - freedom) / math.sqrt(2 * freedom)

@@ -1,1 +1,1 @@
-"""How models write calls and reasoning, and how both are read."""
+"""Test how models write calls and reasoning, and how both are read."""

@@ -33,7 +33,7 @@ PARIS = {"city": 'Pa}r"is\n<é>', "days": 2}
 
 @dataclass
 class Read:
-    """What came of an answer."""
+    """Parsed answer."""
 
     text: str
     reasoning: str

@@ -1,4 +1,4 @@
-"""What the scorers share: ids in every form, numbers that fit, groups with own lists."""
+"""Test all scorers: ids in every form, numbers that fit, groups with own lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who drafts, with which settings and how many tokens, and what cannot be combined with it."""
+"""Test the choice of a drafter, its settings and lengths, and refused combinations."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def propose(drafter: Drafter, ids: list[int], room: int = 100) -> list[int]:
 
 
 def by_hand(ids: list[int], count: int, size: int, ends: set[int]) -> list[int]:
-    """What the documentation says, by search."""
+    """Search as the documentation says."""
     for length in range(min(size, len(ids) - 1), 0, -1):
         for place in range(len(ids) - length):
             if ids[place : place + length] == ids[-length:]:
