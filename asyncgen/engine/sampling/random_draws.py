@@ -16,12 +16,17 @@ none of them.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from asyncgen import native
 from asyncgen.generation.strategies.token_by_token import require_finite
+from asyncgen.runtime.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "FIRST",
@@ -331,12 +336,22 @@ class HashDraws:
         if device.type == "cpu" and vocab_size // self._block >= 8 * _CHOSEN:
             self._bounds = _Bounds(self._tokens, max(_CHUNK // vocab_size, 1))
 
+    def keys(self, draws: Iterable[tuple[HashDraw, int, int]]) -> Tensor:
+        """Return the key of each row on the device, int64 [R].
+
+        Args:
+            draws: Source of the draws, number of the row in its request, and position.
+        """
+        keys = torch.tensor([draw.key(row, position) for draw, row, position in draws])
+        device = self._tokens.device
+        return keys if device.type == "cpu" else to_device(keys, device)
+
     def __call__(self, scores: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Draw one token a row.
 
         Args:
             scores: Processed scores, float32 [R, V]; -inf for banned tokens.
-            keys: `HashDraw.key` of each row, int64 [R].
+            keys: Key of each row, int64 [R].
 
         Returns:
             The same as `draw_among`.

@@ -165,7 +165,7 @@ class BatchSampler:
                 best, tokens = argmax(some)
             else:
                 rows = [scores.rows[number] for number in numbers]
-                keys = scores.tensor([row.draw.key(row.index, len(row.tokens)) for row in rows])
+                keys = self._draws.keys([(row.draw, row.index, len(row.tokens)) for row in rows])
                 if way == "drawn":
                     tokens, best = self._draws(some, keys)
                 else:
