@@ -134,8 +134,8 @@ def _reproduction(training: dict[str, Any]) -> str:
 ## How it was made
 
 Everything is in `apps/asyncgen_apps/demo_model/` of the repository, and all that is drawn is
-drawn from the seed: the corpus (`world.py`, `stories.py`, `chat.py`, `facts.py`, `manners.py`,
-`practice.py`, `corpus.py`), the tokenizer (`tokenizer.py`) and the training (`network.py`,
+drawn from the seed: the corpus (`world.py`, `stories.py`, `chat.py`, `facts.py`, `dialogues.py`,
+`copying.py`, `corpus.py`), the tokenizer (`tokenizer.py`) and the training (`network.py`,
 `train.py`). There is no other data. The first {training["drills"]} steps only drill copying words
 from the prompt; from step {training["late_from"]:,} on, small questions are more frequent and
 weigh more.
@@ -163,7 +163,7 @@ def card(folder: Path, figures: dict[str, Any]) -> str:
 
     Args:
         folder: The checkpoint folder.
-        figures: What evaluate measured.
+        figures: Figures of evaluate.
 
     Returns:
         The card in Markdown.
@@ -185,13 +185,15 @@ def card(folder: Path, figures: dict[str, Any]) -> str:
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
-    figures: Annotated[Path, typer.Option(help="What evaluate wrote.")] = Path("evaluation.json"),
+    figures: Annotated[Path, typer.Option(help="File that evaluate wrote.")] = Path(
+        "evaluation.json"
+    ),
 ) -> None:
     """Write README.md into the checkpoint folder.
 
     Args:
         folder: Checkpoint folder.
-        figures: What evaluate wrote.
+        figures: File that evaluate wrote.
     """
     text = card(folder, json.loads(figures.read_text(encoding="utf-8")))
     (folder / "README.md").write_text(text, encoding="utf-8")

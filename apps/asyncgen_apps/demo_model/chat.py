@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.demo_model import facts, frames, manners, phrases
+from asyncgen_apps.demo_model import dialogues, facts, phrases, story_parts
 from asyncgen_apps.demo_model.stories import Story, Wish, place_phrase, plot_for, tell
 from asyncgen_apps.demo_model.world import (
     COLOURS,
@@ -38,10 +38,10 @@ def _upper_first(text: str) -> str:
 
 
 def name_hero(rng: random.Random, hero: Character) -> tuple[str, Character]:
-    """Say whom a story should be about.
+    """Name the character that a story should be about.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         hero: The character.
 
     Returns:
@@ -63,11 +63,11 @@ def request(rng: random.Random, asks: tuple[str, ...] = phrases.ASKS) -> tuple[s
     """Ask for a story.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         asks: The phrasings to choose from.
 
     Returns:
-        The request and what it binds the story to.
+        The request, and the wish that the story must fulfil.
     """
     hero, thing = random_character(rng), random_object(rng)
     subject, hero = name_hero(rng, hero)
@@ -106,7 +106,7 @@ def question(rng: random.Random, story: Story) -> facts.Pair:
     """Ask something about a story just told.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         story: The story.
 
     Returns:
@@ -132,10 +132,10 @@ def question(rng: random.Random, story: Story) -> facts.Pair:
 
 
 def small_talk(rng: random.Random) -> facts.Pair:
-    """Draw any question that needs no story.
+    """Draw a question that needs no story.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A message and its answer.
@@ -148,9 +148,9 @@ def small_talk(rng: random.Random) -> facts.Pair:
         facts.words,
         facts.words,
         facts.listing,
-        manners.polite,
-        manners.unknown,
-        manners.code,
+        dialogues.polite,
+        dialogues.unknown,
+        dialogues.code,
     )
     ask, answer = rng.choice(makers)(rng)
     return _roughen(rng, ask), answer
@@ -172,7 +172,7 @@ def converse(rng: random.Random, turns: int) -> list[Message]:
     """Make up a conversation that opens with a story.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         turns: The number of questions and answers.
 
     Returns:
@@ -197,8 +197,8 @@ def converse(rng: random.Random, turns: int) -> list[Message]:
             ask, answer = question(rng, story)
         else:
             ask, answer = small_talk(rng)
-        if sign and answer[-1] not in "".join(frames.EMOJI):
-            answer += " " + rng.choice(frames.EMOJI)
+        if sign and answer[-1] not in "".join(story_parts.EMOJI):
+            answer += " " + rng.choice(story_parts.EMOJI)
         messages.append({"role": "user", "content": ask})
         messages.append({"role": "assistant", "content": answer})
     return messages
@@ -208,7 +208,7 @@ def chatter(rng: random.Random, turns: int) -> list[Message]:
     """Make up a conversation of small questions only.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         turns: The number of questions and answers.
 
     Returns:

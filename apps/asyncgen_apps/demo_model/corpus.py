@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from asyncgen_apps.demo_model.chat import Message, chatter, converse
-from asyncgen_apps.demo_model.practice import recall, repeat
+from asyncgen_apps.demo_model.copying import recall, repeat
 from asyncgen_apps.demo_model.stories import tell
 from asyncgen_apps.demo_model.world import mentions_held_out
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BOS, END, PAD, UNK = "<|bos|>", "<|end|>", "<|pad|>", "<|unk|>"
 ROLES = ("system", "user", "assistant")
 PROMPT_WEIGHT = 0.1
-"""The loss weight of what the model only reads; what it must say weighs 1."""
+"""Loss weight of tokens that the model only reads; those that it must say weigh 1."""
 
 
 PRACTICE = 0.08
@@ -28,7 +28,7 @@ PRACTICE = 0.08
 
 
 class Shape(StrEnum):
-    """How long the documents of a training row are."""
+    """Length of the documents of a training row."""
 
     DRILL = "drill"
     SHORT = "short"
@@ -38,7 +38,7 @@ class Shape(StrEnum):
 
 ROW_TOKENS = {Shape.DRILL: 64, Shape.SHORT: 256, Shape.MEDIUM: 512, Shape.LONG: 1024}
 SHORT_ANSWER = 48
-"""Answers of at most so many tokens weigh more in the second part of the training."""
+"""Longest answer, in tokens, that weighs more in the second part of the training."""
 SHORT_ANSWER_WEIGHT = 4.0
 LATE_SHARE = {Shape.SHORT: 0.5, Shape.MEDIUM: 0.4, Shape.LONG: 0.1}
 ROW_SHARE = {Shape.SHORT: 0.62, Shape.MEDIUM: 0.26, Shape.LONG: 0.12}
@@ -125,7 +125,7 @@ def document(rng: random.Random, shape: Shape, late: bool = False) -> Document:
     """Draw one document that mentions no held-out pair.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         shape: How long it should be.
         late: Whether to draw more small questions, as in the second part of the training.
 
@@ -185,7 +185,7 @@ def row(
 
     Args:
         tokenizer: The tokenizer.
-        rng: The source of chance.
+        rng: Source of random draws.
         shape: How long the row and its documents are.
         late: Whether the row is for the second part of the training.
 
@@ -203,7 +203,7 @@ def row(
 
 
 def shape_of_step(seed: int, step: int, drills: int = 0, late: bool = False) -> Shape:
-    """Tell how long the rows of a training step are.
+    """Return the shape of the rows of a training step.
 
     Args:
         seed: The run's seed.

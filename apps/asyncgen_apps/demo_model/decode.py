@@ -1,4 +1,4 @@
-"""Sampling from the trained network in plain torch: many conversations at once."""
+"""Sample from the trained network in plain torch: many conversations at once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Answer = Callable[[list[Message]], str]
-"""Anything that answers one conversation, such as a whole library."""
+"""Function that answers one conversation."""
 AnswerAll = Callable[[list[list[Message]]], list[str]]
-"""Anything that answers several conversations, such as this module's sampler."""
+"""Function that answers several conversations."""
 
 CUT_OFF = " [cut off]"
 """Ends an answer that the model did not end by itself."""
 
 
 def one_by_one(answer: Answer) -> AnswerAll:
-    """Let something that answers one conversation answer several.
+    """Make a function that answers several conversations in turn.
 
     Args:
         answer: Answers one conversation.
@@ -84,7 +84,7 @@ def pick(logits: Tensor, temperature: float, top_p: float, chance: torch.Generat
         logits: Scores of shape (rows, vocabulary).
         temperature: 0 takes the best token; otherwise scores are divided by it.
         top_p: Only the most probable tokens that together reach this much are drawn from.
-        chance: The source of chance.
+        chance: Source of random draws.
 
     Returns:
         One token id for each row.
@@ -111,7 +111,7 @@ def complete(
     Args:
         network: The network.
         prompts: Token ids.
-        chance: The source of chance.
+        chance: Source of random draws.
         temperature: See pick.
         top_p: See pick.
         limit: Most tokens to draw for each prompt.

@@ -63,7 +63,7 @@ class Prompt:
     """A held-out request.
 
     Attributes:
-        text: What is asked.
+        text: The request.
         character: The word that must occur.
         thing: The object that must occur.
         place: The place asked for.
@@ -77,7 +77,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Score:
-    """What the answers to the held-out requests held.
+    """Counts over the answers to the held-out requests.
 
     Attributes:
         prompts: Number of requests.
@@ -104,7 +104,7 @@ def says(text: str, word: str) -> bool:
         word: The word, in any case.
 
     Returns:
-        Whether it occurs as a whole word.
+        True if it occurs as a whole word.
     """
     return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
@@ -163,7 +163,7 @@ def invented_prompts(count: int = 50, seed: int = 12) -> list[Prompt]:
 
 
 def score(prompts: list[Prompt], answers: list[str]) -> Score:
-    """Count what the answers hold.
+    """Count the words and places that the answers hold.
 
     Args:
         prompts: The requests.
@@ -205,7 +205,7 @@ def follow_ups(answer: AnswerAll, prompts: list[Prompt]) -> int:
         prompts: Requests; each is asked for with "who finds".
 
     Returns:
-        How many second answers name the object.
+        The number of second answers that name the object.
     """
     conversations: list[list[Message]] = []
     asks: list[str] = []
@@ -270,7 +270,9 @@ def evaluate(folder: Path, seed: int = 7, count: int = 100) -> dict[str, object]
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("evaluation.json"),
+    out: Annotated[Path, typer.Option(help="File that the figures go to.")] = Path(
+        "evaluation.json"
+    ),
     seed: Annotated[int, typer.Option(help="Seed of the drawn answers.")] = 7,
     count: Annotated[int, typer.Option(help="Number of held-out requests.")] = 100,
     threads: Annotated[int, typer.Option(help="Processor threads.")] = 1,
@@ -279,7 +281,7 @@ def main(
 
     Args:
         folder: Checkpoint folder.
-        out: Where the figures go.
+        out: File that the figures go to.
         seed: Seed of the drawn answers.
         count: Number of held-out requests.
         threads: Processor threads.

@@ -1,4 +1,4 @@
-"""Writing and reading the checkpoint folder in the Hugging Face layout."""
+"""Write and read the checkpoint folder in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAD_ID, BOS_ID, END_ID = 0, 1, 2
 TEMPERATURE, TOP_P = 0.6, 0.9
-"""How the model is sampled unless somebody asks otherwise."""
+"""Defaults of sampling."""
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -25,7 +25,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def model_config(config: NetworkConfig) -> dict[str, Any]:
-    """Describe the network in the words of config.json.
+    """Return the content of config.json.
 
     Args:
         config: The network's shape.
@@ -63,7 +63,7 @@ def model_config(config: NetworkConfig) -> dict[str, Any]:
 
 
 def generation_config() -> dict[str, Any]:
-    """Say how the model is to be sampled unless somebody asks otherwise.
+    """Return the defaults of generation.
 
     Returns:
         The content of generation_config.json.
@@ -84,7 +84,7 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path) -> None:
     Args:
         network: The trained network.
         tokenizer: Its tokenizer.
-        folder: Where to write; made if missing.
+        folder: Folder to write to; made if missing.
     """
     if tokenizer.token_to_id(SPECIALS[END_ID]) != END_ID:
         raise ValueError("the tokenizer numbers its special tokens differently")

@@ -1,4 +1,4 @@
-"""Small dialogues about facts: sums, days, colours, lists, words, code and manners."""
+"""Small dialogues about facts: sums, days, colours, lists and words."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def arithmetic(rng: random.Random) -> Pair:
     """Ask for a small sum, difference or product.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and its answer.
@@ -119,7 +119,7 @@ def calendar(rng: random.Random) -> Pair:
     """Ask for a neighbouring day or month.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and its answer.
@@ -137,7 +137,7 @@ def counting(rng: random.Random) -> Pair:
     """Ask to count between two numbers, or for a number as a word.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and its answer.
@@ -157,7 +157,7 @@ def words(rng: random.Random) -> Pair:
     """Ask for an opposite, a colour, a foreign word or an emoji.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and its answer.
@@ -190,7 +190,7 @@ def listing(rng: random.Random) -> Pair:
     """Ask for a Markdown list or a small table.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and its answer.

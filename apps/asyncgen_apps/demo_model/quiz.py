@@ -6,7 +6,7 @@ import random
 import re
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.demo_model import facts, practice
+from asyncgen_apps.demo_model import copying, facts
 
 if TYPE_CHECKING:
     from asyncgen_apps.demo_model.decode import AnswerAll
@@ -16,7 +16,7 @@ SUBJECTS: dict[str, facts.Maker] = {
     "days and months": facts.calendar,
     "counting": facts.counting,
     "opposites, colours, foreign words and emoji": facts.words,
-    "recall of what the prompt told": practice.recall,
+    "recall of what the prompt told": copying.recall,
 }
 
 
@@ -25,11 +25,11 @@ def agrees(subject: str, answer: str, expected: str) -> bool:
 
     Args:
         subject: One of the subjects.
-        answer: What the model said.
-        expected: What the corpus would say.
+        answer: Answer of the model.
+        expected: Answer of the corpus.
 
     Returns:
-        Whether the last number agrees, for sums; else whether the texts do.
+        True if the last number agrees, for sums; else if the texts do.
     """
     if subject == "sums":
         return re.findall(r"\d+", answer)[-1:] == re.findall(r"\d+", expected)[-1:]

@@ -1,4 +1,4 @@
-"""A training run: its settings, its record, and its checkpoints."""
+"""Training run: its settings, its record, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def record(run: TrainingRun, network: Network, step: int, folder: Path) -> None:
         run: The record so far.
         network: The network.
         step: Number of steps done.
-        folder: Where to write.
+        folder: Folder to write to.
     """
     command = (
         f"python -m asyncgen_apps.demo_model.train --seed {run.seed} --steps {run.steps} --out DIR"
@@ -145,9 +145,9 @@ def plot_losses(
 def resume(
     path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: TrainingRun
 ) -> int:
-    """Take up a run where its last checkpoint left it.
+    """Resume a run from its last checkpoint.
 
-    The learning rate is constant before the decay, so a run may also be taken up with another
+    The learning rate is constant before the decay, so a run may also be resumed with another
     number of steps, as long as neither number's decay had begun.
 
     Args:

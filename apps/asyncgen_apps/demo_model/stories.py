@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.demo_model import frames, plots
-from asyncgen_apps.demo_model.details import KIND_OF, PLACE_NOTES, notes
+from asyncgen_apps.demo_model import plots, story_parts
+from asyncgen_apps.demo_model.story_details import KIND_OF, PLACE_NOTES, notes
 from asyncgen_apps.demo_model.world import (
     COLOURS,
     LOOKS,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody asks a story to be about; anything left open is None.
+    """Wishes for a story; what is left open is None.
 
     Attributes:
         hero: The main character.
@@ -46,7 +46,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Story:
-    """A finished story with what can be asked about it.
+    """Finished story, with the facts that questions may ask about.
 
     Attributes:
         text: The story.
@@ -149,13 +149,13 @@ def _slots(rng: random.Random, hero: Character, helper: Character, wish: Wish) -
 
 def _passing(rng: random.Random) -> dict[str, str]:
     return {
-        "day": rng.choice(frames.DAYS),
-        "time": rng.choice(frames.TIMES),
-        "weather": rng.choice(frames.WEATHERS),
-        "mood": rng.choice(frames.MOODS),
-        "feel": rng.choice(frames.FEELINGS),
-        "treat": rng.choice(frames.TREATS),
-        "trouble": rng.choice(frames.TROUBLES),
+        "day": rng.choice(story_parts.DAYS),
+        "time": rng.choice(story_parts.TIMES),
+        "weather": rng.choice(story_parts.WEATHERS),
+        "mood": rng.choice(story_parts.MOODS),
+        "feel": rng.choice(story_parts.FEELINGS),
+        "treat": rng.choice(story_parts.TREATS),
+        "trouble": rng.choice(story_parts.TROUBLES),
     }
 
 
@@ -163,7 +163,7 @@ def plot_for(rng: random.Random, thing: str) -> str:
     """Choose a plot that makes sense for an object.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         thing: The object's noun.
 
     Returns:
@@ -177,7 +177,7 @@ def tell(rng: random.Random, wish: Wish | None = None) -> Story:
     """Make up one story.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         wish: What the story must be about.
 
     Returns:
@@ -190,15 +190,15 @@ def tell(rng: random.Random, wish: Wish | None = None) -> Story:
     plot = wish.plot or plot_for(rng, thing)
     place = wish.place or rng.choice(list(PLACES))
     slots = _slots(rng, hero, helper, replace(wish, thing=thing, place=place))
-    stages = [rng.choice(frames.OPENINGS), rng.choice(frames.SETTINGS)]
+    stages = [rng.choice(story_parts.OPENINGS), rng.choice(story_parts.SETTINGS)]
     if rng.random() < 0.4:
         stages.insert(1, PLACE_NOTES[place] + ".")
     turns = [rng.choice(stage) for stage in plots.PLOTS[plot]]
     if plot != "gift" and rng.random() < 0.35:
         turns.insert(1, rng.choice(notes(thing)))
     stages += turns
-    endings = sorted(rng.sample(range(len(frames.ENDINGS)), rng.choice((1, 1, 2))))
-    stages += [frames.ENDINGS[ending] for ending in endings]
+    endings = sorted(rng.sample(range(len(story_parts.ENDINGS)), rng.choice((1, 1, 2))))
+    stages += [story_parts.ENDINGS[ending] for ending in endings]
     sentences = [
         capitalise(stage.format_map(slots | _passing(rng))) for stage in filter(None, stages)
     ]
@@ -208,9 +208,9 @@ def tell(rng: random.Random, wish: Wish | None = None) -> Story:
     else:
         text = " ".join(sentences)
     if rng.random() < 0.12:
-        text += " " + rng.choice(frames.EMOJI)
-    summary = capitalise(frames.SUMMARIES[plot].format_map(slots))
-    short = capitalise(frames.SHORT[plot].format_map(slots))
+        text += " " + rng.choice(story_parts.EMOJI)
+    summary = capitalise(story_parts.SUMMARIES[plot].format_map(slots))
+    short = capitalise(story_parts.SHORT[plot].format_map(slots))
     return Story(
         text=text,
         hero=hero,

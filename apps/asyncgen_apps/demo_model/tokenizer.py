@@ -1,4 +1,4 @@
-"""Training of the byte-level tokenizer, and the files that describe it."""
+"""Train the byte-level tokenizer, and write its files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
 
     Args:
         tokenizer: The tokenizer.
-        folder: Where to write.
+        folder: Folder to write to.
         context: The model's largest number of positions.
     """
     tokenizer.save(str(folder / "tokenizer.json"))

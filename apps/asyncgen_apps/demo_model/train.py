@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 HELD_OUT_SEED = 1_000_003
-"""Added to the seed for the documents that the held-out loss is measured on."""
+"""Number added to the seed for the documents of the held-out loss."""
 
 console = Console()
 
@@ -36,10 +36,10 @@ def batch(tokenizer: Tokenizer, key: str, shape: Shape, tokens: int, late: bool 
 
     Args:
         tokenizer: The tokenizer.
-        key: What the chance is drawn from.
-        shape: How long the rows are.
+        key: Seed of the draw.
+        shape: Length of the rows.
         tokens: Number of positions in the whole batch.
-        late: Whether it is for the second part of the training.
+        late: True for the second part of the training.
 
     Returns:
         Inputs, targets and target weights.
@@ -123,13 +123,13 @@ def train(
     every: int = 100,
     sample: int = TOKENIZER_DOCUMENTS,
 ) -> None:
-    """Train from the seed, or take up the run that the folder holds.
+    """Train from the seed, or resume the run that the folder holds.
 
     Args:
         run: The settings; filled with the record.
         out: Holds the checkpoint to resume from and the exported model in ``model/``.
         config: The network's shape.
-        compiled: Whether to compile the loss.
+        compiled: True compiles the loss.
         every: Steps between records and checkpoints.
         sample: Number of documents that the tokenizer learns from.
     """
@@ -193,7 +193,7 @@ def main(
         seed: Everything drawn is drawn from it.
         steps: Number of optimiser steps.
         threads: Processor threads.
-        compiled: Whether to compile the network first.
+        compiled: True compiles the network first.
     """
     torch.set_num_threads(threads)
     train(TrainingRun(seed=seed, steps=steps), out, NetworkConfig(), compiled)

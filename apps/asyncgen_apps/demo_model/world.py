@@ -118,7 +118,7 @@ def invented_word(rng: random.Random) -> str:
     """Spell a word that no dictionary holds.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A pronounceable word in lower case.
@@ -166,7 +166,7 @@ def random_character(rng: random.Random) -> Character:
     """Draw a character of any sort.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         The character.
@@ -191,7 +191,7 @@ def random_object(rng: random.Random) -> str:
     """Draw an object, now and then one with an invented name.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         The object's noun.

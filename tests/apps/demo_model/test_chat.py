@@ -6,8 +6,8 @@ import json
 import random
 import re
 
-from asyncgen_apps.demo_model import chat, manners, phrases
-from asyncgen_apps.demo_model.practice import recall, repeat
+from asyncgen_apps.demo_model import chat, dialogues, phrases
+from asyncgen_apps.demo_model.copying import recall, repeat
 from asyncgen_apps.demo_model.stories import tell
 from asyncgen_apps.demo_model.world import mentions_held_out
 
@@ -56,7 +56,7 @@ def test_a_request_names_its_hero() -> None:
 
 def test_code_compiles() -> None:
     for seed in range(120):
-        _, answer = manners.code(random.Random(seed))
+        _, answer = dialogues.code(random.Random(seed))
         language, _, body = answer.split("```")[1].partition("\n")
         if language == "json":
             assert "name" in json.loads(body)
@@ -65,11 +65,11 @@ def test_code_compiles() -> None:
 
 
 def test_unknown_things_are_not_known() -> None:
-    assert all("do not know" in manners.unknown(random.Random(seed))[1] for seed in range(40))
+    assert all("do not know" in dialogues.unknown(random.Random(seed))[1] for seed in range(40))
 
 
 def test_small_talk_is_never_empty() -> None:
-    assert all(all(manners.polite(random.Random(seed))) for seed in range(40))
+    assert all(all(dialogues.polite(random.Random(seed))) for seed in range(40))
 
 
 def test_repeated_words_stand_in_the_request_in_order() -> None:

@@ -8,10 +8,10 @@ from string import Formatter
 
 import pytest
 
-from asyncgen_apps.demo_model import frames, phrases, plots
-from asyncgen_apps.demo_model.details import ANY_NOTES, KIND_NOTES, KINDS, notes
+from asyncgen_apps.demo_model import phrases, plots, story_parts
 from asyncgen_apps.demo_model.plots import PLOTS
 from asyncgen_apps.demo_model.stories import Wish, capitalise, plot_for, tell
+from asyncgen_apps.demo_model.story_details import ANY_NOTES, KIND_NOTES, KINDS, notes
 from asyncgen_apps.demo_model.world import named, unnamed
 
 
@@ -54,16 +54,16 @@ def test_two_wished_characters_both_appear() -> None:
 
 
 def test_openings_introduce_the_hero_in_the_place() -> None:
-    assert all("{intro}" in text and "{p}" in text for text in frames.OPENINGS)
+    assert all("{intro}" in text and "{p}" in text for text in story_parts.OPENINGS)
 
 
 def test_sentences_end() -> None:
-    texts = (*frames.OPENINGS, *filter(None, frames.SETTINGS), *frames.ENDINGS)
+    texts = (*story_parts.OPENINGS, *filter(None, story_parts.SETTINGS), *story_parts.ENDINGS)
     assert all(text.endswith(".") for text in texts)
 
 
 def test_some_emoji_take_several_code_points() -> None:
-    assert any(len(emoji) > 1 for emoji in frames.EMOJI)
+    assert any(len(emoji) > 1 for emoji in story_parts.EMOJI)
 
 
 def test_requests_have_one_subject() -> None:
@@ -103,4 +103,4 @@ def test_plots_use_known_slots_and_bring_in_everything(plot: str) -> None:
 
 
 def test_every_plot_can_be_told_in_one_sentence() -> None:
-    assert set(frames.SUMMARIES) == set(frames.SHORT) == set(PLOTS)
+    assert set(story_parts.SUMMARIES) == set(story_parts.SHORT) == set(PLOTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from asyncgen_apps.demo_model import world
-from asyncgen_apps.demo_model.details import KINDS, PLACE_NOTES
+from asyncgen_apps.demo_model.story_details import KINDS, PLACE_NOTES
 
 
 def test_article_follows_the_sound() -> None:

@@ -1,4 +1,4 @@
-"""Small dialogues about manners, the model itself, code, and what it does not know."""
+"""Small dialogues: greetings, the model itself, code, and questions that it cannot answer."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def polite(rng: random.Random) -> Pair:
     """Greet, thank, part, or ask the model about itself.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A message and its answer.
@@ -133,7 +133,7 @@ def unknown(rng: random.Random) -> Pair:
     """Ask something from outside the model's world.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and the plain answer that it is not known.
@@ -146,7 +146,7 @@ def code(rng: random.Random) -> Pair:
     """Ask for one of a fixed set of code snippets.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A request and a fenced snippet.

@@ -1,4 +1,4 @@
-"""What surrounds a plot: openings, endings, summaries and passing details.
+"""Parts of a story around its plot: openings, endings, summaries and passing details.
 
 The slots are those of plots.py.
 """
@@ -46,7 +46,7 @@ ENDINGS = (
     "and if you go there, you can still hear them laugh.",
     "and that is the end of the story.",
 )
-"""What a story may close with, from the same evening to ever after."""
+"""Last sentences of a story."""
 
 SUMMARIES = {
     "find": "{h} found {ao} and gave it back to {k}.",

@@ -1,4 +1,4 @@
-"""Exercises in copying: words to repeat, and who has what, answered from the prompt alone."""
+"""Exercises in copying: words to repeat, and questions that the prompt answers."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def _words(rng: random.Random, most: int) -> list[str]:
 
 
 def repeat(rng: random.Random, most: int = 12) -> Pair:
-    """Ask to say words again, in a row or as a list.
+    """Ask to repeat words, in a row or as a list.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
         most: The largest number of words.
 
     Returns:
@@ -67,10 +67,10 @@ def repeat(rng: random.Random, most: int = 12) -> Pair:
 
 
 def recall(rng: random.Random) -> Pair:
-    """Tell who has or lives where, and ask about one of them.
+    """State facts about some characters, and ask about one of them.
 
     Args:
-        rng: The source of chance.
+        rng: Source of random draws.
 
     Returns:
         A question and its answer.
