@@ -1,8 +1,8 @@
-"""Builds the site of the pages that lie beside the code, with a reference of every public name.
+"""Build the site of the pages that lie beside the code, with a reference of every public name.
 
 ``python apps/docs/build_site.py`` writes ``build/docs/site``. The tree of the pages is that of the
 checkout, so that links between them need no change; files that they show or link lie beside them.
-A link that leads nowhere, or a name that cannot be found, ends it with an error.
+A broken link or a missing name is an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
 FOLDERS = ("asyncgen", "streamers", "apps")
 SOURCES = (ROOT, ROOT / "apps", ROOT / "apps" / "docs")
-"""Where Python looks: for the packages, and for the extension ``reading``."""
+"""Folders of the packages, and of the extension ``reading``."""
 
 GROUPS = {
     "streams": "Streams",
@@ -57,7 +57,7 @@ HOMES = {
     "asyncgen.text.tokenizer": "loading",
     "streamers": "streamers",
 }
-"""Where a name belongs, by the module that it is defined in; the longest prefix counts."""
+"""Page of a name, by the module that defines it; the longest prefix counts."""
 
 APPLICATIONS = (
     "asyncgen_apps.websocket",
@@ -69,13 +69,13 @@ APPLICATIONS = (
 
 
 def pages() -> list[Path]:
-    """The pages of the checkout."""
+    """Return the pages of the checkout."""
     beside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
     return sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *beside])
 
 
 def reference() -> dict[str, list[str]]:
-    """Public names by the page that they belong on, dotted as they are imported."""
+    """Return the public names of each page, dotted as they are imported."""
     import asyncgen
     import streamers
 
@@ -91,14 +91,14 @@ def reference() -> dict[str, list[str]]:
 
 
 def _page_of(home: str) -> str:
-    """The page of what a module defines; a type without a module of ours is one of streams."""
+    """Return the page of a module's names; types of other packages go to the streams."""
     parts = home.split(".")
     prefixes = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
     return next((HOMES[prefix] for prefix in prefixes if prefix in HOMES), "streams")
 
 
 def _listed(package: str) -> list[str]:
-    """What a package's ``__all__`` names, without importing it."""
+    """Read the names in a package's ``__all__`` without importing it."""
     path = ROOT / "apps" / package.replace(".", "/")
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = re.search(r"^__all__ = \[(.*?)\]", source.read_text("utf-8"), re.M | re.S)
@@ -107,7 +107,7 @@ def _listed(package: str) -> list[str]:
 
 
 def gather(into: Path) -> None:
-    """Copy the pages with what they link, and write those of the reference."""
+    """Copy the pages and the files that they link, and write the pages of the reference."""
     shutil.rmtree(into, ignore_errors=True)
     for page in pages():
         text = page.read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ def gather(into: Path) -> None:
 
 
 def main() -> None:
-    """Build the site, strictly, and see that no name got lost."""
+    """Build the site, strictly, and check that it has every name."""
     gather(BUILD / "pages")
     shutil.copyfile(Path(__file__).with_name("mkdocs.yml"), BUILD / "mkdocs.yml")
     shutil.rmtree(BUILD / "site", ignore_errors=True)

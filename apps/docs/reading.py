@@ -1,4 +1,4 @@
-"""What reading the source alone cannot tell: roles in docstrings, and signatures spelled out.
+"""Extend the reading of sources: roles in docstrings, and full signatures.
 
 Docstrings name other objects by roles (``:class:`X```), which Markdown does not know. A function
 that takes ``**options`` may say what they are in its ``__signature__``, which `help` reads.
@@ -18,7 +18,7 @@ ROLE = re.compile(r":(?:class|meth|func|attr|data|mod):(`+)~?([^`]+)\1")
 
 
 class Reading(griffe.Extension):
-    """Leaves of a role the name alone, as code, and shows signatures as they are called."""
+    """Extension that turns roles into code, and shows signatures as they are called."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring before it is read."""
@@ -26,7 +26,7 @@ class Reading(griffe.Extension):
             obj.docstring.value = ROLE.sub(r"`\2`", obj.docstring.value)
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Take over the signature that a function was given, where it was."""
+        """Take the signature that a function sets for itself, if any."""
         module = func.module.path
         is_open = any("Unpack[" in str(each.annotation) for each in func.parameters)
         if not is_open or not module.startswith("asyncgen."):  # applications are not imported

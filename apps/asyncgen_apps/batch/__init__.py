@@ -1,1 +1,1 @@
-"""Answers a file of requests on the shared batch, and goes on where it was ended."""
+"""Answer a file of requests on the shared batch, and go on after an interruption."""

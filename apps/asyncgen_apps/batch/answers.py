@@ -1,8 +1,8 @@
-"""The file of answers: a line for each request, written as a whole or not at all.
+"""File of answers: a line for each request, written as a whole or not at all.
 
-Its lines say which line of the requests they answer, so the file is all that is needed to go on. A
-process that is killed leaves at most its last line torn; that is taken away when the file is opened
-again, and the request is answered anew.
+Each line names the request that it answers, so that the file alone is enough to go on. A process
+that is killed leaves at most one incomplete line; it is removed when the file is opened again, and
+the request is answered again.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _ID = re.compile(r"batch_req_(\d{1,12})_([0-9a-f]{8})")
 
 
 class AnswersError(Exception):
-    """A file of answers that cannot be gone on with, and what to do."""
+    """File of answers that cannot be continued; with the remedy."""
 
 
 def record_id(line: Line) -> str:
-    """The ``id`` of the answer to a line: which it is, and what stood there."""
+    """Return the ``id`` of the answer to a line: its number, and the digest of its content."""
     return f"batch_req_{line.number}_{line.digest:08x}"
 
 
 class AnswersFile:
-    """Answers that are there, and those that are added.
+    """Answers in a file, old and new ones.
 
     Attributes:
         num_answered: Lines that are there.
-        num_failed: How many of them tell of an error.
+        num_failed: Lines with an error among them.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Open or make a file, take a torn line away, and read what is answered.
+        """Open or make a file, remove an incomplete line, and read which lines are answered.
 
         It takes four bytes of memory for each line of the requests.
 
         Args:
-            path: Where it is.
-            overwrite: Begin anew.
+            path: The file.
+            overwrite: True begins anew.
 
         Raises:
-            AnswersError: Another process writes it, or somebody else has written it.
+            AnswersError: Another process writes it, or it is a file of another kind.
             OSError: It cannot be opened.
         """
         self.num_answered = self.num_failed = 0
@@ -71,7 +71,7 @@ class AnswersFile:
             raise
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the file."""
         return self
 
     def __exit__(
@@ -84,10 +84,10 @@ class AnswersFile:
         self._file.close()
 
     def has(self, line: Line) -> bool:
-        """Whether a line was answered.
+        """Tell whether a line was answered.
 
         Raises:
-            AnswersError: Another line was, in its place.
+            AnswersError: Another line was answered in its place.
         """
         digest = self._digests[line.number] if line.number < len(self._digests) else 0
         if digest not in (0, line.digest):
@@ -106,7 +106,7 @@ class AnswersFile:
             left = left[os.write(self._file.fileno(), left) :]
 
     def _read(self) -> None:
-        """Note what is answered, up to the last whole line; take away what is behind it."""
+        """Read the answers up to the last whole line, and remove the rest behind it."""
         whole = 0
         with self._path.open("rb") as reader:
             for text in reader:
@@ -140,5 +140,5 @@ class AnswersFile:
 
 
 def _has_failed(record: dict[str, Any]) -> bool:
-    """Whether an answer tells of an error."""
+    """Tell whether an answer is an error."""
     return record["error"] is not None or record["response"]["status_code"] != 200

@@ -1,6 +1,6 @@
-"""The lines of a file of requests: where each begins, and what it asks for.
+"""Read the lines of a file of requests, in all forms of a line.
 
-Knows the forms of a line; the body in it is for `asyncgen_apps.openai_http` to understand.
+`asyncgen_apps.openai_http` reads the body of a request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_LINE_BYTES = 64 * 2**20
-"""A longer line is an error of its own, and never in memory as a whole."""
+"""Longest line; a longer one is an error, and never in memory as a whole."""
 
 ENVELOPE = ("custom_id", "method", "url", "body")
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "max_length")
@@ -24,27 +24,27 @@ DRAWING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 class LineError(Exception):
-    """A line that is no request.
+    """Line that is no request.
 
     Attributes:
-        code: A word for programs.
+        code: Error code for programs.
     """
 
     def __init__(self, code: str, message: str) -> None:
-        """Say what is wrong."""
+        """Keep code and message."""
         super().__init__(message)
         self.code = code
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that is not blank.
+    """Line that is not blank.
 
     Attributes:
-        number: Its place in the file, from 1.
-        content: What stands there; ``None`` where that is too long.
-        digest: Of its content, never 0: tells whether it is the line that was answered.
-        size: Bytes of it, and of the blank lines before it.
+        number: Number of the line in the file, from 1.
+        content: Content; ``None`` if it is too long.
+        digest: Digest of the content, never 0; an answer keeps it.
+        size: Bytes of the line, and of the blank lines before it.
     """
 
     number: int
@@ -55,13 +55,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that a line holds.
+    """Request of a line.
 
     Attributes:
-        custom_id: The sender's name for it, if there is one.
-        path: Where it would be sent to.
-        body: What would be sent.
-        is_plain: Whether the line was a prompt, and no request of the API.
+        custom_id: Name that its sender gave it, if any.
+        path: Path of the API that it is meant for.
+        body: Body of the request.
+        is_plain: True if the line was a prompt, and no request of the API.
     """
 
     custom_id: str | None
@@ -74,7 +74,7 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
     """Read the lines of a file one by one.
 
     Args:
-        file: At its beginning.
+        file: File, read from its beginning.
     """
     number = size = 0
     while start := file.readline(MAX_LINE_BYTES + 1):
@@ -93,7 +93,7 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
 
 
 def custom_id_of(content: bytes | None) -> str | None:
-    """The sender's name for a line, as far as it can be read; never raises."""
+    """Return the sender's name for a line, if it can be read; never raises."""
     try:
         found = json.loads(content or b"")
     except (ValueError, RecursionError):
@@ -103,11 +103,11 @@ def custom_id_of(content: bytes | None) -> str | None:
 
 
 def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -> Asked:
-    """Say what a line asks for.
+    """Read the request of a line.
 
     Args:
-        content: What stands there.
-        defaults: Parameters for what it leaves open.
+        content: Content of the line.
+        defaults: Parameters that count if the line does not set them.
         model: Name of the model, likewise.
 
     Raises:
@@ -129,10 +129,10 @@ def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -
 
 
 def with_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a line says, and of the defaults what it leaves open.
+    """Return the parameters of a line, and the defaults that it does not set.
 
-    A length is one, whatever it is called; who asks for drawing is not kept to the most probable
-    token, and the other way round.
+    A default length gives way to a length of any name; defaults of sampling and of greedy decoding
+    give way to the other.
     """
     said = {name for name, value in given.items() if value is not None}
     idle = set(LENGTHS) if said & set(LENGTHS) else set()
@@ -147,7 +147,7 @@ def with_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
 
 
 def _request(found: dict[str, Any]) -> Asked:
-    """A request in the API's format for batches."""
+    """Read a request in the API's format for batches."""
     unknown = next((name for name in found if name not in ENVELOPE), None)
     if unknown is not None:
         message = f"`{unknown[:100]}` is unknown beside {', '.join(ENVELOPE)}"
@@ -165,7 +165,7 @@ def _request(found: dict[str, Any]) -> Asked:
 
 
 def _prompt(found: dict[str, Any]) -> Asked:
-    """A prompt or messages, with parameters beside them."""
+    """Read a prompt or messages, with parameters beside them."""
     body = {name: value for name, value in found.items() if name != "custom_id"}
     custom_id = found.get("custom_id")
     if custom_id is not None and not isinstance(custom_id, str):

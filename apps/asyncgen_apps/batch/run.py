@@ -1,4 +1,4 @@
-"""Answers the lines of a file side by side, in the memory of as many as are under way."""
+"""Answer the lines of a file at the same time; only running lines are in memory."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     Answer = Callable[[Line], Awaitable[dict[str, Any]]]
 
 AHEAD = 16
-"""Where the order is kept, answers that wait for an earlier one: so many times those under way."""
+"""Answers that may wait for an earlier one, as a multiple of the lines at a time."""
 
 _SKIPPED_AT_ONCE = 256
 
 
 @dataclass(slots=True)
 class Tally:
-    """How far it is.
+    """Progress of a run.
 
     Attributes:
-        skipped_bytes: Bytes of the requests that had been answered before.
-        bytes: Bytes of those that were answered now.
-        answered: How many were.
+        skipped_bytes: Bytes of the requests that were answered before.
+        bytes: Bytes of the requests that this run answered.
+        answered: Number of these requests.
         tokens: Tokens that were generated for them.
     """
 
@@ -48,18 +48,18 @@ class Tally:
 
 
 class EngineGone(Exception):
-    """The engine answers nobody any more."""
+    """Engine that can answer no request any more."""
 
 
 def answerer(
     llm: AsyncLLM, defaults: Mapping[str, Any], names: Sequence[str]
 ) -> Callable[[Line], Awaitable[dict[str, Any]]]:
-    """What answers a line.
+    """Make the function that answers a line.
 
     Args:
         llm: The engine.
-        defaults: Parameters for what a line leaves open.
-        names: What the model is called in bodies; the first one is for those that name none.
+        defaults: Parameters that count if a line does not set them.
+        names: Names of the model in bodies; the first one is for bodies without a name.
 
     Returns:
         A function that returns the record of a line, an error included, and raises `EngineGone`.
@@ -107,19 +107,18 @@ async def answer_lines(
     at_once: int,
     ordered: bool,
 ) -> None:
-    """Answer what is not answered yet.
+    """Answer all lines that are not answered yet.
 
     Args:
         lines: The requests.
-        answers: Where the answers go.
-        answer: Gives the record of a line.
-        tally: Is kept up to date.
-        at_once: Most lines that are under way, at least 1.
-        ordered: Whether answers are written in the order of their requests, each as soon as those
-            before it are; else as they come.
+        answers: File that the answers go to.
+        answer: Function that returns the record of a line.
+        tally: Progress, which is updated.
+        at_once: Most lines at a time, at least 1.
+        ordered: True writes answers in the order of their requests; False as they come.
 
     Raises:
-        Exception: What the first line to fail raised; the others are cancelled.
+        Exception: A line failed; all others are cancelled.
     """
     running, room = anyio.Semaphore(at_once), anyio.Semaphore(at_once * (AHEAD if ordered else 1))
     ready: dict[int, tuple[Line, dict[str, Any]]] = {}
@@ -145,7 +144,7 @@ async def answer_lines(
                     write(*ready.pop(written))
                     written += 1
         except Exception as error:
-            # Raised behind the group, which would wrap it in an exception group.
+            # Raised after the group, which would wrap it in an exception group.
             failures.append(error)
             group.cancel_scope.cancel()
         finally:
@@ -172,7 +171,7 @@ async def answer_lines(
 
 
 def _num_tokens(record: dict[str, Any]) -> int:
-    """Tokens that were generated for an answer."""
+    """Return the number of tokens of an answer."""
     response = record["response"]
     if response is None or response["status_code"] != 200:
         return 0

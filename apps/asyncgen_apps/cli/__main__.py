@@ -1,4 +1,4 @@
-"""``python -m asyncgen_apps.cli`` is ``asyncgen`` without an installed script."""
+"""Run ``asyncgen`` as ``python -m asyncgen_apps.cli``, without an installed script."""
 
 from asyncgen_apps.cli import main
 

@@ -1,7 +1,4 @@
-"""Brings one stream to the screen, and says what a Ctrl-C is for.
-
-Knows streams and views; not where the question came from.
-"""
+"""Show one stream on the screen, and stop it on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """Hands each Ctrl-C to what is going on; one that comes in between is kept for what is next.
+    """Pass each Ctrl-C to the current action; one that comes between two is kept for the next.
 
     Attributes:
-        count: How many there were since the latest :meth:`meaning` began.
+        count: Number of Ctrl-C since the latest :meth:`meaning` began.
     """
 
     def __init__(self) -> None:
@@ -41,17 +38,17 @@ class Interrupts:
 
     @property
     def wants_to_leave(self) -> bool:
-        """Whether the user insisted."""
+        """True if the user pressed Ctrl-C again."""
         return self.count > 1
 
     def take_pending(self) -> bool:
-        """Say whether there is one that nothing has answered to yet, and forget it."""
+        """Return whether a Ctrl-C is pending, and forget it."""
         pending, self._is_pending = self._is_pending, False
         return pending
 
     @contextmanager
     def meaning(self, act: Callable[[], None]) -> Iterator[None]:
-        """Within the block a Ctrl-C calls ``act``; at once, if one is pending."""
+        """Let a Ctrl-C call ``act`` while the block runs; at once, if one is pending."""
         self.count, self._act = 0, act
         if self.take_pending():
             self._hear()
@@ -61,7 +58,7 @@ class Interrupts:
             self._act = None
 
     async def listen(self, *, task_status: TaskStatus[None]) -> None:
-        """Hear the signals until cancelled."""
+        """Receive the signals until cancelled."""
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
             task_status.started()
             async for _ in signals:
@@ -76,19 +73,19 @@ class Interrupts:
 
 
 async def with_interrupts(work: Callable[[Interrupts], Awaitable[T]]) -> T:
-    """Do something while a Ctrl-C is no exception, but what ``work`` makes of it.
+    """Run ``work`` while Ctrl-C raises no exception, but goes to its interrupts.
 
-    One receiver serves the whole of it: with one for each answer, a Ctrl-C between two of them
-    would end the program.
+    One receiver serves all of it: with one for each answer, a Ctrl-C between two answers would end
+    the program.
 
     Args:
         work: Gets the interrupts.
 
     Returns:
-        What ``work`` returned.
+        The result of ``work``.
 
     Raises:
-        Exception: What ``work`` raised.
+        Exception: ``work`` raised it.
     """
     interrupts = Interrupts()
     failure: Exception | None = None
@@ -97,7 +94,7 @@ async def with_interrupts(work: Callable[[Interrupts], Awaitable[T]]) -> T:
         try:
             result = await work(interrupts)
         except Exception as error:
-            # Raised behind the group, which would wrap it in an exception group.
+            # Raised after the group, which would wrap it in an exception group.
             failure = error
         tasks.cancel_scope.cancel()
     if failure is not None:
@@ -109,15 +106,15 @@ async def show_answer(stream: LLMStream, view: View, interrupts: Interrupts) -> 
     """Read a stream into a view until it ends, fails or is stopped by Ctrl-C.
 
     Args:
-        stream: Just begun; it is closed on return.
+        stream: A new stream; it is closed on return.
         view: Gets every piece, a regular refresh, and one ``close`` in any case.
-        interrupts: The first one stops the answer, the next one does not wait for that.
+        interrupts: The first one stops the answer, the next one leaves without waiting for it.
 
     Returns:
-        What was generated, also after Ctrl-C.
+        The completion so far, also after Ctrl-C.
 
     Raises:
-        Exception: What the stream raised.
+        Exception: The stream raised it.
     """
     failure: Exception | None = None
 
@@ -151,10 +148,10 @@ async def answer_once(stream: LLMStream) -> tuple[Completion, int]:
     """Write one answer to standard output as it comes.
 
     Returns:
-        What was generated, and how often Ctrl-C came meanwhile.
+        The completion so far, and the number of Ctrl-C meanwhile.
 
     Raises:
-        Exception: What the stream raised.
+        Exception: The stream raised it.
     """
 
     async def show(interrupts: Interrupts) -> tuple[Completion, int]:
@@ -166,7 +163,7 @@ async def answer_once(stream: LLMStream) -> tuple[Completion, int]:
 
 @contextmanager
 def _closing(view: View) -> Iterator[None]:
-    """Close a view whatever happens."""
+    """Close a view at the end, also after an error."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The commands of ``asyncgen`` under one roof. Imports no torch."""
+"""Join the commands of ``asyncgen``. Imports no torch."""
 
 from importlib.util import find_spec
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""``asyncgen batch``: answers a file of requests, and goes on where it was ended."""
+"""``asyncgen batch``: answer a file of requests, and go on after an interruption."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ MAX_RUNNING = 64
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is asked for."""
+    """Options of one run."""
 
     prompts: Path
     output: Path
@@ -106,7 +106,7 @@ async def _batch(source: Source, plan: _Plan) -> int:
                         answers,
                         answerer(llm, plan.defaults, plan.names),
                         tally,
-                        # Twice as many as run, so that no place stays empty.
+                        # Twice as many as run, so that no slot stays empty.
                         at_once=2 * plan.max_running,
                         ordered=plan.ordered,
                     )
@@ -119,12 +119,12 @@ async def _batch(source: Source, plan: _Plan) -> int:
 
 @contextmanager
 def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]:
-    """Show how far it is while the block runs, and at its end in a line.
+    """Show the progress while the block runs, and the result in a line at its end.
 
     Args:
-        tally: How far it is.
-        answers: For what was answered before.
-        total: Bytes of all requests; 0 where nobody knows.
+        tally: Progress of this run.
+        answers: Answers of this run and of earlier ones.
+        total: Bytes of all requests; 0 if not known.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -135,7 +135,7 @@ def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]
     columns = BarColumn(), TextColumn("{task.description}")
 
     class Bar(Progress):
-        """Looks at the figures when it paints itself; nobody has to tell it."""
+        """Progress bar that reads the figures when it is drawn."""
 
         def get_renderables(self) -> "Iterator[RenderableType]":
             seconds = time.monotonic() - began
@@ -157,13 +157,13 @@ def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]
 
 
 def figures(tally: "Tally", answers: "AnswersFile", total: int, elapsed: float) -> str:
-    """Say how far it is.
+    """Describe the progress in a line.
 
     Args:
-        tally: What was answered now.
-        answers: What is answered in all.
-        total: Bytes of all requests; 0 leaves the time that remains out.
-        elapsed: Seconds since the first was begun.
+        tally: Progress of this run.
+        answers: Answers of this run and of earlier ones.
+        total: Bytes of all requests; 0 leaves the remaining time out.
+        elapsed: Seconds since the first request.
     """
     parts = [f"{answers.num_answered:,} answered"]
     if answers.num_failed:

@@ -20,7 +20,7 @@ from asyncgen_apps.cli.storage import LastConversation
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How a chat is shown."""
+    """Options of the display."""
 
     raw: bool
     stats: bool
@@ -81,7 +81,7 @@ def chat(
 
         look = _Look(raw, stats, debug)
         if question is not None:
-            # One answer is no conversation, unless it belongs to one.
+            # A single answer is kept only if it continues a conversation.
             kept = last if go_on and save else None
             raise typer.Exit(anyio.run(_answer_once, source, session, question, look, kept))
         if not sys.stdout.isatty():
@@ -90,7 +90,7 @@ def chat(
 
 
 def _lasting(source: Source) -> str:
-    """Name a model such that the name still means it in another folder."""
+    """Return a name of the model that is valid in any folder."""
     is_here = source.url is None and source.model != "demo" and Path(source.model).exists()
     return str(Path(source.model).resolve()) if is_here else source.name
 
@@ -107,7 +107,7 @@ def _schema(file: Path) -> dict[str, Any]:
 
 
 def _question(prompt: str | None) -> str | None:
-    """Return what to answer once, ``None`` for a conversation."""
+    """Return the single question to answer, ``None`` for a conversation."""
     question = text_of(prompt)
     if question is None:
         return None
@@ -156,7 +156,7 @@ async def _converse(
         note(console, f"{source.name} · /help lists the commands, /exit leaves")
         if session.messages:
             note(console, f"going on behind {len(session.messages)} messages")
-        # A server's model has settings of its own, which it does not tell.
+        # The settings of a server's model are not known.
         session.settings.model = model_values(getattr(llm, "generation_config", None))
         chat = Chat(
             llm,

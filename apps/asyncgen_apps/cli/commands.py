@@ -1,6 +1,6 @@
-"""The slash commands of a chat: they change the session and say what is left to do.
+"""Slash commands of a chat: they change the session, and return what the caller must do.
 
-Knows no terminal and no file: a command that needs one returns the request for it.
+A command that needs the terminal or a file returns a request for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Show a text, below a table whose last column explains the others."""
+    """Show a text below a table; the last column explains the others."""
 
     text: str
     rows: tuple[tuple[str, ...], ...] = ()
@@ -67,8 +67,8 @@ class Command:
 
     Attributes:
         usage: Name and arguments as shown by ``/help``.
-        help: What it does, in a line.
-        run: Takes the session and the rest of the line.
+        help: Description in a line.
+        run: Function of the session and the rest of the line.
     """
 
     usage: str
@@ -77,7 +77,7 @@ class Command:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is for the program; ``//`` starts a text for the model with a slash."""
+    """Tell whether a line is a command; ``//`` starts a text for the model with a slash."""
     return line.startswith("/") and not line.startswith("//")
 
 
@@ -128,19 +128,19 @@ def _set(session: Session, argument: str) -> Effect:
 
 
 def _standing(session: Session, setting: Setting) -> tuple[str, str]:
-    """Render the value of a setting, and where it comes from."""
+    """Render the value of a setting, and its source."""
     value, source = session.settings.standing(setting)
     return ("?" if source == "server" else show_value(value)), source
 
 
 def _shown(session: Session, setting: Setting) -> str:
-    """Say what a setting is."""
+    """Render name, value and source of a setting."""
     value, source = _standing(session, setting)
     return f"{setting.name} = {value} ({source})"
 
 
 def show_value(value: Value | None) -> str:
-    """Render a value as it would be typed."""
+    """Render a value as a user types it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -159,7 +159,7 @@ def _system(session: Session, argument: str) -> Effect:
 
 
 def _clear(session: Session, argument: str) -> Effect:
-    """Forget the turns."""
+    """Remove all turns."""
     session.clear()
     return Say("conversation cleared")
 

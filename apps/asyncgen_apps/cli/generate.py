@@ -1,4 +1,4 @@
-"""``asyncgen generate``: continues a text as it stands, without a chat template."""
+"""``asyncgen generate``: continue a text as it stands, without a chat template."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """What is asked for beyond the settings, and how it is written."""
+    """Options of the output."""
 
     n: int
     as_json: bool
@@ -68,7 +68,7 @@ def generate(
 
 
 async def _generate(source: Source, text: str, settings: Settings, output: _Output) -> int:
-    """Run the request, write what it gives."""
+    """Run the request and write its result."""
     from rich.console import Console
 
     from asyncgen_apps.cli.answer import answer_once
@@ -90,7 +90,7 @@ async def _generate(source: Source, text: str, settings: Settings, output: _Outp
 
 
 def _params(settings: Settings, output: _Output) -> "StreamParams":
-    """Join the settings with what only this command offers."""
+    """Join the settings with the options of this command."""
     params = dict(settings.params())
     if output.n > 1:
         params["n"] = output.n

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _PageOptions:
-    """Where the page is served, and to whom.
+    """Address of the page, and who may use it.
 
     Attributes:
         host: Address to listen on.
         port: Port; ``None`` takes the first free one from 7860 on.
-        share: Whether to open a public link through Gradio's servers.
-        login: User and password; ``None`` lets everybody in.
-        is_opened: Whether to open it in a browser here.
-        allowed_hosts: What browsers may call it; ``None`` is anything.
-        trusted_proxies: Whose word about the address of a user is taken.
+        share: True opens a public link through Gradio's servers.
+        login: User and password; ``None`` asks for none.
+        is_opened: True opens the page in a browser here.
+        allowed_hosts: Hosts that browsers may ask for; ``None`` allows any.
+        trusted_proxies: Proxies whose word about the address of a user is taken.
     """
 
     host: str
@@ -80,7 +80,7 @@ def gradio(
 
 
 def _hosts(host: str, added: Sequence[str], is_guarded: bool) -> tuple[str, ...] | None:
-    """What browsers may call the page: anything behind a login, or where it is public anyway."""
+    """Return the hosts that browsers may ask for: any behind a login or at a public address."""
     from asyncgen_apps.doors import check_hosts, hosts_for
 
     try:
@@ -91,7 +91,7 @@ def _hosts(host: str, added: Sequence[str], is_guarded: bool) -> tuple[str, ...]
 
 
 def _proxies(trusted: Sequence[str]) -> tuple[str, ...]:
-    """Whose word about an address is taken."""
+    """Check the proxies whose word about an address is taken."""
     from asyncgen_apps.clients import Proxies
 
     try:
@@ -112,7 +112,7 @@ def _login(text: str | None) -> tuple[str, str] | None:
 
 
 def _require_gradio() -> None:
-    """Say how to install Gradio where it is missing, and keep it from reporting anything."""
+    """Check that Gradio is installed, and turn its reports to its makers off."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
         import gradio  # noqa: F401

@@ -1,7 +1,4 @@
-"""The chat in a terminal: reads a line, answers it or carries out a command, until the user leaves.
-
-Joins the session, the commands, the files and the screen; how lines are read is handed in.
-"""
+"""Chat in a terminal: read a line, answer it or run a command, until the user leaves."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 
 
 INSISTING_SECONDS = 2.0
-"""Within which a second Ctrl-C at the prompt leaves."""
+"""Time in which a second Ctrl-C at the prompt leaves."""
 
 
 class Chat:
@@ -50,14 +47,14 @@ class Chat:
     Args:
         llm: The model.
         session: The conversation.
-        read_line: Asks for one input; raises ``EOFError`` to leave, ``KeyboardInterrupt`` to clear
-            the line, and twice to leave.
-        console: Where everything is shown.
+        read_line: Function that asks for one input; it raises ``EOFError`` to leave, and
+            ``KeyboardInterrupt`` to clear the line, or twice to leave.
+        console: Console of the chat.
         raw: Show answers as plain text instead of Markdown.
         stats: Print a line of statistics below each answer.
         debug: Let unexpected exceptions through.
-        last: Where the conversation is kept for ``--continue``; ``None`` keeps nothing.
-        clock: Tells seconds.
+        last: Store of the conversation for ``--continue``; ``None`` keeps nothing.
+        clock: Function that returns seconds.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class Chat:
         return code
 
     async def _talk(self, interrupts: Interrupts) -> int:
-        """Read and answer until there is nothing more to read, or to answer with."""
+        """Read and answer until the input ends or the engine dies."""
         while True:
             try:
                 line = await self._line(interrupts)
@@ -127,7 +124,7 @@ class Chat:
                 return FAILED
 
     async def _line(self, interrupts: Interrupts) -> str:
-        """Ask for one input; a signal is what Ctrl-C is, also one that came before the prompt."""
+        """Ask for one input; a signal counts as Ctrl-C, also one that came before the prompt."""
         if interrupts.take_pending():
             raise KeyboardInterrupt
         line: str | None = None
@@ -138,7 +135,7 @@ class Chat:
         return line
 
     def _insists(self) -> bool:
-        """Whether a Ctrl-C at the prompt follows closely on another one."""
+        """Tell whether a Ctrl-C at the prompt follows closely on another one."""
         before, self._interrupted_at = self._interrupted_at, self._clock()
         return before is not None and self._interrupted_at - before < INSISTING_SECONDS
 
@@ -154,7 +151,7 @@ class Chat:
             return False
 
     def _carry_out(self, effect: Effect) -> bool:
-        """Do what a command asked for; never a reason to leave."""
+        """Carry out the effect of a command; return ``False``, which stays in the chat."""
         try:
             match effect:
                 case Say(text, rows):
@@ -174,7 +171,7 @@ class Chat:
         return False
 
     async def _again(self, interrupts: Interrupts) -> bool:
-        """Answer the last question anew; without an answer the old one stays."""
+        """Answer the last question again; the old answer stays until there is a new one."""
         messages = list(self._session.messages)
         answers = self._session.totals.answers
         question = self._session.undo()
@@ -186,7 +183,7 @@ class Chat:
                 self._session.messages[:] = messages
 
     async def _answer(self, question: str, interrupts: Interrupts) -> bool:
-        """Answer a question and keep both, or say why not; ``True`` if the user wants to leave."""
+        """Answer a question and keep both, or report the error; ``True`` if the user leaves."""
         try:
             params: Any = {**self._session.params(), "separate_reasoning": False}
             stream = self._llm.stream(self._session.prompt(question), **params)
@@ -203,7 +200,7 @@ class Chat:
         return interrupts.wants_to_leave
 
     def _report(self, error: Exception) -> None:
-        """Show why there is no answer; the conversation is as it was before the question."""
+        """Show the error; the conversation is as before the question."""
         from asyncgen import ContextLengthError
 
         hint = ""

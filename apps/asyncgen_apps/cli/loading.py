@@ -1,4 +1,4 @@
-"""Opens a model, and says so for as long as it takes."""
+"""Open a model, with a line in the terminal meanwhile."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def loading_line(name: str, out: TextIO | None = None, *, doing: str = "loading"
 
     Args:
         name: The model as the user named it.
-        out: Where to; standard error by default.
-        doing: What is done with it.
+        out: Stream to write to; standard error by default.
+        doing: Verb of the line.
     """
     out = sys.stderr if out is None else out
     if not out.isatty():

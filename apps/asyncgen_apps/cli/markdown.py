@@ -1,6 +1,6 @@
-"""Markdown that is still growing: which part of it will not change any more.
+"""Split growing Markdown into blocks that are final and a rest that may change.
 
-Knows the grammar of blocks (by asking rich's parser), not how they look.
+The grammar of blocks is that of rich's parser.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from rich.markdown import Markdown
 
 
 class GrowingMarkdown:
-    """Collects Markdown in pieces and hands out whole blocks as soon as they are settled.
+    """Collector of Markdown pieces that returns whole blocks as soon as they are final.
 
     Text that is appended can change only the last block of a document (a paragraph that becomes a
     heading or a table, a list that gets an item, a fence that is not closed). A block is
@@ -23,11 +23,11 @@ class GrowingMarkdown:
 
     @property
     def open(self) -> str:
-        """The text whose look may still change."""
+        """Text that may still change."""
         return self._open
 
     def feed(self, piece: str) -> str:
-        """Append text and take out what is settled.
+        """Append text, and return the blocks that became final.
 
         Args:
             piece: The next piece, of any length.
@@ -54,6 +54,6 @@ class GrowingMarkdown:
         return settled
 
     def finish(self) -> str:
-        """Take out what is left, at the end of the text."""
+        """Return the rest at the end of the text."""
         rest, self._open = self._open, ""
         return rest

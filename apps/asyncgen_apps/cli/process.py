@@ -1,7 +1,6 @@
-"""How this process computes: thread count, OpenMP waiting policy, garbage.
+"""Prepare this process for computing: thread count, OpenMP waiting policy, garbage collection.
 
-OpenMP reads its environment once, when torch is imported: :func:`prepare_process` comes before.
-Knows nothing of models or commands.
+OpenMP reads its environment once, when torch is imported: call :func:`prepare_process` before.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ SHORT_SPIN = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 def prepare_process(
     threads: int | None = None, environ: MutableMapping[str, str] | None = None
 ) -> int:
-    """Choose how many threads torch gets and how they wait; call before torch is imported.
+    """Set the number of torch's threads and their waiting; call before torch is imported.
 
-    - ``OMP_NUM_THREADS`` becomes ``threads``; without it, what the user has set stays, and
-      otherwise it becomes :func:`usable_cores`. (torch alone counts the cores of the machine,
-      also those that a container may not use, and two teams on one core are slower than one.)
+    - ``OMP_NUM_THREADS`` becomes ``threads``; without ``threads``, the user's value stays, and
+      :func:`usable_cores` is the default. (torch alone counts the cores of the machine, also those
+      that a container may not use, and two teams on one core are slower than one.)
     - A compute thread without work spins for about a hundred microseconds and then sleeps
       (``GOMP_SPINCOUNT``, ``KMP_BLOCKTIME``), unless the user chose an ``OMP_WAIT_POLICY``. By
       default it spins for milliseconds, and where another process or our own event loop needs
       its core, the thread that has work waits for the one that spins: two cores, 135M parameters,
-      a busy neighbour: 1 token/s. The count is such that it still spins when the next operator
-      comes. Milliseconds a token on two cores (Sapphire Rapids, bfloat16), idle and with a busy
-      neighbour: 29 and 45 at 2,500 rounds, 22 and 57 at 5,000, 21 and 71 at 8,000.
+      one busy process: 1 token/s. The count is such that it still spins when the next operator
+      comes. Milliseconds a token on two cores (Sapphire Rapids, bfloat16), idle and beside a
+      busy process: 29 and 45 at 2,500 rounds, 22 and 57 at 5,000, 21 and 71 at 8,000.
 
     Nothing that the user has set is changed, except by an explicit ``threads``.
 
@@ -47,7 +46,7 @@ def prepare_process(
     Returns:
         The number of threads that torch will use.
     """
-    # torch says so at its first tensor where numpy is not installed; nothing here needs numpy.
+    # torch warns at its first tensor if numpy is not installed; nothing here needs numpy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
     environ = os.environ if environ is None else environ
     cores = usable_cores()
@@ -65,9 +64,9 @@ def prepare_process(
 
 
 def settle() -> None:
-    """Call when all is loaded: what is there by now stays.
+    """Exclude all current objects from garbage collection; call when all is loaded.
 
-    Looking through it for garbage takes a tenth of a second, in which every stream stands still.
+    A collection of them takes a tenth of a second, in which every stream stands still.
     """
     gc.freeze()
 
@@ -93,7 +92,7 @@ def _allowed_cpus() -> Iterable[int]:
 
 
 def _siblings(cpu_folder: Path, cpu: int) -> str:
-    """Name the physical core of a CPU; the CPU itself where the system does not say."""
+    """Name the physical core of a CPU; the CPU itself if not known."""
     try:
         return (cpu_folder / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""``asyncgen quantize``: write a checkpoint with packed weights, and say what that cost."""
+"""``asyncgen quantize``: write a checkpoint with packed weights, and report their errors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WINDOW = 512
 _DEMO_DOCUMENTS = 200
 _DEMO_SEED = 99_991
-"""Of documents that the bundled model was not trained on."""
+"""Seed of documents that the bundled model was not trained on."""
 
 
 def quantize(
@@ -53,12 +53,12 @@ def quantize(
 
 
 def perplexity(source: str | Path, texts: "Sequence[str]", address: dict[str, Any]) -> float:
-    """Perplexity of texts, cut into windows of 512 tokens.
+    """Return the perplexity of texts, cut into windows of 512 tokens.
 
     Args:
-        source: Which model.
+        source: The model.
         texts: At least one.
-        address: Where it is on the hub.
+        address: Revision and token for the hub.
     """
     import torch
 
@@ -83,7 +83,7 @@ def perplexity(source: str | Path, texts: "Sequence[str]", address: dict[str, An
 
 
 def _held_out() -> list[str]:
-    """Documents that the bundled model was not trained on."""
+    """Return documents that the bundled model was not trained on."""
     from itertools import islice
 
     from asyncgen_apps.demo_model.corpus import documents, text_of

@@ -1,7 +1,4 @@
-"""A model behind a WebSocket in place of one of this machine: ``asyncgen chat --url``.
-
-Decides what of the command line is meant for the server; opens nothing and imports no torch.
-"""
+"""Choose a server's model in place of a local one: ``asyncgen chat --url``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 KEY_VARIABLE = "ASYNCGEN_API_KEY"
-"""Holds the token, here as for the servers. ``HF_TOKEN`` is for the hub and goes nowhere else."""
+"""Variable of the token, as for the servers. ``HF_TOKEN`` is sent to the hub only."""
 
 _LOCAL = ("model", "device", "dtype", "quantize", "kv_cache_dtype", "threads", "revision")
 NEEDED = ("websockets", "pydantic")
@@ -27,12 +24,12 @@ NEEDED = ("websockets", "pydantic")
 def remote_source(
     url: str, context: typer.Context, environ: Mapping[str, str] | None = None
 ) -> Source:
-    """Describe the server to talk to.
+    """Return the source that stands for a server.
 
     Args:
-        url: Where it is.
+        url: Address of the server.
         context: The command line.
-        environ: Where the token may be; the process's own by default.
+        environ: Environment that may have the token; the process's own by default.
 
     Raises:
         UserError: An option has no effect with a server, several tokens are in the environment, or
@@ -53,6 +50,6 @@ def remote_source(
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line itself."""
+    """Tell whether an option was typed on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -1,7 +1,4 @@
-"""How an answer looks while it arrives: plain text, or Markdown that grows.
-
-Both views have ``feed``, ``refresh`` and ``close``; they know no model and no session.
-"""
+"""Show an answer while it arrives: as plain text, or as growing Markdown."""
 
 from __future__ import annotations
 
@@ -25,17 +22,17 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-# Everything that moves a cursor, changes a colour or rings: C0 but tab and newline, DEL, C1.
+# Characters that move a cursor, change a colour or ring: C0 but tab and newline, DEL, C1.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 REFRESH_SECONDS = 0.08
 
 _EXPLANATION = 30
-"""Columns that are worth a column of explanations."""
+"""Least width of a column of explanations."""
 
 
 class View(Protocol):
-    """Where an answer goes."""
+    """Display of an answer."""
 
     def feed(self, piece: str) -> None:
         """Take the next piece of text."""
@@ -44,30 +41,30 @@ class View(Protocol):
         """Bring the screen up to date; called every ``REFRESH_SECONDS``."""
 
     def close(self) -> None:
-        """The answer is over: leave the screen in its final state."""
+        """Leave the screen in its final state, at the end of the answer."""
 
 
 def printable(text: str) -> str:
-    """Replace control characters: what a model writes must not drive the terminal."""
+    """Replace control characters: the text of a model must not control the terminal."""
     return CONTROL.sub("�", text.replace("\r\n", "\n"))
 
 
 def error_line(console: Console, text: str) -> None:
-    """Print an error as one line, not wrapped and not marked up."""
+    """Print an error as one line, without wrapping and markup."""
     line = Text("error: ", style="bold red").append(" ".join(text.split()), style="not bold")
     console.print(line, soft_wrap=True)
 
 
 def note(console: Console, text: str) -> None:
-    """Print something that is not part of an answer; a terminal gets it broken between words."""
+    """Print a note beside the answers; a terminal gets it wrapped between words."""
     console.print(Text(text, style="dim"), soft_wrap=not console.is_terminal)
 
 
 def listing(console: Console, rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns, the last one broken between words; below each other if narrow.
+    """Print rows in columns, the last one wrapped between words; below each other if narrow.
 
     Args:
-        console: Where to.
+        console: Console to print on.
         rows: All of the same length; the last column explains the others.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -85,7 +82,7 @@ def listing(console: Console, rows: Sequence[Sequence[str]]) -> None:
 
 
 class PlainView:
-    """Writes each piece as it comes, and a line end at the end if there is none."""
+    """View that writes each piece as it comes, and a final line end if there is none."""
 
     def __init__(self, out: IO[str] | None = None) -> None:
         """Write to ``out``, standard output by default."""
@@ -94,14 +91,14 @@ class PlainView:
         self._last = "\n"
 
     def feed(self, piece: str) -> None:
-        """Write and flush; control characters are kept where no terminal reads them."""
+        """Write and flush; control characters are replaced for a terminal only."""
         if piece:
             self._out.write(printable(piece) if self._is_terminal else piece)
             self._out.flush()
             self._last = piece[-1]
 
     def refresh(self) -> None:
-        """Do nothing: everything is out already."""
+        """Do nothing: all text is written already."""
 
     def close(self) -> None:
         """End the last line."""
@@ -111,9 +108,9 @@ class PlainView:
 
 
 class MarkdownView:
-    """Prints settled blocks for good and redraws only the block that is still growing.
+    """View that prints final blocks once, and redraws only the block that still grows.
 
-    What is printed scrolls away as usual; what is redrawn never exceeds the screen, because a
+    Printed blocks scroll away as usual. The redrawn block never exceeds the screen, because a
     terminal cannot take back lines that have scrolled off.
     """
 
@@ -158,10 +155,10 @@ class MarkdownView:
         self._live.stop()
 
     def _print(self, block: str) -> None:
-        """Print blocks for good, one empty line after the earlier ones.
+        """Print final blocks, one empty line after the earlier ones.
 
-        The live region below moves on to what is still open in the same write, so nothing is
-        seen twice or goes missing in between.
+        The live region below changes to the open rest in the same write, so that no text shows
+        twice or is missing.
         """
         settled = _Block(block, space_before=self._printed_any)
         self._printed_any = True
@@ -170,12 +167,12 @@ class MarkdownView:
 
 
 class _Block:
-    """Markdown without the empty lines around it that rich gives to some kinds of blocks.
+    """Markdown without the empty lines that rich puts around some kinds of blocks.
 
     Args:
         text: One block or several.
-        space_before: Begin with an empty line of our own.
-        crop: Show no more than the last lines that the screen holds.
+        space_before: True begins with an empty line.
+        crop: True shows only the last lines that fit on the screen.
     """
 
     def __init__(self, text: str, *, space_before: bool, crop: bool = False) -> None:
@@ -198,5 +195,5 @@ class _Block:
 
 
 def _has_text(line: list[Segment]) -> bool:
-    """Whether there is anything to see in a rendered line."""
+    """Tell whether a rendered line has visible text."""
     return any(segment.text.strip() for segment in line)

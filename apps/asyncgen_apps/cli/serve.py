@@ -1,4 +1,4 @@
-"""``asyncgen serve``: a model behind the API of OpenAI, for any client that speaks it."""
+"""``asyncgen serve``: a model behind the API of OpenAI, for any client of that API."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -27,14 +27,14 @@ NEEDED = ("fastapi", "uvicorn", "websockets")
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is served, beyond the model.
+    """Settings of the server, beside the model.
 
     Attributes:
-        settings: For the application.
-        streams: For the streams over WebSocket.
-        notice_seconds: How long after a signal new ones are still taken.
-        drain_seconds: How long requests may go on after that.
-        verbose: Print where the time of the start went, and every request.
+        settings: Settings of the application.
+        streams: Settings of the streams over WebSocket.
+        notice_seconds: Time after a signal in which new requests are still taken.
+        drain_seconds: Time after that in which running requests may go on.
+        verbose: True prints the phases of the start, and every request.
     """
 
     settings: "ServerSettings"
@@ -188,7 +188,7 @@ def serve(
 async def _serve(
     source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
 ) -> None:
-    """Load, warm up, say where, and serve."""
+    """Load, warm up, print the address, and serve."""
     import logging
 
     from asyncgen_apps.cli.loading import opened
@@ -236,12 +236,12 @@ async def _serve(
 
 
 async def _warm_up(llm: LLM) -> None:
-    """Have one token made, so that the first client does not pay for what is made at first use."""
+    """Generate one token, so that the first client does not wait for work of the first use."""
     await llm.generate([1], max_new_tokens=1)
 
 
 def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -> None:
-    """Say where the server is."""
+    """Print the address of the server."""
     where, *others = [_place(listener) for listener in listeners]
     names = ", ".join(plan.settings.model_names)
     if plan.verbose:
@@ -257,7 +257,7 @@ def _place(listener: "socket.socket") -> str:
 
 
 def _connections(wanted: int | None, ports: int) -> int:
-    """Most connections on each port; more than the files of this process allow is an error."""
+    """Return the most connections of each port; refuse more than the limit of open files allows."""
     from asyncgen_apps.sockets import room, too_many
 
     if wanted is None:
@@ -268,7 +268,7 @@ def _connections(wanted: int | None, ports: int) -> int:
 
 
 def _with_chat(wanted: bool | None, guarded: bool) -> bool:
-    """Whether to mount the chat page; it is an error to ask for it where gradio is missing."""
+    """Decide whether to mount the chat page; refuse it if gradio is missing."""
     if wanted is False:
         return False
     from asyncgen_apps.openai_http.mounts import has_chat

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NEEDED = ("ray", "fastapi", "websockets")
 
 _GIVEN = ("COMMANDLINE", "ENVIRONMENT")
-"""From where options stand above a file."""
+"""Sources of options that count more than a file."""
 
 
 def serve_ray(
@@ -68,7 +68,7 @@ def serve_ray(
             "num_threads": threads,
         }
         engine = {key: value for key, value in options.items() if value is not None}
-        values: dict[str, tuple[str, Any]] = {  # by setting: the option, and what it says
+        values: dict[str, tuple[str, Any]] = {  # by setting: the option and its value
             "model": ("model", model),
             "replicas": ("replicas", replicas),
             "max_replicas": ("max_replicas", max_replicas),
@@ -95,13 +95,13 @@ def serve_ray(
 
 
 def _source(context: typer.Context, option: str) -> str:
-    """Where the value of an option is from."""
+    """Return the source of an option's value, as click names it."""
     source = context.get_parameter_source(option)
     return "" if source is None else source.name
 
 
 def _read(config: Path) -> dict[str, Any]:
-    import yaml  # of Ray's own needs
+    import yaml  # installed with Ray
 
     try:
         text = config.read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def _run(settings: "RaySettings", host: str, port: int, ray_address: str) -> Non
 
     ray.init(address=ray_address, namespace="asyncgen", log_to_driver=False)
     try:
-        # The ingress must not be reachable from elsewhere than was said.
+        # The ingress must listen on the given address only.
         serve.start(http_options={"host": host, "port": port})
         signal.signal(signal.SIGTERM, leave)
         serve.run(build_app(settings))

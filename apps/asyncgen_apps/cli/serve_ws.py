@@ -32,13 +32,13 @@ KIBIBYTE = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is served, beyond the model.
+    """Settings of the server, beside the model.
 
     Attributes:
-        settings: For the server.
-        allow_anonymous: Serve everybody who reaches the address.
+        settings: Settings of the server.
+        allow_anonymous: True serves every client that reaches the address.
         log: Form of the log; ``None`` for warnings only.
-        verbose: Print where the time of the start went.
+        verbose: True prints the phases of the start.
     """
 
     settings: "StreamSettings"
@@ -186,11 +186,11 @@ def serve_ws(
 
 
 def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...]:
-    """Collect the keys of a file and of the environment. Neither shows in a list of processes.
+    """Read the keys of a file and of the environment, which no list of processes shows.
 
     Args:
         file: One key a line; empty lines and those that begin with ``#`` are skipped.
-        environ: Where the variable may be.
+        environ: Environment that may have the variable.
 
     Raises:
         UserError: The file cannot be read, or has no key in it.
@@ -229,12 +229,12 @@ async def _serve(
 
 
 async def _until_signal(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
-    """Say where it is, and on a signal let it drain; a second one ends it at once."""
+    """Print the address, and drain after a signal; a second signal ends all at once."""
     import signal
 
     import anyio
 
-    # Before the address is printed: whoever reads it may send a signal at once.
+    # Before the address is printed: its reader may send a signal at once.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
         _announce(plan, server, startup)
         await anext(received)
@@ -245,7 +245,7 @@ async def _until_signal(plan: _Plan, server: "StreamServer", startup: Startup) -
 
 
 async def _hurry(received: "AsyncIterator[signal.Signals]", server: "StreamServer") -> None:
-    """A second signal ends what still runs."""
+    """End all streams after a second signal."""
     async for _ in received:
         await server.drain(0)
 
@@ -262,12 +262,12 @@ def _set_up_log(form: str | None) -> None:
     log = logging.getLogger("asyncgen")
     log.addHandler(handler)
     log.setLevel(logging.INFO if form else logging.WARNING)
-    # The WebSocket library logs every connection as well, and says less of it than we do.
+    # The WebSocket library logs every connection as well, in less detail.
     logging.getLogger("asyncgen.websocket.library").setLevel(logging.WARNING)
 
 
 def _announce(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
-    """Say where the server is."""
+    """Print the address of the server."""
     if plan.verbose:
         say_startup(startup)
     page = "http" + server.url.removeprefix("ws").removesuffix("/v1/stream")

@@ -1,4 +1,4 @@
-"""Start the servers: open their sockets, run their loop, say where they are."""
+"""Start a server: open its sockets, run its loop, print the phases of its start."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A chat as data: the messages, the settings, the figures, and what may be said next.
-
-Knows no terminal, no file and no model; :mod:`asyncgen_apps.cli.commands` changes it, the
-interactive loop shows it.
-"""
+"""Chat as data: messages, settings and statistics; without terminal, files and model."""
 
 from __future__ import annotations
 
@@ -21,12 +17,12 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 class ConversationError(ValueError):
-    """A saved conversation that cannot be understood."""
+    """Saved conversation that cannot be read or written."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Figures over all answers of a session."""
+    """Statistics of all answers of a session."""
 
     answers: int = 0
     prompt_tokens: int = 0
@@ -43,16 +39,16 @@ class Totals:
 
 @dataclass(slots=True)
 class Session:
-    """One conversation with one model.
+    """Conversation with one model.
 
     Attributes:
-        model: What the model was opened from; recorded in saved conversations.
+        model: Name of the model, which saved conversations record.
         settings: Generation parameters of the answers to come.
         system: The system message, if any.
         messages: The turns so far, without the system message.
         last: The latest answer.
-        totals: Figures over all answers.
-        json_schema: What every answer must be a value of; ``None``: answers are free.
+        totals: Statistics of all answers.
+        json_schema: Schema of every answer; ``None``: answers are free.
     """
 
     model: str
@@ -64,32 +60,32 @@ class Session:
     json_schema: dict[str, Any] | None = None
 
     def params(self) -> StreamParams:
-        """Parameters of the next answer."""
+        """Return the parameters of the next answer."""
         params = self.settings.params()
         if self.json_schema is not None:
             params["json_schema"] = self.json_schema
         return params
 
     def prompt(self, question: str) -> list[dict[str, Any]]:
-        """Return what the model is asked: everything so far, and ``question``.
+        """Return the prompt of the next answer: all turns so far, and ``question``.
 
         The session itself does not change: a question that fails leaves no trace.
         """
         return [*self.transcript(), {"role": "user", "content": question}]
 
     def keep(self, question: str, completion: Completion) -> None:
-        """Take a question and its answer, complete or stopped early, into the conversation."""
+        """Add a question and its answer, complete or stopped early."""
         self.messages.append({"role": "user", "content": question})
         self.messages.append({"role": "assistant", "content": completion.text})
         self.last = completion
         self.totals.add(completion)
 
     def clear(self) -> None:
-        """Forget the turns; system message, settings and figures stay."""
+        """Remove all turns; system message, settings and statistics stay."""
         self.messages.clear()
 
     def undo(self) -> str | None:
-        """Take back the last question and what came after it.
+        """Remove the last question and all after it.
 
         Returns:
             The question; ``None`` if there is none.
@@ -140,7 +136,7 @@ class Session:
         self.settings = settings
 
     def go_on(self, saved: object) -> None:
-        """Take up a saved conversation; what was chosen for this session counts more.
+        """Continue a saved conversation; the choices of this session count more.
 
         Raises:
             ConversationError: The object is not a saved conversation; nothing has changed.

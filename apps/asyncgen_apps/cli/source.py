@@ -1,6 +1,6 @@
-"""The one place where the command line opens a model; tests put their own in its place.
+"""Open the model of a command; tests put a double in its place.
 
-Importing this module does not import torch, opening a model of this machine does.
+Importing this module does not import torch; opening a local model does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEMO_EXAMPLES = (
 
 
 class LLMStream(Protocol):
-    """What the commands use of ``asyncgen.TextStream``, and of a server's stream."""
+    """Part of ``asyncgen.TextStream`` and of a server's stream that the commands use."""
 
     @property
     def result(self) -> Completion:
@@ -45,18 +45,18 @@ class LLMStream(Protocol):
         """Read pieces of text."""
 
     def events(self) -> AsyncIterator[TokenEvent]:
-        """Read what each step settled."""
+        """Read the events of each step."""
 
     def cancel(self) -> None:
         """Stop the work at the next step."""
 
 
 class LLM(Protocol):
-    """What the commands use of ``asyncgen.AsyncLLM``, and of a server's client."""
+    """Part of ``asyncgen.AsyncLLM`` and of a server's client that the commands use."""
 
     @property
     def healthy(self) -> bool:
-        """Whether new requests can be served."""
+        """True if new requests can be served."""
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> LLMStream:
         """Start a request."""
@@ -67,23 +67,22 @@ class LLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which model to open, and how.
+    """Choice of a model, and options of opening it.
 
     Attributes:
         model: ``demo``, a folder, a hub id, or a GGUF file.
-        device: Where to compute; ``None`` chooses.
+        device: Device to compute on; ``None`` chooses.
         dtype: Data type of the weights; ``None`` takes the checkpoint's.
         threads: Compute threads; ``None`` takes the process's.
         revision: Branch, tag or commit on the hub.
         token: Token for the hub, or for the server; never shown.
         max_running: Most streams that share a step; ``None`` is the library's choice.
         max_queue_size: Most streams that wait for that; ``None`` is no limit.
-        prepare_seconds: How long it may take to make one request ready; ``None`` is the library's
-            choice.
-        quantize: What weights are packed to while they load; ``None`` leaves them as stored.
-        kv_cache_dtype: What keys and values are kept in; ``None`` is the model's dtype.
-        tool_format: How the model writes calls of tools; ``None`` finds it.
-        reasoning_format: How it marks reasoning; ``None`` finds it.
+        prepare_seconds: Longest time to prepare one request; ``None`` is the library's choice.
+        quantize: Format that weights are packed to while they load; ``None`` leaves them as stored.
+        kv_cache_dtype: Type of stored keys and values; ``None`` is the model's dtype.
+        tool_format: Format of the model's tool calls; ``None`` finds it.
+        reasoning_format: Format of its reasoning; ``None`` finds it.
         url: Address of a server that has the model; the fields above, but ``token``, then have no
             effect.
     """
@@ -105,7 +104,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Name that users see."""
         return self.model if self.url is None else self.url
 
 
@@ -117,7 +116,7 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
     """Describe a model to open; entering the result loads it, or connects to its server.
 
     Args:
-        source: Which one, and how.
+        source: Choice of the model.
 
     Returns:
         A context manager that closes the model, or the connection, on leaving.
@@ -146,5 +145,5 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
 
 
 def examples_of(source: Source) -> tuple[str, ...]:
-    """Questions for an empty chat that the model knows answers to; of the bundled one only."""
+    """Return example questions for an empty chat; only the bundled model has some."""
     return DEMO_EXAMPLES if source.model == "demo" else ()

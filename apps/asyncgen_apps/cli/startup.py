@@ -1,4 +1,4 @@
-"""Where the time goes between the start of a process and its first answer."""
+"""Measure the phases between the start of a process and its first answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def process_age(stat: Path = Path("/proc/self/stat")) -> float:
-    """Seconds since this process was started; since Python measures, where the system is silent."""
+    """Return the seconds since this process was started; its CPU time if that is not known."""
     try:
         # The second field is the name in brackets, which may hold spaces; the 22nd is the start.
         ticks = int(stat.read_text().rpartition(")")[2].split()[19])
@@ -20,11 +20,11 @@ def process_age(stat: Path = Path("/proc/self/stat")) -> float:
 
 @dataclass(slots=True)
 class Startup:
-    """A stop watch with laps.
+    """Stop watch with laps.
 
     Attributes:
         laps: Name and seconds of each phase so far.
-        last: When the last one ended, in seconds of the process's age.
+        last: End of the last one, in seconds of the process's age.
     """
 
     laps: list[tuple[str, float]] = field(default_factory=list)
@@ -37,6 +37,6 @@ class Startup:
         self.last = now
 
     def line(self) -> str:
-        """Say all phases in one line."""
+        """Return all phases in one line."""
         parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.laps)
         return f"{parts}: {self.last:.2f} s since the process began"

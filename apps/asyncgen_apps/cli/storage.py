@@ -1,7 +1,4 @@
-"""Conversations as files: read and written whole, never over somebody else's file.
-
-Knows files and JSON; what a conversation means is the session's business.
-"""
+"""Read and write conversations as JSON files; never overwrite a file of another kind."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ def write_conversation(path: str, conversation: dict[str, object]) -> Path:
     """Write a conversation; a file that is no conversation is not overwritten.
 
     Args:
-        path: Where to; ``~`` is the home folder.
-        conversation: What ``Session.dump`` returned.
+        path: File to write; ``~`` is the home folder.
+        conversation: Result of ``Session.dump``.
 
     Returns:
         The file.
@@ -40,7 +37,7 @@ def write_conversation(path: str, conversation: dict[str, object]) -> Path:
 
 
 def _replace(file: Path, conversation: dict[str, object], mode: int) -> None:
-    """Put a whole new file in the place of an old one."""
+    """Replace a file as a whole."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     # A character that UTF-8 does not have becomes the escape that JSON has for it.
     text = json.dumps(conversation, ensure_ascii=False, indent=1) + "\n"
@@ -58,7 +55,7 @@ def _replace(file: Path, conversation: dict[str, object], mode: int) -> None:
 
 @contextmanager
 def _in_words(file: Path) -> Iterator[None]:
-    """Say in a line why a file cannot be written."""
+    """Describe in a line the reason that a file cannot be written."""
     try:
         yield
     except OSError as error:
@@ -81,17 +78,17 @@ def read_conversation(path: str) -> object:
 
 
 def state_folder() -> Path:
-    """Return where this program keeps what it remembers of the user; it may not exist yet."""
+    """Return the folder of this program's data of the user; it may not exist yet."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "asyncgen"
 
 
 class LastConversation:
-    """The latest conversation of the user, readable by nobody else, as of its last change.
+    """File of the user's latest conversation, readable by its owner only.
 
     One file serves all chats: the one that changed last is the last one.
 
     Args:
-        is_continued: Whether the conversation of this chat is the one in the file.
+        is_continued: True if this chat continues the conversation in the file.
     """
 
     def __init__(self, *, is_continued: bool = False) -> None:
@@ -114,10 +111,10 @@ class LastConversation:
     def keep(self, session: Session) -> bool:
         """Bring the file up to date, if anything has changed.
 
-        What was cleared is not kept; a chat in which nothing was said leaves an older one alone.
+        A cleared conversation is not kept; a chat without turns leaves an older one as it is.
 
         Returns:
-            Whether there is something to go on with.
+            True if there is a conversation to continue.
 
         Raises:
             ConversationError: It cannot be written.
@@ -138,7 +135,7 @@ class LastConversation:
 
 
 def _is_conversation(file: Path) -> bool:
-    """Whether a file is one that this program wrote."""
+    """Tell whether this program wrote a file."""
     try:
         saved = read_conversation(str(file))
     except ConversationError:
