@@ -1,6 +1,6 @@
-"""The decoding strategies that ``bench strategies`` compares, as data.
+"""List the decoding strategies that ``bench strategies`` compares.
 
-A strategy is a row: the parameters that ask for it, and whether transformers still has it.
+Each row has the parameters of a strategy, and whether transformers still has it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 Draft: TypeAlias = Literal["draft", "foreign"]
-"""Which small model drafts: one with the same tokenizer, or one with another."""
+"""Model that drafts: one with the same tokenizer, or one with another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One strategy.
+    """Decoding strategy.
 
     Attributes:
-        name: As tables and the command line show it.
+        name: Name in tables and on the command line.
         parameters: Arguments of `generate`, the same on both sides.
-        theirs: Whether transformers has it; otherwise it is compared with our greedy decoding.
+        theirs: True if transformers has it; otherwise it is compared with our greedy decoding.
         draft: The model that drafts, if one does.
-        is_grounded: Whether the answer is found in the prompt, which takes a trained model.
-        wants_tokenizer: Whether it takes ``tokenizer``.
+        is_grounded: True if the prompt contains the answer, which takes a trained model.
+        wants_tokenizer: True if it takes ``tokenizer``.
     """
 
     name: str

@@ -1,7 +1,4 @@
-"""Checkpoints of several families with random weights, made on the spot without a download.
-
-Writes what any loader of Hugging Face folders reads; knows no benchmark.
-"""
+"""Write checkpoints of several families with random weights, without a download."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ if TYPE_CHECKING:
 
 
 FAINT = 1 / 32
-"""What is left of the output of a layer that adds little."""
+"""Factor on the output of a layer that adds little."""
 
 OUTPUTS = (".o_proj.weight", ".down_proj.weight", ".down_proj")
-"""Endings of the names of what a layer adds to the stream."""
+"""Endings of the names of weights that write to the residual stream."""
 
 NORMS = ("norm.weight", "norm_f.weight")
 """Endings of the names of norms."""
@@ -34,7 +31,7 @@ DRAFTING = {
     "assistant_confidence_threshold": 0.0,
 }
 SPACE = "Ġ"
-"""How byte-level tokenizers write the space."""
+"""Character of the space in byte-level tokenizers."""
 
 
 SHAPES = {
@@ -117,12 +114,12 @@ def write_checkpoint(
     shallower checkpoint of the same seed has the same weights in the layers that it has.
 
     Args:
-        folder: Where to; it must exist.
+        folder: Folder to write to; it must exist.
         shape: Sizes of the model.
-        dtype: ``float32`` or ``bfloat16``, of the stored weights.
+        dtype: Type of the stored weights, ``float32`` or ``bfloat16``.
         seed: Same seed, same bytes.
-        loud_layers: Layers after this many add little to what the first ones say, so that a draft
-            of the first ones is often right; ``None``: all are alike.
+        loud_layers: Number of first layers after which layers add little, so that a draft of the
+            first ones is often right; ``None``: all are alike.
     """
     from safetensors.torch import save_file
 
@@ -213,9 +210,9 @@ def byte_alphabet() -> list[str]:
 def _tokenizer(vocab_size: int, seed: int) -> dict[str, object]:
     """Describe a byte-level BPE tokenizer whose tokens look like words.
 
-    Nearly all tokens begin with a space, as in real vocabularies the frequent ones do. The
-    streamers of transformers hold text back until a space; tokens without any would make them
-    wait for the end, and the comparison unfair.
+    Nearly all tokens begin with a space, as frequent tokens of real vocabularies do. The streamers
+    of transformers hold text back until a space: without spaces they would wait for the end, which
+    would be unfair.
     """
     vocab, merges = _words(vocab_size, random.Random(seed))
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}

@@ -64,7 +64,7 @@ def _command(kind: type[Settings]) -> Callable[..., None]:
 def _read(
     kind: type[Settings], options: list[Field[Any]], given: dict[str, Any], plot: Path | None
 ) -> Settings:
-    """Turn options into settings, and check before any work that all that is needed is there.
+    """Turn options into settings, and check before any work that all needed modules are there.
 
     Raises:
         UserError: A module is missing, or an option has a wrong value.

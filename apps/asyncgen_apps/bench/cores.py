@@ -1,4 +1,4 @@
-"""Share the CPUs of this machine between a server and its client."""
+"""Divide the CPUs of this machine between a server and its client."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 
 def cores() -> tuple[frozenset[int], frozenset[int]]:
-    """Share the CPUs out: the last one is the client's, the rest is the server's.
+    """Divide the CPUs: the last one is the client's, the others are the server's.
 
     Returns:
-        Those of the server and those of the client; both empty where there is only one, or where
-        the system cannot pin.
+        Those of the server and those of the client; both empty if there is only one, or if the
+        system cannot pin.
     """
     if not hasattr(os, "sched_getaffinity"):
         return frozenset(), frozenset()
@@ -21,6 +21,6 @@ def cores() -> tuple[frozenset[int], frozenset[int]]:
 
 
 def pin(pid: int, cpus: frozenset[int]) -> None:
-    """Let a process run only there; it must not have made threads yet."""
+    """Let a process run on these CPUs only; it must not have made threads yet."""
     if cpus:
         os.sched_setaffinity(pid, cpus)

@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179, 2.131)
-"""Of Student's distribution the quantile 0.975, for 1, 2, … degrees of freedom."""
+"""Quantile 0.975 of Student's distribution, for 1, 2, … degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as much one thing is as another.
+    """Ratio of two things, with its uncertainty.
 
     Attributes:
         mean: Geometric mean of the pairs.
@@ -46,9 +46,9 @@ class Ratio:
 
 
 def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    """Compare what was measured in neighbouring pairs, first by second.
+    """Return the ratio of the first to the second of each pair.
 
-    The logarithms of ratios are taken for normal, and their mean is judged by Student's t.
+    The logarithms of the ratios count as normally distributed; Student's t gives the interval.
 
     Args:
         pairs: At least one; all numbers are above 0.
@@ -83,9 +83,9 @@ def gaps(times: Iterable[Sequence[float]]) -> list[float]:
 
 
 def overhead(seconds: Sequence[float], baseline: Sequence[float]) -> float:
-    """Return how much longer runs took than the baseline runs next to them, as a share.
+    """Return the extra time of runs over the baseline runs next to them, as a share.
 
-    The median of the ratios of neighbours: both of a pair meet the same state of the machine.
+    It is the median of the ratios of pairs: both of a pair meet the same state of the machine.
 
     Args:
         seconds: Duration of each run.
@@ -95,7 +95,7 @@ def overhead(seconds: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def hardware() -> dict[str, object]:
-    """Describe the processor, and whose kernels use it."""
+    """Describe the processor and the kernels that use it."""
     from asyncgen import cpu_kernels  # loads torch
 
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -118,7 +118,7 @@ def _cpu_model() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured."""
+    """Return the versions of the measured libraries."""
     found = {"python": platform.python_version()}
     for name in ("asyncgen", "torch", "transformers", "tokenizers"):
         try:

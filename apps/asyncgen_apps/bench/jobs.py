@@ -1,4 +1,4 @@
-"""Job of a side and figures of a run, as both ends of a worker's pipe know them."""
+"""Define the job of a side and the figures of a run, for both ends of a worker's pipe."""
 
 from __future__ import annotations
 
@@ -59,4 +59,4 @@ class Run:
 
 
 DISTURBING = 0.15
-"""Cores."""
+"""Cores of other processes that make a run doubtful."""

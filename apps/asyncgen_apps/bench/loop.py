@@ -135,7 +135,7 @@ class LoopReport(Report[LoopBench]):
 
 
 def _warm_up(workers: Iterable[Worker]) -> None:
-    """Let both sides import what they import late, with a model of next to no size."""
+    """Use a tiny model on both sides, so that late imports are done."""
     with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as folder:
         write_checkpoint(Path(folder), WARM_UP, "float32")
         for worker in workers:

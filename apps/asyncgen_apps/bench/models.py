@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LOUD_LAYERS = 2
-"""Layers of the draft model, and those of the other one that it shares."""
+"""Layers of the draft model, which are the first layers of the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Drafted:
 
     Attributes:
         target: The checkpoint.
-        draft: Folder of its own first layers; ``None`` where there is none.
-        foreign: Folder of a small model with another tokenizer; ``None`` where there is none.
+        draft: Folder of its own first layers; ``None`` if there is none.
+        foreign: Folder of a small model with another tokenizer; ``None`` if there is none.
     """
 
     target: Checkpoint

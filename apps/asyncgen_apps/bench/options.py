@@ -15,7 +15,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a chart: .png, .
 
 @contextmanager
 def bench_errors(debug: bool) -> Iterator[None]:
-    """Run a benchmark; print an error in one line, that of a worker as it was said there."""
+    """Run a benchmark; print an error, also one of a worker, in one line."""
     from asyncgen_apps.bench.workers import BenchError
 
     with one_line_errors(debug):

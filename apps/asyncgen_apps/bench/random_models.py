@@ -30,9 +30,9 @@ def asyncgen_model(folder: str, dtype: str, device: str) -> PreTrainedModel:
     """Make our model of the network that ``folder`` describes.
 
     Args:
-        folder: Has a ``config.json``; weights are not needed.
+        folder: Folder with a ``config.json``; weights are not needed.
         dtype: Name of the type to compute in.
-        device: Where to.
+        device: Device of the weights.
     """
     import json
 
@@ -41,7 +41,7 @@ def asyncgen_model(folder: str, dtype: str, device: str) -> PreTrainedModel:
     from asyncgen import ModelConfig, load_model
 
     with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as small:
-        # A loaded model tells what to build: both classes are behind the public names.
+        # A loaded model gives the classes to build, which have no public names.
         write_checkpoint(Path(small), SEED_SHAPE, "float32")
         pattern = load_model(small, device="cpu", progress=False)
         config = ModelConfig.from_hf(json.loads((Path(folder) / "config.json").read_text()))
@@ -95,7 +95,7 @@ def bandwidth(device: str, megabytes: int = 2048) -> float:
     """Measure how many bytes a second the device's memory moves, reads and writes together.
 
     Args:
-        device: Which.
+        device: The device.
         megabytes: Size of the block that is copied; far beyond any cache.
     """
     import torch

@@ -1,4 +1,4 @@
-"""Base of all reports: measure, lay out as a table, write as JSON, draw as a chart."""
+"""Define the base of all reports: measure, print a table, write JSON, draw a chart."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Level:
         return 1000 * percentile(self.lateness, share)
 
     def cost_us(self, seconds: list[float]) -> float:
-        """Microseconds for each token, the median of the runs."""
+        """Microseconds of each token, median of the runs."""
         return 1e6 * median(seconds) / (self.streams * self.new_tokens)
 
     @property

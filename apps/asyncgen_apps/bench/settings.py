@@ -1,4 +1,4 @@
-"""Settings of each benchmark; the options of its command are made of them.
+"""Define the settings of each benchmark; its command gets an option for each.
 
 Imports no torch, so that ``asyncgen --help`` stays fast.
 """
@@ -23,7 +23,7 @@ MOST_EACH = 64
 
 
 class SettingsError(ValueError):
-    """An option has a value that the benchmark does not take."""
+    """Value of an option that the benchmark does not take."""
 
 
 def option(
@@ -257,7 +257,7 @@ class ScaleBench(Settings):
 class ServeBench(Settings):
     """Measure tokens per second and time to first token over HTTP, beside `transformers serve`.
 
-    A server has all cores but the last, and the clients have that one. By default one compute
+    A server uses all cores but the last; the clients use that one. The default is one compute
     thread for each core of the server.
     """
 
@@ -296,8 +296,8 @@ def _crowd(text: str) -> tuple[int, int]:
 class WebsocketBench(Settings):
     """Measure WebSockets: tokens per second beside streams in process, delay, memory, stalls.
 
-    Engine and server share all cores but the last, both ways; the client, a process of its own,
-    has the last one. By default one compute thread for each core of the engine.
+    Engine and server use all cores but the last, both ways; the client, another process, uses that
+    one. The default is one compute thread for each core of the engine.
     """
 
     report = "websocket:WebsocketReport"

@@ -1,7 +1,4 @@
-"""What a made checkpoint is: its sizes, and which family it is of.
-
-Knows no files; see :mod:`asyncgen_apps.bench.checkpoints`.
-"""
+"""Define the sizes and the family of a checkpoint that is made on the spot."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ CONTEXT = 2048
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model, and of which family it is.
+    """Sizes of a model, and its family.
 
     Attributes:
         hidden: Width E of the residual stream.
@@ -29,7 +26,7 @@ class Shape:
         kv_heads: Key and value heads K.
         ffn: Width of the feed-forward layer, or of each expert.
         vocab: Vocabulary size V, at least 512.
-        tied: Whether the output head is the embedding table.
+        tied: True if the output head is the embedding table.
         context: Tokens of the longest text.
         experts: Experts of a layer; 0: there are none.
         chosen: Experts of a token.
@@ -123,5 +120,5 @@ class Shape:
         return self.num_parameters - self.layers * idle * 3 * self.ffn * self.hidden
 
     def settings(self) -> dict[str, object]:
-        """What ``config.json`` says of the sizes of this family alone."""
+        """Return the entries of ``config.json`` for this family alone."""
         return {}

@@ -1,4 +1,4 @@
-"""Shapes whose layers keep states: Mamba 2, and Qwen 3.5, of which every fourth layer attends.
+"""Define shapes whose layers keep states: Mamba 2, and Qwen 3.5 with attention in every fourth.
 
 See :mod:`asyncgen_apps.bench.shape`.
 """
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 
 NUMBERS = 128
-"""Numbers that a state has of each channel, and features of a key."""
+"""Size of a state for each channel, and of a key."""
 
 TAPS = 4
-"""Inputs that a convolution sees."""
+"""Inputs of a convolution."""
 
 
 class Mamba2Shape(Shape):
-    """Heads of a state each, all of which one group writes and reads; ``ffn`` is their width,
-    whole times that of the stream."""
+    """Shape of Mamba 2: one state a head, one group; ``ffn`` is the width of all heads."""
 
     __slots__ = ()
 
@@ -50,7 +49,7 @@ class Mamba2Shape(Shape):
         return self.ffn // self.hidden
 
     def settings(self) -> dict[str, object]:
-        """What ``config.json`` says besides what all have."""
+        """Return the entries of ``config.json`` for this family alone."""
         return {
             "num_heads": self.heads,
             "head_dim": self._expand * self.hidden // self.heads,
@@ -65,7 +64,7 @@ class Mamba2Shape(Shape):
 
 
 class Qwen35Shape(Shape):
-    """Three of four layers apply the gated delta rule, with twice the heads of attention."""
+    """Shape of Qwen 3.5: three of four layers apply the gated delta rule, with twice the heads."""
 
     __slots__ = ()
 
@@ -101,7 +100,7 @@ class Qwen35Shape(Shape):
         yield f"{prefix}.out_proj.weight", (self.hidden, values)
 
     def settings(self) -> dict[str, object]:
-        """What ``config.json`` says besides what all have."""
+        """Return the entries of ``config.json`` for this family alone."""
         return {
             "linear_num_key_heads": self.heads,
             "linear_num_value_heads": 2 * self.heads,

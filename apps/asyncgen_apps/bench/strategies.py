@@ -100,7 +100,7 @@ def _rate(run: Run) -> float:
 
 
 def _ratio(runs: list[Run], others: list[Run]) -> float | None:
-    """Compare neighbours, which meet the same state of the machine."""
+    """Compare runs next to each other, which meet the same state of the machine."""
     pairs = list(zip(runs, others, strict=False))
     return median(_rate(run) / _rate(other) for run, other in pairs) if pairs else None
 

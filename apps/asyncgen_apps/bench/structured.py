@@ -39,7 +39,7 @@ TITLES = {
     "compiling": "{few} free streams while schemas are compiled, p99 gap, times the quiet one",
 }
 CAPTION = (
-    "each a mean of the ratios of neighbouring runs, with its interval of 95 % confidence; of "
+    "each a mean of the ratios of adjacent runs, with its interval of 95 % confidence; of "
     "records keys and punctuation are forced, and count as tokens; of text nothing is"
 )
 

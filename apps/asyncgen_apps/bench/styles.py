@@ -1,7 +1,4 @@
-"""How the checkpoints of some families differ from Llama's: names, parts and ``config.json``.
-
-Sizes are not said here; see :mod:`asyncgen_apps.bench.checkpoints`.
-"""
+"""Describe how the checkpoints of some families differ from Llama's, apart from sizes."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ NORMS_AROUND = (*NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What sets a family's files apart.
+    """Names, parts and ``config.json`` of a family's checkpoints.
 
     Attributes:
         model_type: Its name.
         architecture: Its class in transformers.
         norms: The norms of a block.
-        is_joined: Whether queries, keys and values are one matrix, and gate and up another.
-        has_head_norms: Whether queries and keys are normalised.
-        has_biases: Whether attention, router and experts have biases, and heads sinks.
-        experts: Whether there is a matrix for each expert, or one for all of them.
-        norm_weight: What norms of no effect have for a weight.
-        settings: What ``config.json`` says besides the sizes.
+        is_joined: True if queries, keys and values are one matrix, and gate and up another.
+        has_head_norms: True if queries and keys are normalised.
+        has_biases: True if attention, router and experts have biases, and heads sinks.
+        experts: A matrix for each expert, or one for all of them.
+        norm_weight: Weight of a norm without effect.
+        settings: Entries of ``config.json`` besides the sizes.
     """
 
     model_type: str

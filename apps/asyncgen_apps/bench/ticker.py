@@ -1,7 +1,4 @@
-"""How late a regular tick of an event loop is.
-
-Runs on asyncio and trio; knows nothing of what else the loop does.
-"""
+"""Measure how late a regular tick of an event loop is, on asyncio and trio."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ async def ticking(clock: Callable[[], float] = perf_counter) -> AsyncIterator[li
     """Tick every 5 ms while the block runs.
 
     Args:
-        clock: Seconds.
+        clock: Function that returns seconds.
 
     Yields:
         The lateness of every tick in seconds. A loop that was blocked for longer than a period
         owes several ticks; each counts with its own lateness, so that one long stall weighs as
-        much as what a waiting client would have seen.
+        much as for a waiting client.
     """
     lateness: list[float] = []
     due = clock() + PERIOD
@@ -45,7 +42,7 @@ async def ticking(clock: Callable[[], float] = perf_counter) -> AsyncIterator[li
         try:
             yield lateness
         except Exception as error:
-            # Raised behind the group, which would wrap it in an exception group.
+            # Raised after the group, which would wrap it in an exception group.
             failure = error
         # A stall at the very end still owes its ticks.
         await anyio.sleep(2 * PERIOD)

@@ -34,11 +34,11 @@ END_SECONDS = 30
 
 
 class BenchError(Exception):
-    """A worker could not do what it was asked for."""
+    """Failure of an operation in a worker."""
 
 
 class EndedError(BenchError):
-    """A worker's process is gone."""
+    """End of a worker's process."""
 
 
 class Side(Protocol):
@@ -64,7 +64,7 @@ class Worker:
     Args:
         side: ``module:Class`` of the side, built without arguments.
         command: Another program that answers such lines; this module by default.
-        environment: Of that program; this process's by default.
+        environment: Environment of that program; this process's by default.
         has_group: True if the process leads a group of those that it starts.
     """
 
@@ -137,7 +137,7 @@ class Worker:
         return answer["result"]
 
     def run(self, job: Job, **arguments: object) -> Run:
-        """Have the side do a job; note how busy other processes were meanwhile.
+        """Let the side do a job; note how busy other processes are meanwhile.
 
         Raises:
             BenchError: The job failed.
@@ -187,7 +187,7 @@ async def serve(side: Side, requests: IO[str], answers: IO[str]) -> None:
 def main() -> None:
     """Serve the side named on the command line over standard input and output."""
     module, _, name = sys.argv[1].partition(":")
-    # What libraries print must not end up between the answers.
+    # Output of libraries must not appear between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     side = getattr(importlib.import_module(module), name)()

@@ -27,7 +27,7 @@ def completion(text: str, reason: FinishReason = "stop", tokens: int = 3) -> Com
 
 @dataclass(frozen=True)
 class Answer:
-    """What the double says: pieces of text, then a failure, Ctrl-Cs, or the end.
+    """Answer of the double: pieces of text, then a failure, Ctrl-Cs, or the end.
 
     Attributes:
         pieces: The text.

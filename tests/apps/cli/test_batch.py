@@ -55,7 +55,7 @@ def text_of(record: dict[str, Any]) -> str:
 
 
 def test_it_needs_no_server() -> None:
-    """What `.[apps]` brings is enough."""
+    """The modules of `.[apps]` are enough."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]

@@ -62,7 +62,7 @@ def test_an_interrupted_answer_ends_with_130(llm: ScriptedLLM) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the last conversation of the user is kept."""
+    """Folder of the user's last conversation."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "asyncgen" / "last_chat.json"
 

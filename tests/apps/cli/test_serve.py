@@ -151,7 +151,7 @@ def test_options_of_the_engine(command: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What would be served, in place of serving it."""
+    """Plan of each server, which is not run."""
     plans: list[Any] = []
 
     def run(

@@ -1,4 +1,4 @@
-"""What `asyncgen serve-ray` makes of its options and of a file."""
+"""Settings that `asyncgen serve-ray` makes of its options and of a file."""
 
 from __future__ import annotations
 

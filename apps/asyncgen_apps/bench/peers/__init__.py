@@ -1,6 +1,6 @@
-"""``bench peers``: this library beside what its users would pick instead, on one machine.
+"""``bench peers``: this library beside those that users would choose instead, on one machine.
 
-``rows`` says what is measured, ``contenders`` who is, ``programs`` how each is made to answer,
-``field`` keeps their processes, ``rounds`` lets them answer in turn, ``tables`` makes figures
-readable and ``report`` puts them on the terminal, into files and into a picture.
+``rows`` lists the workloads, ``contenders`` the libraries, and ``programs`` has the code that runs
+each. ``processes`` starts and stops them, ``rounds`` lets them answer in turn, ``tables`` lays the
+figures out, and ``report`` prints, writes and draws them.
 """

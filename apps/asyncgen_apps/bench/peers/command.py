@@ -1,4 +1,4 @@
-"""``asyncgen bench peers``: its options, and what they must be."""
+"""``asyncgen bench peers``: its options and their checks."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -24,7 +24,7 @@ class Precision(StrEnum):
 
 
 class Packed(StrEnum):
-    """What weights are packed to."""
+    """Formats of packed weights."""
 
     INT8 = "int8"
     INT4 = "int4"
@@ -93,10 +93,10 @@ def peers(
     plot: Plot = None,
     debug: Debug = False,
 ) -> None:
-    """Speed beside llama.cpp, OpenVINO, vLLM, transformers and CTranslate2, interleaved.
+    """Measure speed beside llama.cpp, OpenVINO, vLLM, transformers and CTranslate2, interleaved.
 
-    Peers run in environments of their own, which .ci/peers makes. While one answers the others are
-    stopped. Without options it takes hours; one shape, kind of row and peer a minute.
+    Each peer runs in its environment, which .ci/peers makes. While one answers, the others are
+    stopped. Without options it takes hours; one shape, kind of row and peer takes a minute.
     """
     with bench_errors(debug):
         check_plot(plot)
@@ -158,7 +158,7 @@ def _chosen(
     patience: float,
     folder: Path,
 ) -> "PeersBench":
-    """Find out before any work whether this can be measured, and with whom."""
+    """Check the options before any work, and return the settings."""
     from asyncgen_apps.bench.peers.contenders import installed
     from asyncgen_apps.bench.peers.rows import SECTIONS, rows
 
@@ -195,7 +195,7 @@ def _chosen(
 
 
 def _contenders(peers: list[str], packings: list[str]) -> list[str]:
-    """Who takes part; those whose weights are packed also by the name of their environment."""
+    """Return the contenders; those with packed weights also go by their environment's name."""
     from asyncgen_apps.bench.peers.contenders import CONTENDERS, DEFAULT, OURS, packed_contenders
 
     if not packings:
@@ -217,7 +217,11 @@ def _sizes(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _known(option: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Find out whether these are among those there are."""
+    """Check that all names are known.
+
+    Raises:
+        UserError: One is not.
+    """
     for name in names:
         if name not in known:
             raise UserError(f"{option} {name}: must be one of {', '.join(known)}")

@@ -1,7 +1,4 @@
-"""Who takes part in ``bench peers``, and where each one's library is installed.
-
-Knows no row and no process.
-"""
+"""List the contenders of ``bench peers``: this library and its peers."""
 
 from __future__ import annotations
 
@@ -20,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to answer requests.
+    """Library, and one way to use it.
 
     Attributes:
-        title: As tables show it.
+        title: Name in tables.
         program: ``file:Class`` in the folder ``programs``.
-        home: Name of its environment; ``None`` is the one that the bench runs in.
-        package: What may be installed beside us instead; ``None``: only its environment will do.
-        many: Whether it answers several requests at a time.
-        arrivals: Whether requests may come while others run, and want answers of any length.
-        color: In pictures.
-        bits: ``int8`` or ``int4``: what its weights are packed to; ``None``: as they are stored.
-        weights: What its program is told to pack them to.
+        home: Name of its environment; ``None`` is the one of the benchmark.
+        package: Package that may be installed beside us instead; ``None`` allows only ``home``.
+        many: True if it answers several requests at a time.
+        arrivals: True if requests may come while others run, with answers of any length.
+        color: Color in charts.
+        bits: Format of its packed weights, ``int8`` or ``int4``; ``None``: as they are stored.
+        weights: Name of that format for its program.
     """
 
     title: str
@@ -46,11 +43,11 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this library, and no peer."""
+        """True if it is this library, and no peer."""
         return self.home is None
 
     def takes(self, requests: Sequence[Request]) -> bool:
-        """Whether it can do what these requests ask for."""
+        """Tell whether it can answer these requests."""
         alike = len({(one["arrival"], one["new_tokens"]) for one in requests}) == 1
         return (self.many or len(requests) == 1) and (self.arrivals or alike)
 
@@ -69,7 +66,7 @@ class Contender:
 def _packed(
     title: str, program: str, home: str | None, bits: str, weights: str, color: str
 ) -> Contender:
-    """One whose weights are packed."""
+    """Make a contender with packed weights."""
     return Contender(f"{title} {weights}", program, home, color=color, bits=bits, weights=weights)
 
 
@@ -128,17 +125,17 @@ DEFAULT = tuple(
     for name, one in CONTENDERS.items()
     if one.bits is None and name not in ("asyncgen-torch", "ctranslate2")
 )
-"""Those that take part where nobody chose any."""
+"""Contenders if none are chosen."""
 PACKINGS = ("int8", "int4")
-"""What weights may be packed to."""
+"""Formats of packed weights."""
 
 
 def packed_contenders(bits: Sequence[str], peers: Sequence[str] = ()) -> list[str]:
-    """List who takes part where packed weights are compared: ours in 16 bits first.
+    """Return the contenders for packed weights; ours in 16 bits is the first.
 
     Args:
-        bits: Of :data:`PACKINGS`.
-        peers: Keys of :data:`CONTENDERS`, or the environments that they live in; none: all.
+        bits: Formats, of :data:`PACKINGS`.
+        peers: Keys of :data:`CONTENDERS`, or names of their environments; none: all.
     """
     return [OURS] + [
         name
@@ -148,13 +145,13 @@ def packed_contenders(bits: Sequence[str], peers: Sequence[str] = ()) -> list[st
 
 
 def environments_folder() -> Path:
-    """Return where ``.ci/peers`` makes the environments of peers."""
+    """Return the folder in which ``.ci/peers`` makes the environments."""
     chosen = os.environ.get("ASYNCGEN_PEERS")
     return Path(chosen) if chosen else Path.home() / ".cache" / "asyncgen-peers"
 
 
 def installed(names: Iterable[str], environments: Path) -> tuple[dict[str, str], list[str]]:
-    """Look who is there.
+    """Find the installed contenders.
 
     Returns:
         The interpreter of each contender that is installed, and the names of the others.

@@ -1,7 +1,4 @@
-"""The table of packed weights: ours beside ours in 16 bits, and beside each peer of as many bits.
-
-Knows what was measured; knows no terminal and no file.
-"""
+"""Lay out the table of packed weights: ours beside ours in 16 bits, and beside each peer."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def packed_grid(results: Results, names: Sequence[str]) -> Grid | None:
     """Lay out the first figure of each row for each number of bits; ``None``: nothing is packed.
 
     Args:
-        results: What was measured.
+        results: Results of all rows.
         names: Contenders, in the order of the columns.
     """
     rows = tuple(
@@ -43,7 +40,7 @@ def packed_grid(results: Results, names: Sequence[str]) -> Grid | None:
 
 
 def _rows(results: Results, cell: Cell, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """One row for each number of bits that somebody was measured at."""
+    """Return one row for each number of bits that was measured."""
     figure = SECTIONS[cell.row.section].figures[0]
     for bits in PACKINGS:
         ours = f"{OURS}-{bits}"
@@ -66,14 +63,14 @@ def _rows(results: Results, cell: Cell, names: Sequence[str]) -> Iterator[tuple[
 
 
 def _beside(cell: Cell, figure: str, name: str, ours: str) -> str:
-    """A peer's figure, and how many times as good ours is."""
+    """Return a peer's figure, and ours as a multiple of it."""
     text = f"{CONTENDERS[name].title} {cell_text(cell, figure, name)}"
     better = ratio(cell, figure, cell.figure(figure, name), ours)
     return text if better is None else f"{text} ({times(better)})"
 
 
 def _of_limit(results: Results, cell: Cell, figure: str, bits: str) -> str:
-    """The share of what memory allows one stream."""
+    """Return the share of the limit that memory sets to one stream."""
     limit = results.limits.get(f"{cell.row.shape} {bits}")
     if cell.row.section != "one" or limit is None:
         return NONE

@@ -227,7 +227,7 @@ def available_bytes(file: Path = MEMORY) -> float:
 
 
 @contextmanager
-def neighbour() -> Iterator[None]:
+def busy_process() -> Iterator[None]:
     """Let another process spin on one core while the block runs."""
     code = "print('spinning', flush=True)\nwhile True: pass"
     spinning = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
@@ -245,7 +245,7 @@ def read_bandwidth(nbytes: int, threads: int) -> float:
 
     Args:
         nbytes: Size of the block that is read again and again.
-        threads: That read it.
+        threads: Threads that read it.
 
     Raises:
         BenchError: The process failed.

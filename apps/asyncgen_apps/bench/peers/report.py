@@ -1,7 +1,4 @@
-"""Shows what ``bench peers`` measured: on the terminal, as JSON and Markdown, in a picture.
-
-Measures nothing.
-"""
+"""Report of ``bench peers``: tables, JSON, Markdown and a chart."""
 
 from __future__ import annotations
 
@@ -40,12 +37,12 @@ PANEL = (5.5, 3.6)
 
 @dataclass(slots=True)
 class PeersReport(Emitted):
-    """What was measured, by whom and where.
+    """Results of all contenders on one machine.
 
     Attributes:
-        about: Threads, rounds, data type on disk, contenders: as JSON has them.
+        about: Settings, as JSON has them: threads, rounds, data type on disk, contenders.
         machine: Processor, cores, kernels, system.
-        found: What was measured.
+        found: Results of all rows.
     """
 
     kind = "peers"
@@ -63,9 +60,9 @@ class PeersReport(Emitted):
         """Run a benchmark.
 
         Args:
-            bench: What to measure.
-            progress: Told in a few words what comes next.
-            keep: Given what there is so far, after each shape and data type.
+            bench: Settings to measure with.
+            progress: Called with a few words about what comes next.
+            keep: Called with the report so far, after each shape and data type.
         """
         settings = {
             "contenders": list(bench.pythons),
@@ -87,7 +84,7 @@ class PeersReport(Emitted):
 
     @property
     def names(self) -> list[str]:
-        """Contenders, in the order of the columns."""
+        """Names of the contenders, in the order of the columns."""
         names: list[str] = self.about["contenders"]
         return names
 
@@ -100,7 +97,7 @@ class PeersReport(Emitted):
         return as_data(self.found)
 
     def introduction(self) -> str:
-        """Say in one sentence how and on what the figures were measured."""
+        """Describe the measurement in one sentence."""
         threads, rounds = self.about["threads"], self.about["rounds"]
         machine = self.machine
         versions = ", ".join(
@@ -116,7 +113,7 @@ class PeersReport(Emitted):
         )
 
     def notes(self) -> list[str]:
-        """Say what a reader must know beside the tables."""
+        """Return the notes below the tables."""
         lines = [
             *tables.limits(self.found),
             "rates count every token that was generated; ours, until its reader had it",
@@ -145,19 +142,19 @@ class PeersReport(Emitted):
         return Group(*shown, *self.notes())
 
     def _grids(self) -> list[tables.Grid]:
-        """All tables, that of packed weights first."""
+        """Return all tables, that of packed weights first."""
         packed = packed_grid(self.found, self.names)
         return [*([] if packed is None else [packed]), *tables.grids(self.found, self.names)]
 
     def markdown(self) -> str:
-        """Write all tables, with how they were measured above and what is missing below."""
+        """Return all tables as Markdown, with an introduction and notes."""
         parts = [self.introduction() + "\n"]
         parts += [tables.markdown(grid) for grid in self._grids()]
         parts.append("".join(f"- {line}\n" for line in self.notes()))
         return "\n".join(parts)
 
     def summary(self) -> str:
-        """Write the short table, with how it was measured above."""
+        """Return the short table as Markdown, with an introduction."""
         return f"{self.introduction()}\n\n{tables.markdown(tables.summary(self.found))}"
 
     def draw(self, figure: Figure) -> None:
@@ -218,7 +215,7 @@ class PeersReport(Emitted):
 
 
 def put_between_marks(page: str, text: str) -> str:
-    """Return ``page`` with ``text`` in the place of what stands between the two marks.
+    """Replace the text between the two marks of a page.
 
     Raises:
         ValueError: The page does not have each mark once.

@@ -1,7 +1,4 @@
-"""Lets the contenders answer in turn, round after round, and keeps what each run showed.
-
-Knows rows and processes, and nothing of tables.
-"""
+"""Let the contenders answer in turn, round after round, and keep the figures of each run."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from asyncgen_apps.bench.figures import median
 from asyncgen_apps.bench.models import Checkpoint
 from asyncgen_apps.bench.other_processes import OtherProcesses
 from asyncgen_apps.bench.peers.contenders import CONTENDERS
-from asyncgen_apps.bench.peers.processes import PeerProcesses, neighbour, read_bandwidth
+from asyncgen_apps.bench.peers.processes import PeerProcesses, busy_process, read_bandwidth
 from asyncgen_apps.bench.peers.rows import Row, ShortAnswerError, figures
 from asyncgen_apps.bench.workers import BenchError
 
@@ -30,28 +27,28 @@ if TYPE_CHECKING:
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 PACKED_BYTES = {"int8": 34 / 32, "int4": 19 / 32}
-"""Bytes of a weight that this library packed, with its part of scales and zero points."""
+"""Bytes of a weight that this library packed, with its share of scales and zero points."""
 CONTEXT = 32768
 """Tokens of the longest text, of all shapes."""
 CACHE_SLACK = 1.25
-"""Keys and values that there is memory for, as times of what the largest row has alive."""
+"""Memory of keys and values, as a multiple of the need of the largest row."""
 LEAST_CACHE_BYTES = 1 << 28
 WARM_UP_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PeersBench:
-    """What to measure.
+    """Settings of the benchmark.
 
     Attributes:
         pythons: The interpreter of each contender, by its key, in the order of the columns.
         missing: Contenders that were asked for and are not installed.
-        rows: What each does.
-        rounds: How often.
+        rows: Workloads of each.
+        rounds: Runs of each row.
         threads: Compute threads of each.
         stored: Data type of the weights on disk; published checkpoints have ``bfloat16``.
         patience: Seconds that an answer may take.
-        folder: Where checkpoints are made, and what peers convert them to; it stays for next time.
+        folder: Folder of checkpoints and converted files; it stays for the next time.
     """
 
     pythons: Mapping[str, str]
@@ -69,10 +66,10 @@ class Cell:
     """All runs of one row.
 
     Attributes:
-        row: What was done.
-        runs: Of each contender the figures of its runs, in order, with ``others``, the cores that
-            other processes used meanwhile, where the system tells.
-        failures: Why a contender has no figures for this row, or not all.
+        row: The workload.
+        runs: Figures of the runs of each contender, in order, with ``others``, the cores that other
+            processes used meanwhile, if known.
+        failures: Reason that a contender lacks figures of this row.
     """
 
     row: Row
@@ -90,11 +87,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the memory allows one stream of a shape.
+    """Limit that memory sets to one stream of a shape.
 
     Attributes:
         token_bytes: Bytes of stored weights that a token must read.
-        bytes_per_second: Read by this machine, from a block of that size.
+        bytes_per_second: Bytes that this machine reads a second, from a block of that size.
     """
 
     token_bytes: int
@@ -102,7 +99,7 @@ class Limit:
 
     @property
     def rate(self) -> float:
-        """Tokens a second that no library can pass."""
+        """Most tokens a second that memory allows."""
         return self.bytes_per_second / self.token_bytes
 
 
@@ -114,8 +111,8 @@ def token_bytes(shape: Shape, dtype: str, bits: str | None = None) -> int:
 
     Args:
         shape: The model.
-        dtype: Of the weights.
-        bits: What matrices are packed to; the head takes 8 bits then.
+        dtype: Type of the weights.
+        bits: Format of packed matrices; the head takes 8 bits then.
     """
     table = shape.vocab * shape.hidden
     layers = shape.num_active - table * (1 if shape.tied else 2)
@@ -147,12 +144,12 @@ def made_checkpoint(folder: Path, name: str, stored: str) -> Checkpoint:
 
 @dataclass(slots=True)
 class Results:
-    """What was measured.
+    """Results of all rows.
 
     Attributes:
         cells: One for each row.
-        limits: Of each shape, and by ``shape bits`` where weights are packed.
-        told: What each contender said of itself.
+        limits: Limit of each shape, and by ``shape bits`` for packed weights.
+        told: Versions that each contender reported.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -168,9 +165,9 @@ def measure(
     """Measure all rows.
 
     Args:
-        bench: What to measure.
-        progress: Told in a few words what comes next.
-        keep: Given what there is, after each shape and data type.
+        bench: Settings to measure with.
+        progress: Called with a few words about what comes next.
+        keep: Called with the results so far, after each shape and data type.
     """
     results = Results([Cell(row) for row in bench.rows])
     for name in dict.fromkeys(row.shape for row in bench.rows):
@@ -191,7 +188,7 @@ def measure(
 
 
 class _Session:
-    """The rounds of one shape and data type."""
+    """Rounds of one shape and data type."""
 
     def __init__(
         self,
@@ -206,7 +203,7 @@ class _Session:
         self._progress = progress
 
     def run(self, results: Results) -> None:
-        """Each row is done by every contender before the next one comes."""
+        """Run every row with every contender before the next row."""
         with self._processes() as contenders:
             for number in range(self._bench.rounds):
                 for cell in self._cells:
@@ -220,7 +217,7 @@ class _Session:
                 results.told[name] = told
 
     def _order(self, number: int) -> list[str]:
-        """Each round begins with another contender: none always follows the same one."""
+        """Begin each round with another contender, so that none always follows the same one."""
         names = list(self._bench.pythons)
         first = number % len(names)
         return names[first:] + names[:first]
@@ -254,9 +251,9 @@ class _Session:
         others = watch.cores()
         if others is not None:
             got["others"] = others
-        if row.is_neighbourly:
+        if row.is_beside_busy:
             again = row.requests(self._found, seed + 1)
-            with neighbour():
+            with busy_process():
                 busy = figures(again, contenders.run(name, again))
             got["quiet"], got["busy"] = got["rate"], busy["rate"]
             got["kept"] = 100 * busy["rate"] / got["rate"]
@@ -288,7 +285,7 @@ class _Session:
 
 
 def as_data(results: Results) -> dict[str, Any]:
-    """Return everything for JSON."""
+    """Return all results for JSON."""
     return {
         "limits": {
             name: {"token_bytes": one.token_bytes, "bytes_per_second": one.bytes_per_second}
@@ -310,7 +307,7 @@ def as_data(results: Results) -> dict[str, Any]:
 
 
 def from_data(data: Mapping[str, Any]) -> Results:
-    """Read again what :func:`as_data` returned."""
+    """Read the results that :func:`as_data` returned."""
     return Results(
         [
             Cell(
@@ -326,6 +323,6 @@ def from_data(data: Mapping[str, Any]) -> Results:
 
 
 def read_results(file: Path) -> tuple[dict[str, Any], Results]:
-    """Read a file of an earlier run: all of it, and what was measured."""
+    """Read the file of an earlier run; return its whole content, and the results."""
     data = json.loads(file.read_text())
     return data, from_data(data["results"])

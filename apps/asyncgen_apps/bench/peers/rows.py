@@ -1,7 +1,4 @@
-"""What ``bench peers`` measures, as data: the requests of each row, and the figures of a run.
-
-Knows no contender and no process.
-"""
+"""Define the rows of ``bench peers``: the requests of each workload, and the figures of a run."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ class Figure:
     """One number of a run.
 
     Attributes:
-        name: As the tables show it.
-        unit: Of the number.
-        is_time: Whether less is better.
+        name: Name in the tables.
+        unit: Unit of the number.
+        is_time: True if less is better.
         digits: Decimals that the tables show.
     """
 
@@ -42,21 +39,21 @@ FIGURES = {
     "first_p99": Figure("first token, p99", "ms", is_time=True, digits=0),
     "gap_p99": Figure("gap between tokens, p99", "ms", is_time=True, digits=0),
     "quiet": Figure("alone", "tokens/s"),
-    "busy": Figure("beside the neighbour", "tokens/s"),
-    "kept": Figure("kept beside the neighbour, median", "%", digits=0),
-    "least_kept": Figure("kept beside the neighbour, worst run", "%", digits=0),
+    "busy": Figure("beside a busy process", "tokens/s"),
+    "kept": Figure("kept beside a busy process, median", "%", digits=0),
+    "least_kept": Figure("kept beside a busy process, worst run", "%", digits=0),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One kind of row.
+    """Kind of rows.
 
     Attributes:
-        title: Of its tables.
-        size: What the size of a row counts.
-        figures: Keys of :data:`FIGURES`, the first is the one that counts.
-        shapes: Those that are measured where nobody chose any.
+        title: Title of its tables.
+        size: Unit of the size of a row.
+        figures: Keys of :data:`FIGURES`; the first is the main one.
+        shapes: Shapes if none are chosen.
     """
 
     title: str
@@ -103,27 +100,27 @@ SIZES: dict[str, tuple[int, ...]] = {
     "arrivals": (40,),
     "neighbour": (1, 16),
 }
-"""Sizes of the rows of each section, where nobody chose any."""
+"""Sizes of the rows of each section if none are chosen."""
 
 ONE_PROMPT, ONE_NEW = 32, 64
 PROMPTS, NEW = (16, 64), 32
 """Shortest and longest prompt of many streams, and the length of their answers."""
 LONG_PROMPTS, LONG_NEW = (64, 1024), (16, 256)
-"""Those of requests that arrive one by one."""
+"""Lengths for requests that arrive one by one."""
 ARRIVALS_A_SECOND = 2.0
 TURN = 32
-"""Tokens of an answer, and of what the user says next."""
+"""Tokens of an answer, and of the user's next message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that every contender does.
+    """Workload that every contender runs.
 
     Attributes:
         section: Key of :data:`SECTIONS`.
         shape: Name of a made checkpoint.
-        dtype: What to compute in.
-        size: What the section counts: streams, or tokens of the prompt.
+        dtype: Type to compute in.
+        size: Size in the unit of the section: streams, or tokens of the prompt.
     """
 
     section: str
@@ -133,18 +130,18 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Say which row of its table it is."""
+        """Name of the row in its table."""
         where = f"{self.shape} {self.dtype}"
         return where if self.section == "one" else f"{where}, {self.size:,}"
 
     @property
     def is_turn(self) -> bool:
-        """Whether a turn that is not measured comes before."""
+        """True if a turn that is not measured comes before."""
         return self.section == "turn"
 
     @property
-    def is_neighbourly(self) -> bool:
-        """Whether it is measured again while another process spins."""
+    def is_beside_busy(self) -> bool:
+        """True if it is measured again while another process spins."""
         return self.section == "neighbour"
 
     def requests(self, found: Checkpoint, seed: int) -> list[Request]:
@@ -167,7 +164,7 @@ class Row:
     def next_turn(
         self, found: Checkpoint, before: Request, answer: Sequence[int], seed: int
     ) -> Request:
-        """Go on with a chat: what was said, and new tokens of the user."""
+        """Return the next request of a chat: the text so far, and new tokens of the user."""
         said = [*before["prompt"], *answer]
         return _request(said + found.prompt(TURN, seed), 1)
 
@@ -182,7 +179,7 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all requests together; of those that arrive by chance, as many as expected."""
+        """Tokens of all requests together; the expected number for random arrivals."""
         if self.section == "arrivals":
             return self.size * (sum(LONG_PROMPTS) + sum(LONG_NEW)) // 2
         return self.streams * self.length
@@ -203,13 +200,13 @@ def rows(
     dtypes: Iterable[str],
     sizes: Mapping[str, Sequence[int]],
 ) -> list[Row]:
-    """List what to measure.
+    """Return the rows to measure.
 
     Args:
         sections: Keys of :data:`SECTIONS`.
-        shapes: Of all sections; none: each section has its own.
-        dtypes: What to compute in.
-        sizes: Instead of those of :data:`SIZES`, for the sections that it names.
+        shapes: Shapes of all sections; none: each section has its own.
+        dtypes: Types to compute in.
+        sizes: Sizes in place of :data:`SIZES`, for the sections that it names.
     """
     dtypes = tuple(dtypes)
     return [
@@ -222,19 +219,19 @@ def rows(
 
 
 class ShortAnswerError(ValueError):
-    """A contender generated other than what it was asked for."""
+    """Answer of a contender with another length than was asked for."""
 
 
 def figures(requests: Sequence[Request], answers: Answers) -> dict[str, float]:
     """Work out the figures of one run.
 
     Args:
-        requests: What was asked for.
-        answers: What came, and when.
+        requests: The requests.
+        answers: Tokens and their times.
 
     Returns:
         Rates in tokens a second, the others in milliseconds; those that need two tokens of an
-        answer are left out where every answer has one.
+        answer are left out if every answer has one.
 
     Raises:
         ShortAnswerError: An answer has more or fewer tokens than were asked for.

@@ -1,7 +1,4 @@
-"""Makes the figures of ``bench peers`` readable: tables as rows of text, and Markdown.
-
-Knows what was measured; knows no terminal and no file.
-"""
+"""Lay out the figures of ``bench peers``: tables as rows of text, and Markdown."""
 
 from __future__ import annotations
 
@@ -42,12 +39,12 @@ SUMMARY_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One table.
+    """Table of texts.
 
     Attributes:
-        title: What stands above it.
+        title: Title above it.
         head: Names of the columns.
-        rows: As many texts each; the first names the row.
+        rows: Texts of each row; the first names it.
     """
 
     title: str
@@ -58,7 +55,7 @@ class Grid:
 def best_peer(
     cell: Cell, figure: str, names: Iterable[str] | None = None
 ) -> tuple[str, float] | None:
-    """Return the peer with the best median of a figure, and that; ``None`` if no peer has it.
+    """Return the peer with the best median of a figure, and the median; ``None`` without one.
 
     Args:
         cell: The runs of one row.
@@ -80,7 +77,7 @@ def best_peer(
 
 
 def ratio(cell: Cell, figure: str, peer: float | None, name: str = OURS) -> float | None:
-    """Return how many times as good as a peer's figure ours is; above 1 we are ahead."""
+    """Return our figure as a multiple of a peer's; above 1 ours is better."""
     ours = cell.figure(figure, name)
     if ours is None or peer is None or not ours or not peer:
         return None
@@ -121,7 +118,7 @@ def _grid(
 
 
 def cell_text(cell: Cell, figure: str, name: str) -> str:
-    """Show a median, that it failed, or that there is none."""
+    """Render a median, a failure, or a missing figure."""
     if name in cell.failures:
         return FAILED
     value = cell.figure(figure, name)
@@ -129,17 +126,17 @@ def cell_text(cell: Cell, figure: str, name: str) -> str:
 
 
 def share(value: float | None, whole: float) -> str:
-    """Show which part of the whole it is."""
+    """Render a share of the whole."""
     return NONE if value is None else f"{100 * value / whole:.0f} %"
 
 
 def times(value: float | None) -> str:
-    """Show a ratio."""
+    """Render a ratio."""
     return NONE if value is None else f"{value:.2f} ×"
 
 
 def failures(results: Results) -> list[str]:
-    """Say why there are figures missing: one line for each contender and reason."""
+    """Return the reasons of missing figures: one line for each contender and reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in results.cells:
         for name, reason in cell.failures.items():
@@ -157,7 +154,7 @@ def _places(rows: Sequence[str]) -> str:
 
 
 def limits(results: Results) -> list[str]:
-    """Say what memory allows."""
+    """Return the limits that memory sets, one line each."""
     return [
         f"{name}: a token reads {one.token_bytes / 1e6:,.1f} MB of weights, this machine reads "
         f"{one.bytes_per_second / 1e9:.1f} GB/s of such a block, so {one.rate:,.1f} tokens/s "
@@ -167,7 +164,7 @@ def limits(results: Results) -> list[str]:
 
 
 def summary(results: Results) -> Grid:
-    """Lay out what a newcomer wants to know: us, the best of transformers, the best peer."""
+    """Lay out the summary: ours, the best of transformers, the best peer."""
     kin = [name for name in CONTENDERS if name.startswith("transformers")]
     rows = []
     for section, sizes in SUMMARY.items():

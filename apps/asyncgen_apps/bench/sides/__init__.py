@@ -1,1 +1,1 @@
-"""Sides of the benchmarks: what runs in a process of its own and is measured there."""
+"""Sides of the benchmarks: each is measured in a process of its own."""

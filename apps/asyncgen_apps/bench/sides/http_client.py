@@ -60,8 +60,8 @@ def _request(body: Mapping[str, object]) -> bytes:
 async def _read(wire: ByteStream, new_tokens: int) -> float:
     """Read a reply to its end; return when its first text came.
 
-    A model with random weights may say nothing but halves of characters, which servers hold back:
-    then that is the end.
+    A model with random weights may generate incomplete characters only, which servers hold back;
+    then the end counts as the first text.
     """
     first: float | None = None
     got = bytearray()

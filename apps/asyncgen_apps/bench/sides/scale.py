@@ -34,14 +34,14 @@ WARM_UP_STREAMS = 64
 
 
 class ForwardMeter:
-    """Measures the CPU time that one thread spends outside of a model's forward passes.
+    """Meter of the CPU time that one thread spends outside of a model's forward passes.
 
     Attributes:
         delay: Seconds that every pass sleeps in addition, to hold an engine back.
     """
 
     def __init__(self, core: Any) -> None:
-        """Put a stopwatch around every way into the model.
+        """Time every method that computes with the model.
 
         Args:
             core: The module that computes.
@@ -152,7 +152,7 @@ class ScaleSide(LLMSide):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read, prompts[0], long)
                 await self._until_waiting(0)
-                # The first ones wake threads and make room that the others then use.
+                # The first ones start threads and allocate memory that the others then use.
                 first = min(WARM_UP_STREAMS, len(prompts) // 2)
                 for prompt in prompts[:first]:
                     tasks.start_soon(self._read, prompt, short)
@@ -167,7 +167,7 @@ class ScaleSide(LLMSide):
             self._meter.delay = 0.0
         if before is None or after is None:
             return {"bytes": None}
-        # A process may give memory back meanwhile, that of others.
+        # The process may release other memory meanwhile.
         return {"bytes": max(0.0, (after - before) / (len(prompts) - first))}
 
     async def _replace(self, streams: int) -> None:

@@ -63,7 +63,7 @@ def transformers_command(wanted: Wanted, port: int) -> list[str]:
 def continuous_command(wanted: Wanted, port: int) -> list[str]:
     """Return that of ``transformers serve --continuous-batching``, with a cache that fits the job.
 
-    Left to itself it takes 60 % of the memory, and minutes to fill it with zeros.
+    By default it takes 60 % of the memory, and minutes to fill it with zeros.
     """
     pages = 64 + wanted.streams * wanted.length * 3 // (2 * PAGE_SIZE)
     cache = ["--cb-block-size", str(PAGE_SIZE), "--cb-num-blocks", str(pages)]

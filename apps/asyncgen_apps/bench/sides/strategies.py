@@ -46,7 +46,7 @@ class AsyncgenCaller:
 
         Args:
             job: The prompt and the arguments of `generate`.
-            seed: Of the draws.
+            seed: Seed of the draws.
             draft: The model that drafts.
             wants_tokenizer: True passes the tokenizer.
         """

@@ -41,9 +41,9 @@ class AsyncgenStreams(LLMSide):
             dtype: Name of the type to compute in.
             streams: Most streams at a time.
             length: Most tokens of a stream, prompt included.
-            device: Where to compute.
+            device: Device to compute on.
             made: True draws the weights on the device.
-            **options: Of ``AsyncLLM``.
+            **options: Options of ``AsyncLLM``.
         """
         if not made:
             await self._open(folder, dtype=dtype, device=device, max_running=streams, **options)

@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 nothing of ``text`` is: each token takes a step and a mask."""
 
 ENDLESS = 2_000
-"""Tokens of a stream that others are measured beside; it is left when they are done."""
+"""Tokens of a stream that runs beside measured ones, and is left when they are done."""
 
 COMPILED_TOKENS = 2
 LETTERS = "abcdefghijklmnop"
@@ -49,7 +49,7 @@ class StructuredStreams(LLMSide):
     """Side that reads streams of one ``AsyncLLM``, each in a task."""
 
     async def load(self, folder: str, dtype: str, streams: int) -> None:
-        """Open the model, and make what the first grammar of a tokenizer needs.
+        """Open the model, and compile a first grammar of each shape.
 
         Args:
             folder: A checkpoint.
@@ -74,7 +74,7 @@ class StructuredStreams(LLMSide):
             prompts: One a stream.
             shape: Name in ``SHAPES``.
             new_tokens: Tokens of each answer.
-            temperature: Of the draws; 0 takes the likeliest token.
+            temperature: Temperature of the draws; 0 takes the likeliest token.
             **floor: Parameters that keep a free answer from ending early.
         """
         start = perf_counter()
@@ -93,7 +93,7 @@ class StructuredStreams(LLMSide):
         temperature: float,
         **floor: int,
     ) -> dict[str, float]:
-        """Answer prompts freely beside others of a shape; return how long the free ones take.
+        """Answer free prompts beside others of a shape; return the seconds of the free ones.
 
         The others have begun before, and go on until the last free one has ended.
 
@@ -147,7 +147,7 @@ class StructuredStreams(LLMSide):
             async with self._llm.stream(prompt, **given) as stream:
                 async for event in stream.events():
                     times += [perf_counter()] * len(event.token_ids)
-            # What came in one wake-up came at one time, and the next token waited for all of it.
+            # Tokens of one wake-up came at one time, and the next token waited for all of them.
             found.extend(after - before for before, after in pairwise(times))
 
         async def compile_all() -> None:

@@ -110,7 +110,7 @@ class TransformersContinuous:
 
         model = _transformers_model(folder, dtype, device, made)
         if device == "cpu":
-            # Left to itself it takes 60 % of the memory, and minutes to fill it with zeros.
+            # By default it takes 60 % of the memory, and minutes to fill it with zeros.
             # Half as much again, because it holds a part of the pages back.
             pages = 64 + tokens * 3 // (2 * PAGE_SIZE)
             # Up to transformers 5.17 a page was a block.

@@ -62,8 +62,8 @@ class ServerSide(LLMSide):
         """Start a server, instead of the one that runs.
 
         Args:
-            send_seconds: How long a client may read nothing.
-            send_buffer: Bytes that the kernel takes for a client; ``None`` leaves it to the kernel.
+            send_seconds: Longest time in which a client may read nothing.
+            send_buffer: Bytes that the kernel buffers for a client; ``None``: its default.
 
         Returns:
             ``port``; ``bound``, the bytes that the server keeps for each request at most.
@@ -117,18 +117,18 @@ class ServerSide(LLMSide):
         return {"bytes": resident_bytes()}
 
     async def watch(self) -> dict[str, object]:
-        """Start to look at memory and dropped clients, again and again."""
+        """Start looking at memory and dropped clients, again and again."""
         gc.collect()
         self._seen = {"grown": 0, "full": 0.0, "dropped": 0.0}
         self._watch = asyncio.create_task(self._look())
         return {}
 
     async def watched(self) -> dict[str, object]:
-        """Stop to look.
+        """Stop looking.
 
         Returns:
-            ``grown``: bytes that the process grew by at most; ``full`` and ``dropped``: seconds of
-            the clock at which a socket took no more, and a client was given up; 0 if none.
+            ``grown``: most bytes that the process grew by; ``full`` and ``dropped``: seconds of the
+            clock at which a socket was full, and at which a client was dropped; 0 if none.
         """
         assert self._watch is not None
         self._watch.cancel()

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 DONE, ERROR, HELLO = b'"type":"done', b'"type":"erro', b'"type":"hell'
 TAIL = len(DONE) - 1
-"""Bytes kept of each chunk, for a mark that is cut in two; too few to count a whole one twice."""
+"""Bytes kept of each chunk, to find a mark that two chunks share; fewer than a whole mark."""
 SUBPROTOCOL = "asyncgen.v1"
 SMALL_BUFFER = 4096
-"""Bytes that the kernel keeps for a client that reads nothing: few, so that it is noticed soon."""
+"""Buffer of the kernel for a client that reads nothing: small, so that the server notices soon."""
 AT_A_TIME = 50
 """Connections that are opened together."""
 PATIENCE = 300.0
-"""Seconds without a byte for anybody after which a server counts as stuck."""
+"""Seconds without any byte after which a server counts as stuck."""
 
 
 class Wire(asyncio.Protocol):
@@ -166,7 +166,7 @@ class Told:
     """
 
     def __init__(self) -> None:
-        """Nothing came yet."""
+        """Start without messages."""
         self.deltas: list[tuple[float, int]] = []
         self.check = 0
         self.tokens: int | None = None
@@ -176,7 +176,7 @@ class Told:
         self._seq = 0
 
     def add(self, moment: float, message: dict[str, Any]) -> None:
-        """Take in a message that came at a moment."""
+        """Add a message that came at a moment."""
         kind = message["type"]
         if kind == "error":
             self.error = message["code"]
@@ -197,7 +197,7 @@ def tell(messages: list[tuple[float, dict[str, Any]]]) -> dict[str, Told]:
     """Sort the messages of a connection by their requests.
 
     Raises:
-        RuntimeError: There is an error that is about none.
+        RuntimeError: The server sent an error that belongs to no request.
     """
     found: dict[str, Told] = {}
     for moment, message in messages:
@@ -209,12 +209,12 @@ def tell(messages: list[tuple[float, dict[str, Any]]]) -> dict[str, Told]:
 
 
 class ClientSide:
-    """The clients of one server; it listens on the loopback."""
+    """Clients of one server on the loopback."""
 
     use_uvloop = True
 
     def __init__(self) -> None:
-        """Nobody is connected yet."""
+        """Start without connections."""
         self._runs = 0
         self._held: list[Wire] = []
 
@@ -293,7 +293,7 @@ class ClientSide:
         return {"asked": perf_counter()}
 
     async def release(self) -> dict[str, object]:
-        """Close what is kept."""
+        """Close the connections that are kept."""
         for wire in self._held:
             wire.close()
         self._held.clear()

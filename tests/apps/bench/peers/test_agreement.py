@@ -45,7 +45,7 @@ def request(prompt: list[int], new_tokens: int = 12, arrival: float = 0.0) -> Re
 
 
 def expected(folder: Path, requests: list[Request]) -> list[list[int]]:
-    """What transformers says to each prompt alone."""
+    """Answers of transformers to each prompt alone."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What would have been measured, instead of measuring it."""
+    """Settings of each benchmark, which is not run."""
     seen: list[Any] = []
 
     def note(

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen_apps.bench.peers import processes
-from asyncgen_apps.bench.peers.processes import PeerProcesses, Program, available_bytes, neighbour
+from asyncgen_apps.bench.peers.processes import (
+    PeerProcesses,
+    Program,
+    available_bytes,
+    busy_process,
+)
 from asyncgen_apps.bench.workers import ROOT, BenchError
 from tests.apps.bench.peers.stage import NAMES, use_doubles
 
@@ -71,7 +76,7 @@ def state(pid: int) -> str:
 
 
 def comes(true: Callable[[], bool]) -> bool:
-    """Whether something becomes true within a minute."""
+    """Tell whether something becomes true within a minute."""
     end = time.monotonic() + 60
     while not true():
         if time.monotonic() > end:
@@ -206,7 +211,7 @@ def test_a_stopped_program_does_not_outlive_a_bench_that_was_killed(
     assert comes(lambda: state(pid) == "Z")
 
 
-def test_a_neighbour_spins_while_it_is_wanted() -> None:
+def test_a_busy_process_spins_while_the_block_runs() -> None:
     def busy() -> set[int]:
         own = {
             int(one)
@@ -216,7 +221,7 @@ def test_a_neighbour_spins_while_it_is_wanted() -> None:
         return {pid for pid in own if state(pid) != "Z"}
 
     before = busy()
-    with neighbour():
+    with busy_process():
         (pid,) = busy() - before
 
         def ticks() -> int:

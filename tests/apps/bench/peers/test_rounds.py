@@ -56,7 +56,7 @@ ONE = Row("one", "tiny", "float32", 1)
 
 
 def said(folder: Path) -> list[list[Any]]:
-    """What the doubles noted."""
+    """Notes of the doubles."""
     (log,) = folder.glob("checkpoints/*/work/log")
     return [json.loads(line) for line in log.read_text().splitlines()]
 

@@ -1,5 +1,5 @@
-"""Programs that answer requests with one library each, every one in an environment of its own.
+"""Programs that answer requests with one library each, in an environment for that library.
 
-They are started by path (``python protocol.py vllm:Engine 2``) and import nothing but the library
-that they are about: :mod:`protocol` says what a program can do and how it is spoken to.
+They are started by path (``python protocol.py vllm:Engine 2``) and import only their library.
+:mod:`protocol` defines the operations of a program and their messages.
 """

@@ -1,4 +1,4 @@
-"""How fast the processor reads memory, which no library that reads its weights can pass."""
+"""Measure how fast the processor reads memory, the limit of a library that reads its weights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ LEAST_BYTES = 1 << 20
 
 
 class Reading:
-    """Reads a block of floats again and again, with as many threads as the libraries have."""
+    """Reader of a block of floats, with the thread count of the libraries."""
 
     def measure(self, nbytes: int, threads: int) -> dict[str, float]:
         """Return the most bytes a second that a sum, or a product with a vector, has read.
 
         Args:
-            nbytes: Size of the block: what fits into a cache is read faster.
+            nbytes: Size of the block; a block that fits into a cache is read faster.
             threads: Compute threads.
         """
         import torch

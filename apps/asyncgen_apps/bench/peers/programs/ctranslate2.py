@@ -1,4 +1,4 @@
-"""CTranslate2's generator over a static batch; it has no batching of what arrives later."""
+"""Run CTranslate2's generator over a static batch; it cannot add later requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Answers all requests in one ``generate_batch``."""
+    """Program that answers all requests in one ``generate_batch``."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._generator: Any = None
         self._words: list[str] = []
 
@@ -44,7 +44,7 @@ class Batch:
         return {"version": ctranslate2.__version__}
 
     def _name_ends(self, file: Path) -> None:
-        """Name tokens for beginning and end, which it wants; ``min_length`` keeps the end away."""
+        """Name tokens for beginning and end, which it needs; ``min_length`` keeps the end away."""
         config = json.loads(file.read_text())
         config["bos_token"] = config["eos_token"] = self._words[0]
         file.write_text(json.dumps(config))

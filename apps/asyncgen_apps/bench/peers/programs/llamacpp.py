@@ -1,10 +1,10 @@
-"""llama.cpp by its C interface, in a loop that batches as its server does.
+"""Run llama.cpp by its C interface, in a loop that batches as its server does.
 
 Every step carries the next token of each running text and as much of new prompts as fits into a
-batch. A text takes over what its slot has of its beginning. Weights are converted to GGUF here, in
-the data type that is computed in: BF16 at bfloat16 (keys and values F16, its default), F32 at
-float32. Packed ones are made of that file by its own quantiser, which keeps tables in more bits and
-chooses another type where rows do not fit one (Q4_K wants 256 inputs).
+batch. A text reuses the part of its beginning that its slot has. Weights are converted to GGUF, in
+the type to compute in: BF16 at bfloat16 (keys and values F16, its default), F32 at float32. Its
+own quantiser packs that file; it keeps tables in more bits, and chooses another type for rows that
+do not fit (Q4_K needs 256 inputs).
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 BATCH = 2048
 MOST_SLOTS = 128
 MARGIN = 64
-"""Tokens that a slot is longer than its text."""
+"""Tokens of a slot beyond its text."""
 
 
 class Slot:
-    """One text of a context.
+    """Place of one text in a context.
 
     Attributes:
-        tokens: Those whose keys and values it has.
-        left: Those of its text that it does not have yet.
+        tokens: Tokens whose keys and values it has.
+        left: Tokens of its text that are not computed yet.
         index: The request that it answers, ``None`` if it is free.
     """
 
     def __init__(self) -> None:
-        """The slot is empty and free."""
+        """Make an empty, free slot."""
         self.tokens: list[int] = []
         self.left: list[int] = []
         self.index: int | None = None
 
 
 class Loop:
-    """Steps a context that has a slot for each request, or one long slot for a lone request."""
+    """Program that steps a context: a slot for each request, or a long one for a lone request."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._lib: Any = None
         self._model: Any = None
         self._contexts: dict[bool, tuple[Any, int, int]] = {}
@@ -85,13 +85,13 @@ class Loop:
         }
 
     def prepare(self, requests: list[dict[str, Any]]) -> None:
-        """Have a context that fits all requests of a run."""
+        """Open a context that fits all requests of a run."""
         longest = max(len(one["prompt"]) + one["new_tokens"] for one in requests)
         self._alone = len(requests) == 1
         self._open(self._alone, min(len(requests), MOST_SLOTS), longest)
 
     def _open(self, alone: bool, slots: int, length: int) -> None:
-        """Have a context of that many slots; the long one stays, the other is made anew."""
+        """Open a context of that many slots; the long one stays, the other is made again."""
         found = self._contexts.get(alone)
         if found is not None:
             context, has_slots, has_length = found
@@ -118,7 +118,7 @@ class Loop:
         self._ends[index] = new_tokens
 
     def step(self) -> Iterator[tuple[int, list[int]]]:
-        """Compute one batch, and pick the likeliest token of each text that has all of its own."""
+        """Compute one batch, and pick the likeliest token of each text that is complete."""
         import numpy
 
         lib, context = self._lib, self._contexts[self._alone][0]
@@ -188,7 +188,7 @@ def quantised(lib: Any, file: Path, weights: str) -> Path:
 
     Args:
         lib: ``llama_cpp``.
-        file: The floats.
+        file: File of floats.
         weights: ``Q8_0``, ``Q4_0``, or another of its mixtures.
     """
     target = file.with_name(f"{file.stem}-{weights}.gguf")
@@ -224,7 +224,7 @@ NAMES = {
 }
 
 KINDS = {"llama": "llama", "qwen3_moe": "qwen3moe"}
-"""What GGUF calls a type of model."""
+"""Names of model types in GGUF."""
 
 
 def convert(folder: Path, file: Path, dtype: str) -> None:
@@ -232,7 +232,7 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
 
     Args:
         folder: Checkpoint of one of :data:`KINDS` in Hugging Face layout, in one file.
-        file: Where to; what is there half-written has another name.
+        file: File to write; while it is written, it has another name.
         dtype: ``float32`` or ``bfloat16``, of the matrices; norms are always F32.
     """
     import gguf
@@ -262,12 +262,12 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
     kind = gguf.GGMLQuantizationType
     turned = (("q_proj", heads), ("k_proj", kv_heads)) if config["model_type"] == "llama" else ()
     for name, array in joined_experts(tensors(folder / "model.safetensors")):
-        # The router computes in float32 there, too.
+        # llama.cpp computes the router in float32, too.
         is_wide = array.ndim > 1 and not name.endswith("mlp.gate.weight")
         target = kind.BF16 if dtype == "bfloat16" and is_wide else kind.F32
         for part, count in turned:
             if part in name:
-                # Its rotary embedding turns neighbours, where that of the checkpoint turns halves.
+                # Its rotary embedding pairs adjacent values, that of the checkpoint pairs halves.
                 size = array.shape[0] // count
                 array = array.reshape(count, 2, size // 2, -1).swapaxes(1, 2).reshape(array.shape)
         writer.add_tensor(gguf_name(name), gguf.quants.quantize(array, target), raw_dtype=target)
@@ -279,7 +279,7 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
 
 
 def joined_experts(found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Give weights on, those of a layer's experts as one: ``[experts, outputs, inputs]``."""
+    """Yield weights, those of a layer's experts as one: ``[experts, outputs, inputs]``."""
     import numpy
 
     experts: dict[str, dict[int, Any]] = {}

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching, stepped by us.
+"""Run OpenVINO GenAI's continuous batching, step by step.
 
 The checkpoint is exported with optimum, its weights as they are stored, or packed by NNCF without
 any calibration: integers by row, codes of 4 bits by groups of up to 128 inputs (its defaults),
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 GIGABYTE = 1 << 30
 LARGEST_GROUP = 128
-"""Inputs of a group of 4-bit codes, where they divide a row."""
+"""Most inputs of a group of 4-bit codes."""
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 
 class Pipeline:
-    """Steps a ``ContinuousBatchingPipeline`` with prompts in chunks and prefixes cached."""
+    """Program that steps a ``ContinuousBatchingPipeline``: chunked prompts, cached prefixes."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._pipeline: Any = None
         self._handles: dict[int, Any] = {}
         self._number = 0
@@ -66,14 +66,14 @@ class Pipeline:
         return {"version": openvino_genai.__version__, "openvino": openvino.__version__}
 
     def prepare(self, requests: list[dict[str, Any]]) -> None:
-        """There is room for all that was announced."""
+        """Do nothing: memory was reserved for all requests."""
 
     def add(self, index: int, prompt: list[int], new_tokens: int) -> None:
         """Take a request."""
         import numpy
 
         options = self._options(max_new_tokens=new_tokens, ignore_eos=True, do_sample=False)
-        options.set_eos_token_id(0)  # it wants one, and passes over it
+        options.set_eos_token_id(0)  # it needs one, and ignores it
         ids = self._numbers(numpy.array([prompt], dtype=numpy.int64))
         self._handles[index] = self._pipeline.add_request(self._number, ids, options)
         self._number += 1

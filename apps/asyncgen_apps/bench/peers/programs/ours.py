@@ -1,4 +1,4 @@
-"""This library, as an application uses it: one stream for each request, read to its end."""
+"""Run this library as an application does: one stream for each request, read to its end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Streams:
-    """Reads ``AsyncLLM.stream`` in a task for each request; a token counts when it was read."""
+    """Program that reads a stream in a task for each request; a token counts when it was read."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._runner = asyncio.Runner()
         self._llm: Any = None
 
@@ -26,7 +26,7 @@ class Streams:
         """Open the model with the library's defaults, but for its sizes and packing."""
         from asyncgen import AsyncLLM, cpu_kernels
 
-        make: Any = AsyncLLM  # it checks what it is asked to pack to
+        make: Any = AsyncLLM  # it checks the format itself
         self._llm = make(
             task["folder"],
             dtype=task["dtype"],
@@ -65,7 +65,7 @@ class Streams:
 
 
 class TorchKernels(Streams):
-    """The same without kernels of ours, as where there is no compiler."""
+    """The same program with torch's kernels, as on a machine without a compiler."""
 
     def __init__(self) -> None:
         """Choose torch's kernels, before the library is imported."""

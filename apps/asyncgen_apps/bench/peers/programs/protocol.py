@@ -1,8 +1,8 @@
 """Serve the program of a peer: lines of JSON on standard input and output.
 
 ``python protocol.py FILE:CLASS THREADS`` runs in the environment of the peer, which has its library
-and nothing of ours, so this is plain Python. The class has two operations; what one raises is
-answered as its error, and the next line is served all the same:
+and nothing of ours, so this is plain Python. The class has two operations. An exception is answered
+as an error, and the next line is served:
 
 ``{"do": "load", "with": {...}}`` opens a model; :class:`Task` lists its arguments. It is answered
 with facts about the program, at least ``{"version": ...}``.
@@ -11,9 +11,9 @@ with facts about the program, at least ``{"version": ...}``.
 answers greedily, without an end of sequence, and with ``times`` and ``tokens``: of each request
 when each token was there, in seconds since the run began, and its id.
 
-A library that is stepped has ``prepare``, ``add`` and ``step`` in the place of ``run``, and
-:func:`drive` runs it.
-A file may have a function ``environment(threads)``: variables that libraries read as they start.
+A library that is called step by step has ``prepare``, ``add`` and ``step`` in the place of ``run``,
+and :func:`drive` runs it. A file may have a function ``environment(threads)``, which returns
+variables that libraries read when they start.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Answers(TypedDict):
 
 
 class Stepped(Protocol):
-    """A library whose caller makes the steps."""
+    """Library whose caller makes the steps."""
 
     def prepare(self, requests: list[Request]) -> None:
-        """Make room for what comes; no clock runs yet."""
+        """Reserve memory for the requests; no clock runs yet."""
 
     def add(self, index: int, prompt: list[int], new_tokens: int) -> None:
         """Take a request; ``index`` counts those of a run from 0."""
@@ -96,7 +96,7 @@ class Stepped(Protocol):
 
 
 def drive(engine: Stepped, requests: list[Request]) -> Answers:
-    """Answer ``requests`` with a library that is stepped, each from its arrival on."""
+    """Answer ``requests`` with a library that is called step by step."""
     order = sorted(range(len(requests)), key=lambda index: requests[index]["arrival"], reverse=True)
     answers = Answers(times=[[] for _ in requests], tokens=[[] for _ in requests])
     running: set[int] = set()
@@ -137,7 +137,7 @@ def serve(peer: Any, requests: IO[str], answers: IO[str]) -> None:
 
 def load_program(name: str) -> ModuleType:
     """Import the file of that name beside this one, whatever packages share its name."""
-    # Inside of it, `import vllm` is the library and not the file.
+    # In that file, `import vllm` must find the library and not the file.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
     spec = importlib.util.spec_from_file_location(f"peer_{name}", HERE / f"{name}.py")
     assert spec is not None and spec.loader is not None
@@ -147,7 +147,7 @@ def load_program(name: str) -> ModuleType:
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process with its parent, which may have stopped it (Linux)."""
+    """Let the system kill this process with its parent, which may have stopped it (Linux)."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, OSError):
@@ -161,14 +161,14 @@ def main() -> None:
     module = load_program(file)
     wanted: dict[str, str] = getattr(module, "environment", lambda threads: {})(int(sys.argv[2]))
     if any(os.environ.get(variable) != value for variable, value in wanted.items()):
-        # The loader and OpenMP read theirs once, when a process starts.
+        # The loader and OpenMP read the environment once, when a process starts.
         os.environ.update(wanted)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    # What libraries print must not end up between the answers.
+    # Output of libraries must not appear between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(getattr(module, name)(), sys.stdin, answers)
-    # No thread of a library keeps the process.
+    # Threads of a library must not keep the process.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""transformers in the three ways of its users: ``generate``, the same in a thread, and batching."""
+"""Run transformers in three ways: ``generate``, ``generate`` in a thread, and batching."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 PAGE_SIZE = 32
 NO_END = -1
-"""What its manager takes for "no end-of-sequence token"."""
+"""Id that its manager takes for "no end-of-sequence token"."""
 
 
 class Generate:
-    """``generate`` on the main thread, over a batch padded to the longest prompt.
+    """Program that calls ``generate`` on the main thread, over a padded batch.
 
-    Alone, a request takes over what the cache of the one before has of its beginning.
+    A lone request reuses the part of its beginning that the last cache has.
     """
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._model: Any = None
         self._cache: Any = None
         self._cached: list[int] = []
@@ -65,7 +65,7 @@ class Generate:
         }
 
     def _reused(self, prompt: list[int]) -> Any:
-        """The cache of the last answer, cut to what ``prompt`` begins with; ``None`` if nothing."""
+        """Return the last cache, cut to the beginning that ``prompt`` shares, if any."""
         same = shared_prefix(self._cached, prompt[:-1])
         if self._cache is None or same < PAGE_SIZE:
             return None
@@ -74,7 +74,7 @@ class Generate:
 
 
 class Clock:
-    """Stopping criterion that notes when each token was there, and stops nothing."""
+    """Stopping criterion that notes the time of each token, and never stops."""
 
     def __init__(self, ticks: list[float], start: float) -> None:
         """Append to ``ticks`` the seconds since ``start``."""
@@ -90,10 +90,10 @@ class Clock:
 
 
 class Threaded:
-    """``generate`` in a thread with a ``TextIteratorStreamer``: the documented way to stream."""
+    """Program that streams as documented: ``generate`` in a thread, a ``TextIteratorStreamer``."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._model: Any = None
         self._tokenizer: Any = None
 
@@ -142,7 +142,7 @@ class Threaded:
 
 
 class Continuous:
-    """Its continuous batching, with one manager that lives as long as the model.
+    """Program of its continuous batching, with one manager for the life of the model.
 
     The model is loaded by a thread that ends: only the manager's own thread then has a team of
     OpenMP threads, which is worth 13 %. Attention kernel (sdpa or eager), page size (32 or 256),
@@ -150,7 +150,7 @@ class Continuous:
     """
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._manager: Any = None
 
     def load(

@@ -1,4 +1,4 @@
-"""vLLM's CPU engine, stepped in this process: no second process takes a core from its threads."""
+"""Run vLLM's CPU engine in this process, so that no second process takes a core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIGABYTE = 1 << 30
 
 
 def environment(threads: int) -> dict[str, str]:
-    """What its documentation advises: one core for each thread, and Intel's OpenMP."""
+    """Return the variables of its documentation: one core for each thread, Intel's OpenMP."""
     chosen = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}" if threads > 1 else "0",
@@ -29,10 +29,10 @@ def environment(threads: int) -> dict[str, str]:
 
 
 class Engine:
-    """Steps an ``LLMEngine`` with its defaults: compiled, prompts in chunks, prefixes cached."""
+    """Program that steps an ``LLMEngine`` with its defaults."""
 
     def __init__(self) -> None:
-        """Nothing is loaded yet."""
+        """Load nothing yet."""
         self._engine: Any = None
         self._runs = 0
 
@@ -40,7 +40,7 @@ class Engine:
         """Open the model; what it compiles stays in its own cache."""
         import os
 
-        # It takes whole gigabytes.
+        # The variable holds whole gigabytes.
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(-(-task["cache_bytes"] // GIGABYTE))
         import torch
         import vllm
@@ -61,7 +61,7 @@ class Engine:
         }
 
     def prepare(self, requests: list[dict[str, Any]]) -> None:
-        """There is room for all that was announced."""
+        """Do nothing: memory was reserved for all requests."""
 
     def add(self, index: int, prompt: list[int], new_tokens: int) -> None:
         """Take a request."""

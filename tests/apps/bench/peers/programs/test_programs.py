@@ -1,4 +1,4 @@
-"""What the programs of peers do without their libraries; `test_rounds` runs two with theirs."""
+"""Test the programs of peers without their libraries; `test_rounds` runs two with theirs."""
 
 from __future__ import annotations
 
