@@ -13,7 +13,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
+    from asyncgen.models.decoder import DecoderLM
     from asyncgen.models.weight_map import WeightRule
 
 
@@ -34,20 +35,6 @@ _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-
-
-class Savable(Protocol):
-    """A model with a weight map."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the computation."""
-
-    def weight_map(self) -> Sequence[WeightRule]:
-        """Return the rule of each parameter."""
-
-    def get_submodule(self, target: str) -> nn.Module:
-        """Return the module of a dotted name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +52,7 @@ class _Piece:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def save_weights(model: Savable, folder: Path, max_shard_size: int | str) -> None:
+def save_weights(model: DecoderLM, folder: Path, max_shard_size: int | str) -> None:
     """Write every weight, in one file or in several with an index.
 
     Weights that were saved in the folder before are replaced.
@@ -139,7 +126,7 @@ def _shards(pieces: Sequence[_Piece], most: int) -> list[list[_Piece]]:
     return shards
 
 
-def _write_shard(file: Path, model: Savable, shard: Sequence[_Piece]) -> None:
+def _write_shard(file: Path, model: DecoderLM, shard: Sequence[_Piece]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for piece in shard:
@@ -157,7 +144,7 @@ def _write_shard(file: Path, model: Savable, shard: Sequence[_Piece]) -> None:
             _write(stream, tensor)
 
 
-def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
+def _tensors(model: DecoderLM, shard: Sequence[_Piece]) -> Iterator[Tensor]:
     """Each piece of a file, as it is stored; pieces of one parameter lie together."""
     rule: WeightRule | None = None
     parts: dict[str, Tensor] = {}
@@ -189,14 +176,14 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
         yield part.contiguous().view(piece.shape)
 
 
-def _dtype(model: Savable, target: str) -> torch.dtype:
+def _dtype(model: DecoderLM, target: str) -> torch.dtype:
     """Return the dtype of a saved parameter: the model's, unless its module has another."""
     module = model.get_submodule(target.rpartition(".")[0])
     kind: torch.dtype = getattr(module, "saved_dtype", model.dtype)
     return kind
 
 
-def _parameter(model: Savable, target: str) -> Tensor:
+def _parameter(model: DecoderLM, target: str) -> Tensor:
     """A parameter in the ordinary layout."""
     owner, _, name = target.rpartition(".")
     module: Any = model.get_submodule(owner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoints.checkpoint import Checkpoint, StoredTensor
     from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.models.decoder import DecoderLM
     from asyncgen.models.kernels.packed_weight import PackedWeight
     from asyncgen.models.weight_map import WeightRule
     from asyncgen.runtime.progress import ProgressOption
@@ -43,32 +44,6 @@ _MODEL_DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 }
-
-
-class Fillable(Protocol):
-    """A model that was built on the meta device and has a weight map."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the computation."""
-
-    def weight_map(self) -> Sequence[WeightRule]:
-        """Return the rule of each parameter."""
-
-    def ignored_weights(self) -> Sequence[str]:
-        """Return regular expressions of stored names that the model does not need."""
-
-    def get_submodule(self, target: str) -> nn.Module:
-        """Return the module of a dotted name."""
-
-    def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
-        """Return the parameter to keep in its stored dtype as well, by `use_stored`, or none."""
-
-    def use_stored(self, stored: torch.Tensor) -> None:
-        """Take the stored tensor of the parameter that was just prepared."""
-
-    def prepare(self) -> None:
-        """Get ready to compute, after every weight has arrived."""
 
 
 def resolve_dtype(
@@ -106,7 +81,7 @@ def resolve_dtype(
 
 
 def load_weights(
-    core: Fillable,
+    core: DecoderLM,
     checkpoint: Checkpoint,
     *,
     device: torch.device | str = "cpu",
@@ -281,7 +256,7 @@ _MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.
 experts with a NaN rank are chosen at random."""
 
 
-def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dtype:
+def _kind(core: DecoderLM, rule: WeightRule, checkpoint: Checkpoint) -> torch.dtype:
     """Return the dtype in which a parameter is read: the stored one if its module keeps it."""
     module_name, _, name = rule.target.rpartition(".")
     keeps = getattr(core.get_submodule(module_name), "keeps", None)

@@ -147,6 +147,13 @@ def shows(keywords: type) -> Callable[[Function], Function]:
 
 
 _ADDRESS = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "progress")
+_REFUSED = {
+    "use_safetensors": (False, "pickle weights are never opened"),
+    "use_fast": (False, "only fast tokenizers are read"),
+    "legacy": (True, "`tokenizer.json` says how text is split"),
+    "trust_remote_code": (True, "remote code is never run"),
+}
+"""Values that are never supported, with the reasons."""
 _SET = FREE | CALL_DEFAULTS.keys()
 _OFF = frozenset(
     """
@@ -173,12 +180,7 @@ def model_arguments(
     Raises:
         InvalidRequestError: An argument is not supported.
     """
-    _refuse_unknown(given, ModelOptions.__annotations__.keys(), where)
-    refused = {
-        "use_safetensors": (False, "pickle weights are never opened"),
-        "trust_remote_code": (True, "remote code is never run"),
-    }
-    _refuse(given, refused)
+    arguments = _checked(given, ModelOptions, where)
     for name in ("low_cpu_mem_usage", "use_safetensors", "load_in_8bit", "load_in_4bit"):
         if given.get(name) is not None:
             require(name, given[name], switch)
@@ -191,7 +193,6 @@ def model_arguments(
     if config is not None and not isinstance(config, EditableConfig):
         allowed = "give what `AutoConfig.from_pretrained` returns"
         raise InvalidRequestError("config", type(config).__name__, allowed)
-    arguments = _address(given)
     arguments["device"] = check_device_map(given.get("device_map"))
     packing, computed = packing_asked(
         given.get("quantization_config"),
@@ -220,17 +221,10 @@ def tokenizer_arguments(
     Raises:
         InvalidRequestError: An argument is not supported.
     """
-    known = TokenizerOptions.__annotations__.keys()
-    _refuse_unknown(given, known, where)
-    refused = {
-        "use_fast": (False, "only fast tokenizers are read"),
-        "legacy": (True, "`tokenizer.json` says how text is split"),
-        "trust_remote_code": (True, "remote code is never run"),
-    }
-    _refuse(given, refused)
-    arguments = _address(given)
+    arguments = _checked(given, TokenizerOptions, where)
     arguments["add_prefix_space"] = given.get("add_prefix_space")
-    own = known - HubAddress.__annotations__.keys() - {"use_fast", "legacy", "add_prefix_space"}
+    own = TokenizerOptions.__annotations__.keys() - HubAddress.__annotations__.keys()
+    own -= {"use_fast", "legacy", "add_prefix_space"}
     values = {name: given[name] for name in sorted(own) if given.get(name) is not None}
     return arguments, values
 
@@ -245,9 +239,7 @@ def config_arguments(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         InvalidRequestError: An argument is not supported.
     """
-    _refuse_unknown(given, HubAddress.__annotations__.keys(), where)
-    _refuse(given, {"trust_remote_code": (True, "remote code is never run")})
-    return _address(given)
+    return _checked(given, HubAddress, where)
 
 
 def check_device_map(
@@ -275,20 +267,15 @@ def check_device_map(
     return device
 
 
-def _address(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in _ADDRESS if given.get(name) is not None}
-
-
-def _refuse(given: Mapping[str, Any], refused: Mapping[str, tuple[bool, str]]) -> None:
-    for name, (value, reason) in refused.items():
-        if given.get(name) is value:
-            raise InvalidRequestError(name, value, reason)
-
-
-def _refuse_unknown(given: Mapping[str, Any], known: Any, where: str) -> None:
-    """Refuse the first unknown keyword."""
+def _checked(given: Mapping[str, Any], options: type, where: str) -> dict[str, Any]:
+    """Refuse unknown and refused keywords; return the arguments of `resolve`."""
+    known = options.__annotations__
     for name, value in given.items():
         is_off = name in _OFF and (value is None or value is False)
         if name not in known and not is_off:
             allowed = f"`{where}` does not take it; it takes {sorted(known)}"
             raise InvalidRequestError(name, value, allowed)
+    for name, (refused, reason) in _REFUSED.items():
+        if given.get(name) is refused:
+            raise InvalidRequestError(name, refused, reason)
+    return {name: given[name] for name in _ADDRESS if given.get(name) is not None}

@@ -133,10 +133,6 @@ def _weight(schema: Any) -> int:
     return own + sum(map(_weight, schema.values()))
 
 
-def _of_object(value: bool) -> OutputFormat:
-    return OutputFormat("json_object", "json", '{"type": "object"}')
-
-
 def _of_model(value: Any) -> OutputFormat:
     schema = adapter_of(value).json_schema()
     _close(schema)
@@ -153,14 +149,6 @@ def _close(schema: Any) -> None:
         schema.setdefault("additionalProperties", False)
 
 
-def _of_regex(value: str) -> OutputFormat:
-    return OutputFormat("regex", "regex", value)
-
-
-def _of_grammar(value: str) -> OutputFormat:
-    return OutputFormat("grammar", "lark", value)
-
-
 def _of_choice(value: Any) -> OutputFormat:
     texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
     return OutputFormat("choice", "lark", f"start: {texts}")
@@ -168,9 +156,9 @@ def _of_choice(value: Any) -> OutputFormat:
 
 _READERS: dict[str, Callable[[Any], OutputFormat]] = {
     "json_schema": _of_schema,
-    "json_object": _of_object,
+    "json_object": lambda _: OutputFormat("json_object", "json", '{"type": "object"}'),
     "response_model": _of_model,
-    "regex": _of_regex,
-    "grammar": _of_grammar,
+    "regex": lambda value: OutputFormat("regex", "regex", value),
+    "grammar": lambda value: OutputFormat("grammar", "lark", value),
     "choice": _of_choice,
 }

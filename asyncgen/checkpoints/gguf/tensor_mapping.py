@@ -110,7 +110,7 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
             tensors[theirs] = _stored(model.tensors[name], 0.0)
         return Checkpoint(model.file, tensors)
     parts = 0
-    declared = _declared(model)
+    declared = model.own.whole("block_count") or 0  # with layers that guess tokens ahead
     for name, tensor in model.tensors.items():
         if _layer(name) >= max(declared, config.num_hidden_layers):
             tensors[name] = _stored(tensor, 0.0)  # of no layer that there is
@@ -147,11 +147,6 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
         else:
             tensors[name] = _stored(tensor, less)
     return Checkpoint(model.file, {**tensors, **_numbers(model, architecture)})
-
-
-def _declared(model: GgufModel) -> int:
-    """Return the number of layers in a file, with those that guess tokens ahead."""
-    return model.own.whole("block_count") or 0
 
 
 def _numbers(model: GgufModel, architecture: Architecture) -> dict[str, StoredTensor]:
