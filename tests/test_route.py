@@ -1,6 +1,7 @@
-"""How much code a request passes, counted by a profile of one on the bundled model.
+"""Count the code that a sampled request passes, with a profile of one on the bundled model.
 
-Counts do not depend on how busy the machine is. A change that makes the way longer says so here.
+Counts do not depend on how busy the machine is. A change that makes the way longer fails here; a
+feature that a request does not use adds nothing to it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import pytest
 
 import asyncgen
 from asyncgen.engine.core import Engine
@@ -20,61 +23,63 @@ from asyncgen.engine.core import Engine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pytest
-
 ROOT = Path(asyncgen.__file__).parents[1]
 OWN = tuple(f"{ROOT / name}/" for name in ("asyncgen", "streamers"))
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 1}
 
-SINCE = {
-    "preparing": "the engine's own threads make requests ready, within a time",
-    "models/config/live": "model.config can be written to",
-    "generation/config/plain": "numbers of numpy and torch are taken",
-    "face": "LLM and AsyncLLM are two faces of one engine",
-    "answer": "their streams are one kind of answer",
-    "waiting": "which a task or a thread waits for",
-    "sample_builder": "what a stream keeps of a sample, once a part of it",
-    "sequence_text": "the text of a sample, that may have begun elsewhere",
-    "engine/scheduling/groups": "layers hold as much of a text as they see",
-    "engine/requests/conversation": "what an answer is read with: tools, thoughts, a shape",
-    "engine/scheduling/books": "who waits and runs is kept apart from who runs next",
-    "engine/scheduling/step_plan": "what a step computes is apart from who has a turn",
-    "engine/scheduling/keys": "pages that are full, and those that are not, have names",
-    "engine/scheduling/tails": "the last page of a text serves who goes on from it",
-    "engine/scheduling/snapshots": "what a text begins with is asked of its states as well",
-    "engine/prompt_pace": "of a burst several chunks are read between two tokens of a stream",
-    "models/config/model_config": "a model whose tokens see later ones is refused",
-}
-"""What made the way longer since it was first counted, and why."""
+HAS_KERNELS = asyncgen.cpu_kernels() != "torch"
 
-MOST_FILES = (45 if asyncgen.cpu_kernels() != "torch" else 56) + len(SINCE)
-"""Files of a sampled request, from ``llm.stream`` to its last token and its result.
+MOST_FILES = 61 if HAS_KERNELS else 72
+"""Files of a request of 16 tokens, from ``llm.stream`` to its result.
 
-Our own kernels compute all blocks in one call. Where torch computes them, attention over pages is
-six files more, and what a block is made of another five.
+Our own kernels compute all layers in one call; torch's are called layer by layer.
 """
 
-MOST_CALLS = 150 if asyncgen.cpu_kernels() != "torch" else 220
+MOST_FUNCTIONS = 340 if HAS_KERNELS else 384
+"""Distinct functions of the same request, without lambdas and comprehensions."""
+
+MOST_CHANGES = 220 if HAS_KERNELS else 255
+"""Changes of file in the order in which each thread calls functions for the first time."""
+
+MOST_CALLS = 96 if HAS_KERNELS else 200
 """Python calls of a decode step of one row."""
+
+UNUSED = (
+    "asyncgen/engine/lane/",
+    "asyncgen/engine/requests/pooling.py",
+    "asyncgen/engine/requests/resume.py",
+    "asyncgen/engine/sampling/logprobs.py",
+    "asyncgen/engine/sampling/prompt_logprobs.py",
+    "asyncgen/generation/strategies/",
+    "asyncgen/reference/continuous_batching/",
+    "asyncgen/structured/",
+    "asyncgen/text/chat_template.py",
+    "asyncgen/text/tool_calls/",
+)
+"""Files and folders of features that the request does not use."""
 
 
 class Profile:
-    """Counts calls of functions of ours, by file and name."""
+    """Calls of functions of ours, by file and name, and their first calls in each thread."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
+        self.first: dict[int, dict[tuple[str, str], None]] = {}
         self.counts = False
 
     def __call__(self, frame: Any, event: str, argument: object) -> None:
         code = frame.f_code
         if self.counts and event == "call" and code.co_filename.startswith(OWN):
-            name = str(Path(code.co_filename).relative_to(ROOT))
-            self.calls[name, code.co_qualname] += 1
+            where = str(Path(code.co_filename).relative_to(ROOT)), code.co_qualname
+            self.calls[where] += 1
+            if not code.co_name.startswith("<"):
+                self.first.setdefault(threading.get_ident(), {})[where] = None
 
     @contextmanager
     def counting(self, *, here: bool) -> Iterator[None]:
-        """Count in the threads that were started since, and in this one if it says so."""
+        """Count in the threads that were started since, and in this one if asked."""
         self.calls.clear()
+        self.first.clear()
         self.counts = True
         if here:
             sys.setprofile(self)
@@ -104,17 +109,40 @@ async def answer(llm: asyncgen.AsyncLLM, new_tokens: int) -> None:
     assert len(stream.result.token_ids) == new_tokens
 
 
-def test_files_of_a_request() -> None:
+@pytest.fixture(scope="module")
+def route() -> Profile:
+    """The way of one request of 16 tokens."""
+
     async def main() -> None:
         async with asyncgen.AsyncLLM("demo") as llm:
-            await answer(llm, 8)  # imports, and what is made once for all requests
+            await answer(llm, 8)  # imports, and objects that are made once for all requests
             with found.counting(here=True):
                 await answer(llm, 16)
 
     with profile() as found:
         anyio.run(main)
-    files = sorted({file for file, _ in found.calls})
+    return found
+
+
+def test_files_of_a_request(route: Profile) -> None:
+    files = sorted({file for file, _ in route.calls})
     assert len(files) <= MOST_FILES, "\n".join([f"{len(files)} files", *files])
+
+
+def test_functions_of_a_request(route: Profile) -> None:
+    functions = sorted({where for order in route.first.values() for where in order})
+    changes = sum(
+        before[0] != behind[0]
+        for order in route.first.values()
+        for before, behind in pairwise(order)
+    )
+    assert len(functions) <= MOST_FUNCTIONS, "\n".join(map(" ".join, functions))
+    assert changes <= MOST_CHANGES
+
+
+def test_unused_features_add_no_file(route: Profile) -> None:
+    files = {file for file, _ in route.calls}
+    assert not {file for file in files if file.startswith(UNUSED)}
 
 
 def test_calls_of_a_decode_step(monkeypatch: pytest.MonkeyPatch) -> None:
