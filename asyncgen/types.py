@@ -21,7 +21,7 @@ FinishReason: TypeAlias = Literal[
 ]
 """Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion; an answer
 in a shape is complete), ``length``, ``incomplete`` (a stop string or a criterion ended an answer
-before its shape was complete), ``time`` (``max_time``), ``cancelled`` (the reader left),
+before its format was complete), ``time`` (``max_time``), ``cancelled`` (the reader left),
 ``aborted`` (the engine was closed) or ``error`` (the stream raised)."""
 
 Message: TypeAlias = Mapping[str, Any]

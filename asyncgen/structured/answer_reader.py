@@ -67,9 +67,9 @@ def read_answer(output_format: OutputFormat, text: str, reason: str) -> tuple[An
         The value and ``None``; or ``None`` and the reason why there is no value.
     """
     if reason != "stop":
-        return None, f"the answer ended before its shape was complete: {reason}"
+        return None, f"the answer ended before its format was complete: {reason}"
     if output_format.after and output_format.after not in text:
-        return None, f"the answer ended before its shape began, behind {output_format.after!r}"
+        return None, f"the answer ended before its format began, after {output_format.after!r}"
     try:
         return parse(output_format, text), None
     except (ValueError, RecursionError) as error:
@@ -194,7 +194,7 @@ class AnswerReader:
         """
         output_format = read_output_format(self._params)
         if output_format is None:
-            allowed = "a growing value needs a shape: give `json_schema` or `response_model`"
+            allowed = "a growing value needs a format: give `json_schema` or `response_model`"
             raise InvalidRequestError("partial", "called", allowed)
         growing = PartialValue(output_format)
 

@@ -85,7 +85,7 @@ def read_output_format(params: Mapping[str, Any]) -> OutputFormat | None:
         return None
     name = names[0]
     if len(names) > 1:
-        allowed = f"also `{names[1]}` is given; an answer has one shape"
+        allowed = f"also `{names[1]}` is given; an answer has one format"
         raise InvalidRequestError(name, params[name], allowed)
     output_format = _READERS[name](params[name])
     if len(output_format.source) > MOST_CHARACTERS:

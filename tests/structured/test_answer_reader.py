@@ -59,7 +59,7 @@ def test_a_whole_answer_has_its_value() -> None:
 @for_each(
     ("params", "completion", "reason"),
     [
-        ({"json_schema": ARRAY}, said("[1", "length"), "before its shape was complete: length"),
+        ({"json_schema": ARRAY}, said("[1", "length"), "before its format was complete: length"),
         ({"json_schema": ARRAY}, said("[1", "error"), "complete: error"),
         ({"json_schema": ARRAY}, said("[1"), "EOF|Expecting"),
         ({"json_schema": ARRAY}, said("", tool_calls=(ToolCall("a", "b", "{}"),)), "calls tools"),

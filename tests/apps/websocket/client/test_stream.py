@@ -207,6 +207,6 @@ async def test_an_answer_in_a_shape_has_its_value_and_grows() -> None:
         assert value == {"a": "b"}
         break
     assert stream.result.parsed is None
-    assert stream.result.parse_error == "the answer ended before its shape was complete: cancelled"
+    assert stream.result.parse_error == "the answer ended before its format was complete: cancelled"
     with pytest.raises(InvalidRequestError, match="needs a shape"):
         opened()[0].partial()
