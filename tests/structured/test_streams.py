@@ -165,7 +165,7 @@ async def test_partial_values_grow_into_the_whole() -> None:
         names = [value.get("name", "") for value in values]
         assert all(map(str.startswith, names[1:], names))
         assert values[-1] == stream.result.parsed
-        with pytest.raises(InvalidRequestError, match="needs a shape"):
+        with pytest.raises(InvalidRequestError, match="needs a format"):
             llm.stream("abc").partial()
         regex = "[a-z]{3}"
         completion = await llm.generate("abc", regex=regex)

@@ -60,5 +60,5 @@ async def test_its_values_are_those_of_the_engine() -> None:
             made = llm.stream("abc", response_model=Animal, max_new_tokens=60, seed=3)
             assert [value async for value in made.partial()]
             assert isinstance(made.result.parsed, Animal) or made.result.finish_reason != "stop"
-            with pytest.raises(InvalidRequestError, match="needs a shape"):
+            with pytest.raises(InvalidRequestError, match="needs a format"):
                 llm.stream("abc").partial()

@@ -208,5 +208,5 @@ async def test_an_answer_in_a_shape_has_its_value_and_grows() -> None:
         break
     assert stream.result.parsed is None
     assert stream.result.parse_error == "the answer ended before its format was complete: cancelled"
-    with pytest.raises(InvalidRequestError, match="needs a shape"):
+    with pytest.raises(InvalidRequestError, match="needs a format"):
         opened()[0].partial()
