@@ -1,1 +1,1 @@
-"""Run one forward pass over the rows of a step, and keep each row's sample."""
+"""Run the shared batch: one forward pass over the rows of a step, then a token for each row."""

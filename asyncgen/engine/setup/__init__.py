@@ -1,1 +1,1 @@
-"""Build an engine around a loaded model: cache memory, CPU threads, scheduler, batch, side lane."""
+"""Build an engine around a loaded model: cache memory, scheduler, batch, side lane."""

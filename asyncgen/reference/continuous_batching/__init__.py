@@ -1,1 +1,1 @@
-"""Doors to the engine without an event loop: a manager, and `generate_batch`."""
+"""Serve requests without an event loop: a manager, and ``generate_batch``."""
