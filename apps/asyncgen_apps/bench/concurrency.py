@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from asyncgen_apps.bench.figures import median, percentile
+from asyncgen_apps.bench.figures import percentile
 from asyncgen_apps.bench.models import checkpoint
 from asyncgen_apps.bench.report import Report, busy_note, judged, open_frame
 from asyncgen_apps.bench.settings import ConcurrencyBench

@@ -15,17 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "Ratio",
-    "gaps",
-    "hardware",
-    "median",
-    "overhead",
-    "paired_ratio",
-    "percentile",
-    "versions",
-]
-
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179, 2.131)
 """Quantile 0.975 of Student's distribution, for 1, 2, … degrees of freedom."""
 

@@ -10,6 +10,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -17,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from asyncgen_apps.bench.cores import cores, pin
-from asyncgen_apps.bench.figures import median, percentile
+from asyncgen_apps.bench.figures import percentile
 from asyncgen_apps.bench.models import checkpoint
 from asyncgen_apps.bench.report import Report, busy_note, judged, open_frame
 from asyncgen_apps.bench.settings import ServeBench

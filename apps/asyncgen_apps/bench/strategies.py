@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from asyncgen_apps.bench.cases import GREEDY, GROUNDED_GREEDY, Case
-from asyncgen_apps.bench.figures import median
 from asyncgen_apps.bench.jobs import Job
 from asyncgen_apps.bench.models import drafted_checkpoint
 from asyncgen_apps.bench.report import Report, busy_note, open_frame

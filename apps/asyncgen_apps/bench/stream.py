@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from asyncgen_apps.bench.figures import median, overhead
+from asyncgen_apps.bench.figures import overhead
 from asyncgen_apps.bench.models import checkpoint
 from asyncgen_apps.bench.report import Report, busy_note, open_frame
 from asyncgen_apps.bench.settings import StreamBench

@@ -79,14 +79,31 @@ class StructuredReport(Report[StructuredBench]):
         with checkpoint(bench.shape, bench.model, bench.dtype) as found, started(SIDE) as workers:
             worker = workers["asyncgen"]
             worker.call("load", folder=str(found.folder), dtype=bench.dtype, streams=bench.streams)
-            runs = _Runs(bench, found, worker)
             for number in range(bench.runs):
                 progress(f"run {number + 1} of {bench.runs}")
                 for part in bench.parts:
                     for name in SCHEMAS if part == "compiling" else ANSWERS:
-                        pair = runs.pair(part, name, number)
+                        # Each goes first in every other pair.
+                        order = ("", name) if number % 2 else (name, "")
+                        times = {one: self._time(worker, found, part, one, number) for one in order}
+                        pair = Pair(times[""], times[name])
                         self.pairs.setdefault((part, name), []).append(pair)
-            self.compiled = runs.compiled
+
+    def _time(self, worker: Worker, found: Checkpoint, part: str, name: str, number: int) -> float:
+        """Make one run of a pair, with a shape or schemas of that name, or without."""
+        bench = self.bench
+        prompts = found.prompts(bench.streams, PROMPT_TOKENS, number)
+        if part == "compiling":
+            few = found.job(prompts[: _few(bench)], bench.new_tokens)
+            run = worker.call("gaps", job=few, compiled=name)
+            self.compiled += run["compiled"]
+            return percentile(run["gaps"], 0.99)
+        given: dict[str, Any] = {"shape": name or "free", "temperature": bench.temperature}
+        if part == "all":
+            return worker.run(found.job(prompts, bench.new_tokens), **given).total
+        half = len(prompts) // 2
+        job = found.job(prompts[:half], bench.new_tokens)
+        return float(worker.call("beside", job=job, others=prompts[half:], **given)["total"])
 
     def ratio(self, part: str, name: str) -> Ratio:
         """Return a figure: the share of the rate that is kept, or the multiple of the gaps."""
@@ -162,38 +179,6 @@ class StructuredReport(Report[StructuredBench]):
             axes.set_title(part)
             open_frame(axes)
         figure.suptitle("ratios with and without a shape; dotted: what is wanted")
-
-
-class _Runs:
-    """Pairs of runs of one worker."""
-
-    def __init__(self, bench: StructuredBench, found: Checkpoint, worker: Worker) -> None:
-        self._bench, self._found, self._worker = bench, found, worker
-        self.compiled = 0
-
-    def pair(self, part: str, name: str, number: int) -> Pair:
-        """Run both of a pair; each goes first in every other pair."""
-        order = ("", name) if number % 2 else (name, "")
-        times = {each: self._run(part, each, number) for each in order}
-        return Pair(times[""], times[name])
-
-    def _run(self, part: str, name: str, number: int) -> float:
-        bench, found = self._bench, self._found
-        tokens = bench.new_tokens
-        floor: dict[str, Any] = {"new_tokens": tokens, **found.floor(tokens)}
-        prompts = found.prompts(bench.streams, PROMPT_TOKENS, number)
-        if part == "compiling":
-            few = prompts[: _few(bench)]
-            run = self._worker.call("gaps", prompts=few, compiled=name, **floor)
-            self.compiled += run["compiled"]
-            return percentile(run["gaps"], 0.99)
-        floor["temperature"] = bench.temperature
-        floor["shape"] = name or "free"
-        if part == "all":
-            return float(self._worker.call("run", prompts=prompts, **floor)["total"])
-        half = len(prompts) // 2
-        run = self._worker.call("beside", prompts=prompts[:half], others=prompts[half:], **floor)
-        return float(run["total"])
 
 
 def _few(bench: StructuredBench) -> int:

@@ -6,12 +6,13 @@ One engine on one part of the cores is read in its process or by a client on ano
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from asyncgen_apps.bench.cores import cores, pin
-from asyncgen_apps.bench.figures import median, percentile
+from asyncgen_apps.bench.figures import percentile
 from asyncgen_apps.bench.models import checkpoint
 from asyncgen_apps.bench.report import Report, judged, open_frame
 from asyncgen_apps.bench.settings import BURDEN, READERS, WebsocketBench

@@ -68,8 +68,11 @@ def gradio(
 ) -> None:
     """Chat with a model in the browser."""
     with one_line_errors(debug):
-        proxies = _proxies(trusted_proxy or ())
-        names = _hosts(host, allowed_host or (), share or login is not None)
+        from asyncgen_apps.doors import hosts_for
+
+        hosts, proxies = allowed_host or (), tuple(trusted_proxy or ())
+        _check_names(hosts, proxies)
+        names = hosts_for(host, hosts, is_guarded=share or login is not None)
         options = _PageOptions(host, port, share, _login(login), browser, names, proxies)
         prepare_process(source.threads)
         _require_gradio()
@@ -79,26 +82,20 @@ def gradio(
         anyio.run(_serve, source, options, assistant)
 
 
-def _hosts(host: str, added: Sequence[str], is_guarded: bool) -> tuple[str, ...] | None:
-    """Return the hosts that browsers may ask for: any behind a login or at a public address."""
-    from asyncgen_apps.doors import check_hosts, hosts_for
+def _check_names(hosts: Sequence[str], proxies: Sequence[str]) -> None:
+    """Refuse hosts and proxies that are no names or addresses.
 
-    try:
-        check_hosts(added)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return hosts_for(host, added, is_guarded=is_guarded)
-
-
-def _proxies(trusted: Sequence[str]) -> tuple[str, ...]:
-    """Check the proxies whose word about an address is taken."""
+    Raises:
+        UserError: Names the wrong one.
+    """
     from asyncgen_apps.clients import Proxies
+    from asyncgen_apps.doors import check_hosts
 
     try:
-        Proxies(trusted)
+        check_hosts(hosts)
+        Proxies(proxies)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return tuple(trusted)
 
 
 def _login(text: str | None) -> tuple[str, str] | None:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.jobs import Job
 from asyncgen_apps.bench.settings import PARTS, StructuredBench
 from asyncgen_apps.bench.sides.structured import WORST, StructuredStreams
 from asyncgen_apps.bench.structured import Pair, StructuredReport
@@ -44,7 +45,12 @@ def test_figures_are_shares_of_the_rate_and_times_the_gap() -> None:
 
 
 def test_each_of_a_pair_goes_first_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls = fake_workers(monkeypatch, lambda *_: {"total": 1.0, "gaps": [0.1, 0.2], "compiled": 3})
+    calls = fake_workers(
+        monkeypatch,
+        lambda _, operation, __: (
+            {"total": 1.0} if operation == "run" else {"gaps": [0.1, 0.2], "compiled": 3}
+        ),
+    )
     write_checkpoint(tmp_path, TINY, "float32")
     bench = StructuredBench("5m", tmp_path, "float32", ("all", "compiling"), 8, 4, 0.0, 2, 1)
     found = StructuredReport.of(bench)
@@ -58,6 +64,10 @@ def test_each_of_a_pair_goes_first_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_
     assert {len(pairs) for pairs in found.pairs.values()} == {2}
 
 
+def job(prompts: list[list[int]], new_tokens: int) -> Job:
+    return Job(prompts, {"max_new_tokens": new_tokens, "do_sample": False})
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_streams_are_measured(tmp_path: Path, anyio_backend: str) -> None:
@@ -67,10 +77,10 @@ async def test_streams_are_measured(tmp_path: Path, anyio_backend: str) -> None:
     try:
         await side.load(str(tmp_path), "float32", streams=4)
         for shape in ("free", "records", "text"):
-            assert (await side.run(prompts, shape, 20, 0.0))["total"] > 0
-        beside = await side.beside(prompts[:2], prompts[2:], "records", 8, 1.0)
-        assert beside["total"] > 0
-        gaps: dict[str, Any] = await side.gaps(prompts, 900, "keys")
+            assert (await side.run(job(prompts, 20), shape, 0.0)).total > 0
+        beside = await side.beside(job(prompts[:2], 8), prompts[2:], "records", 1.0)
+        assert beside.total > 0
+        gaps: dict[str, Any] = await side.gaps(job(prompts, 900), "keys")
     finally:
         await side.aclose()
     assert gaps["gaps"] and len(gaps["gaps"]) % (4 * 899) == 0 and gaps["compiled"] > 0

@@ -8,7 +8,7 @@ from asyncgen_apps.bench.peers.contenders import CONTENDERS, OURS, PACKINGS
 from asyncgen_apps.bench.peers.rows import FIGURES, SECTIONS
 from asyncgen_apps.bench.peers.tables import (
     NONE,
-    SUMMARY_ROWS,
+    SUMMARY,
     Grid,
     best_peer,
     cell_text,
@@ -48,7 +48,7 @@ def _rows(results: Results, cell: Cell, names: Sequence[str]) -> Iterator[tuple[
             continue
         peers = [name for name in names if CONTENDERS[name].bits == bits and name != ours]
         found = best_peer(cell, figure, peers)
-        said = SUMMARY_ROWS[cell.row.section].format(size=f"{cell.row.size:,}")
+        said = SUMMARY[cell.row.section][1].format(size=f"{cell.row.size:,}")
         yield (
             f"{bits}, {said}, {cell.row.shape}, {FIGURES[figure].unit}",
             cell_text(cell, figure, ours),

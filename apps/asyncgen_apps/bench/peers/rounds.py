@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
-from asyncgen_apps.bench.figures import median
 from asyncgen_apps.bench.models import Checkpoint
 from asyncgen_apps.bench.other_processes import OtherProcesses
 from asyncgen_apps.bench.peers.contenders import CONTENDERS
@@ -287,20 +287,10 @@ class _Session:
 def as_data(results: Results) -> dict[str, Any]:
     """Return all results for JSON."""
     return {
-        "limits": {
-            name: {"token_bytes": one.token_bytes, "bytes_per_second": one.bytes_per_second}
-            for name, one in results.limits.items()
-        },
+        "limits": {name: asdict(one) for name, one in results.limits.items()},
         "told": results.told,
         "cells": [
-            {
-                "section": cell.row.section,
-                "shape": cell.row.shape,
-                "dtype": cell.row.dtype,
-                "size": cell.row.size,
-                "runs": cell.runs,
-                "failures": cell.failures,
-            }
+            {**asdict(cell.row), "runs": cell.runs, "failures": cell.failures}
             for cell in results.cells
         ],
     }
@@ -308,18 +298,13 @@ def as_data(results: Results) -> dict[str, Any]:
 
 def from_data(data: Mapping[str, Any]) -> Results:
     """Read the results that :func:`as_data` returned."""
-    return Results(
-        [
-            Cell(
-                Row(one["section"], one["shape"], one["dtype"], one["size"]),
-                one["runs"],
-                one["failures"],
-            )
-            for one in data["cells"]
-        ],
-        {name: Limit(**one) for name, one in data["limits"].items()},
-        data["told"],
-    )
+    names = [one.name for one in fields(Row)]
+    cells = [
+        Cell(Row(**{name: one[name] for name in names}), one["runs"], one["failures"])
+        for one in data["cells"]
+    ]
+    limits = {name: Limit(**one) for name, one in data["limits"].items()}
+    return Results(cells, limits, data["told"])
 
 
 def read_results(file: Path) -> tuple[dict[str, Any], Results]:

@@ -17,24 +17,15 @@ if TYPE_CHECKING:
 NONE = "–"
 FAILED = "failed"
 SUMMARY = {
-    "one": (1,),
-    "streams": (32,),
-    "first": (2048,),
-    "turn": (1024,),
-    "behind": (8192,),
-    "arrivals": (40,),
-    "neighbour": (1,),
+    "one": (1, "one stream"),
+    "streams": (32, "{size} streams"),
+    "first": (2048, "first token of {size} tokens"),
+    "turn": (1024, "first token of a chat's next turn"),
+    "behind": (8192, "decoding behind {size} tokens"),
+    "arrivals": (40, "Poisson arrivals"),
+    "neighbour": (1, "one stream beside a busy process"),
 }
-"""Sizes of the rows that the summary has."""
-SUMMARY_ROWS = {
-    "one": "one stream",
-    "streams": "{size} streams",
-    "first": "first token of {size} tokens",
-    "turn": "first token of a chat's next turn",
-    "behind": "decoding behind {size} tokens",
-    "arrivals": "Poisson arrivals",
-    "neighbour": "one stream beside a busy process",
-}
+"""Size of the row of each section in the summary, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +156,15 @@ def limits(results: Results) -> list[str]:
 
 def summary(results: Results) -> Grid:
     """Lay out the summary: ours, the best of transformers, the best peer."""
-    kin = [name for name in CONTENDERS if name.startswith("transformers")]
+    kin = [one for one in CONTENDERS if one.startswith("transformers")]
     rows = []
-    for section, sizes in SUMMARY.items():
+    for section, (size, name) in SUMMARY.items():
         figure = SECTIONS[section].figures[0]
         for cell in results.cells:
-            if cell.row.section != section or cell.row.size not in sizes:
+            if (cell.row.section, cell.row.size) != (section, size):
                 continue
             unit = FIGURES[figure].unit
-            said = SUMMARY_ROWS[section].format(size=f"{cell.row.size:,}")
+            said = name.format(size=f"{cell.row.size:,}")
             theirs, best = best_peer(cell, figure, kin), best_peer(cell, figure)
             rows.append(
                 (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from asyncgen_apps.bench.jobs import Job, Run
 from asyncgen_apps.bench.sides.llm import LLMSide, all_at_once
 
 if TYPE_CHECKING:
@@ -60,51 +61,35 @@ class StructuredStreams(LLMSide):
         for shape in SHAPES.values():
             await self._llm.generate([1, 2, 3], max_new_tokens=4, **shape)
 
-    async def run(
-        self,
-        prompts: list[list[int]],
-        shape: str,
-        new_tokens: int,
-        temperature: float,
-        **floor: int,
-    ) -> dict[str, float]:
-        """Answer all prompts at once; return the seconds that it took.
+    async def run(self, job: Job, shape: str, temperature: float) -> Run:
+        """Answer all prompts at once; each answer must have its full length.
 
         Args:
-            prompts: One a stream.
-            shape: Name in ``SHAPES``.
-            new_tokens: Tokens of each answer.
+            job: Free answers.
+            shape: Name in ``SHAPES``, which the answers follow instead.
             temperature: Temperature of the draws; 0 takes the likeliest token.
-            **floor: Parameters that keep a free answer from ending early.
         """
         start = perf_counter()
         async with anyio.create_task_group() as tasks:
-            for seed, prompt in enumerate(prompts):
-                given = _given(shape, new_tokens, temperature, seed, floor)
-                tasks.start_soon(self._complete, prompt, given)
-        return {"total": perf_counter() - start}
+            for seed, prompt in enumerate(job.prompts):
+                tasks.start_soon(self._complete, prompt, _given(job, shape, temperature, seed))
+        return Run(perf_counter() - start)
 
     async def beside(
-        self,
-        prompts: list[list[int]],
-        others: list[list[int]],
-        shape: str,
-        new_tokens: int,
-        temperature: float,
-        **floor: int,
-    ) -> dict[str, float]:
-        """Answer free prompts beside others of a shape; return the seconds of the free ones.
+        self, job: Job, others: list[list[int]], shape: str, temperature: float
+    ) -> Run:
+        """Answer free prompts beside others of a shape; return the times of the free ones.
 
         The others have begun before, and go on until the last free one has ended.
 
         Args:
-            prompts: One a free stream.
-            others: One a stream of the shape.
+            job: Free answers.
+            others: Prompts of the answers that follow the shape.
             shape: As of `run`.
-            new_tokens: Tokens of each free answer.
             temperature: As of `run`.
-            **floor: As of `run`.
         """
+        lengths = {name: ENDLESS for name in job.options if name.endswith("new_tokens")}
+        endless = Job(others, {**job.options, **lengths})
         begun = 0
         ready = anyio.Event()
 
@@ -120,31 +105,25 @@ class StructuredStreams(LLMSide):
 
         async with anyio.create_task_group() as crowd:
             for seed, prompt in enumerate(others):
-                given = _given(shape, ENDLESS, temperature, seed, floor)
-                crowd.start_soon(other, prompt, given)
+                crowd.start_soon(other, prompt, _given(endless, shape, temperature, seed))
             await ready.wait()
-            found = await self.run(prompts, "free", new_tokens, temperature, **floor)
+            found = await self.run(job, "free", temperature)
             crowd.cancel_scope.cancel()
         return found
 
-    async def gaps(
-        self, prompts: list[list[int]], new_tokens: int, compiled: str, **floor: int
-    ) -> dict[str, object]:
+    async def gaps(self, job: Job, compiled: str) -> dict[str, object]:
         """Read free streams, and note the time between their tokens.
 
         Args:
-            prompts: One a stream.
-            new_tokens: Tokens of each answer.
+            job: Free answers.
             compiled: Name in ``WORST`` of the schemas that are compiled meanwhile; empty for none.
-            **floor: Parameters that keep an answer from ending early.
         """
         found: list[float] = []
         count = 0
 
         async def read(prompt: list[int]) -> None:
             times: list[float] = []
-            given = _given("free", new_tokens, 0.0, 0, floor)
-            async with self._llm.stream(prompt, **given) as stream:
+            async with self._llm.stream(prompt, **job.options) as stream:
                 async for event in stream.events():
                     times += [perf_counter()] * len(event.token_ids)
             # Tokens of one wake-up came at one time, and the next token waited for all of them.
@@ -162,7 +141,7 @@ class StructuredStreams(LLMSide):
             if compiled:
                 compiling.start_soon(compile_all)
             while not found or (compiled and not count):  # short answers end before one is compiled
-                await all_at_once(read, prompts)
+                await all_at_once(read, job.prompts)
             compiling.cancel_scope.cancel()
         return {"gaps": found, "compiled": count}
 
@@ -171,14 +150,13 @@ class StructuredStreams(LLMSide):
         assert await self._read(prompt, given) == given["max_new_tokens"]
 
 
-def _given(
-    shape: str, new_tokens: int, temperature: float, seed: int, floor: dict[str, int]
-) -> dict[str, Any]:
+def _given(job: Job, shape: str, temperature: float, seed: int) -> dict[str, Any]:
     """Return the parameters of one stream."""
-    given: dict[str, Any] = {"max_new_tokens": new_tokens, **SHAPES[shape]}
-    given |= {"temperature": temperature, "seed": seed} if temperature else {"do_sample": False}
-    if shape == "free" and floor:
-        given["min_new_tokens"] = new_tokens
+    given = {**job.options, **SHAPES[shape]}
+    if temperature:
+        given |= {"temperature": temperature, "seed": seed, "do_sample": True}
+    if shape != "free":
+        given.pop("min_new_tokens", None)
     return given
 
 
