@@ -16,7 +16,7 @@ from asyncgen.checkpoints.checkpoint import DTYPES
 from asyncgen.checkpoints.mxfp4 import check_scales, widen_into
 from asyncgen.checkpoints.packed.packing_plan import is_made, ordered
 from asyncgen.errors import ModelLoadError
-from asyncgen.native.weight_memory import passing
+from asyncgen.native.weight_memory import empty_temporary
 from asyncgen.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TensorReader:
             return torch.cat([matrix.mT for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first
-        joined = passing(tuple(shape), dtype)
+        joined = empty_temporary(tuple(shape), dtype)
         flat = joined.view(-1)
         start = 0
         for source in sources:
@@ -130,7 +130,7 @@ class TensorReader:
         """Read a tensor in MXFP4 in its stored order, which is transposed."""
         assert source.scales is not None
         *others, columns, rows = source.shape
-        joined = passing((*others, rows, columns), dtype)
+        joined = empty_temporary((*others, rows, columns), dtype)
         blocks, scales = (
             torch.empty(math.prod(each.shape) // share, dtype=torch.uint8)
             for each, share in ((source, 2), (source.scales, 1))

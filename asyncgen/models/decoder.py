@@ -312,7 +312,7 @@ class DecoderLM(EmbeddingAndHead):
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         plan = self.config.layer_plans[index]
         kind: type[Any] = DecoderLayer
-        is_whole = plan.has_attention and plan.has_feed_forward and plan.stays is None
+        is_whole = plan.has_attention and plan.has_feed_forward and plan.normed_residual is None
         if plan.mixer is not None or not is_whole:
             kind = MixerLayer
         elif plan.varied is not None:

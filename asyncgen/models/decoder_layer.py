@@ -52,7 +52,7 @@ IN_ONE_CALL = frozenset(
         "has_feed_forward",
         "gates_in_queries",
         "mixer",
-        "stays",
+        "normed_residual",
     }
 )
 """Fields of a `LayerPlan` that one call of our kernels computes, or that the weights settle. A

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from asyncgen.models.kernels.linear import Embedding, Linear, halves_pay
+from asyncgen.models.kernels.linear import Embedding, Linear, half_head_pays
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.kernels.products import is_laid_out_anew
+from asyncgen.models.kernels.products import needs_other_layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +115,7 @@ class EmbeddingAndHead(Prepared):
         """
         name, sizes = "embed_tokens.weight", (self.config.vocab_size, self.config.hidden_size)
         is_short = kinds.get(name) in (torch.bfloat16, torch.float16)
-        is_copied = is_laid_out_anew(self.dtype, *sizes) or (is_short and halves_pay(self))
+        is_copied = needs_other_layout(self.dtype, *sizes) or (is_short and half_head_pays(self))
         return name if self.config.tie_word_embeddings and is_copied else None
 
     def use_stored(self, stored: Tensor) -> None:

@@ -108,7 +108,7 @@ class T5Layer(Prepared):
             norm, queries, pair, add_across = across
             reaching = cast("CrossAttentionContext", attention)
             asked = queries(norm(x, space))
-            add_across(x, reaching.attend_across(self.index, asked, pair))
+            add_across(x, reaching.cross_attend(self.index, asked, pair))
         inner = up(post_norm(x, space))
         if self.is_gated:
             gate, linear = inner.chunk(2, dim=-1)

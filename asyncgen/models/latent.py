@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asyncgen.families.plans.layer_plan import LatentPlan
 
 
-class MakesHeads(Protocol):
+class HeadsMaker(Protocol):
     """Takes the place of a product's kernel."""
 
     @property
@@ -76,7 +76,7 @@ class LatentHeads(Prepared):
             self.keys_values.ready().product,
         )
 
-    def ready(self) -> MakesHeads:
+    def ready(self) -> HeadsMaker:
         """Return what makes heads of the weights as they are now: our own kernel, or this
         module."""
         self.prepare()

@@ -33,7 +33,7 @@ _chunk: weakref.ref[mmap.mmap] | None = None  # freed with the last weight that 
 _used = 0
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def empty_weight(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Make a tensor with arbitrary content.
 
     Args:
@@ -54,7 +54,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(chunk, dtype=dtype, count=count, offset=offset).view(shape)
 
 
-def passing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def empty_temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Make a tensor with arbitrary content, whose memory is freed as soon as it is dropped.
 
     An allocator may neither return such memory nor reuse it for the next tensor: a checkpoint read

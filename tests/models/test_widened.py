@@ -145,7 +145,7 @@ def test_half_the_memory(
         asked.append(made.nbytes)
         return made
 
-    monkeypatch.setattr(native_linear, "empty", empty)
+    monkeypatch.setattr(native_linear, "empty_weight", empty)
     options = {} if family == "gpt2" else {"hidden_size": 64, "intermediate_size": 96}
     model, wide = pair(tmp_path, family, stored, **options)
     half = len(asked) // 2

@@ -13,7 +13,7 @@ from asyncgen.checkpoints.checkpoint import Kept
 from asyncgen.checkpoints.gguf.block_formats import Parts, parts_of, unpack
 from asyncgen.errors import ModelLoadError
 from asyncgen.models.kernels.packed_weight import PackedWeight
-from asyncgen.native.weight_memory import passing
+from asyncgen.native.weight_memory import empty_temporary
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -47,7 +47,7 @@ def read_as(tensor: PackedTensor, dtype: torch.dtype, *, less: float = 0.0) -> T
     kind, total = tensor.kind, math.prod(tensor.shape)
     if kind.plain is not None and kind.name not in _PLAIN:
         raise ModelLoadError(f"{tensor.file}: tensor {tensor.name} is of type {kind.name}")
-    result = passing(tensor.shape, dtype)
+    result = empty_temporary(tensor.shape, dtype)
     flat, step = result.view(-1), _CHUNK // kind.numbers * kind.numbers
     with tensor.file.open("rb", buffering=0) as stream:
         stream.seek(tensor.offset)
@@ -76,7 +76,7 @@ def read_packed(tensor: PackedTensor) -> PackedWeight:
     step = max(1, _CHUNK // inputs)
     sample = parts_of(kind.name, torch.zeros((inputs // kind.numbers, kind.num_bytes), dtype=_BYTE))
     whole = {
-        name: passing((rows, part.shape[1]), part.dtype)
+        name: empty_temporary((rows, part.shape[1]), part.dtype)
         for name, part in _by_rows(sample, 1).items()
     }
     with tensor.file.open("rb", buffering=0) as stream:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.kernels.packed_weight import UNSIGNED, PackedWeight
-from asyncgen.native.weight_memory import passing
+from asyncgen.native.weight_memory import empty_temporary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,9 @@ def quantise(
     parts: list[Tensor] = []
     for start in range(0, len(weight), rows):
         packed = pack(weight.detach()[start : start + rows], scale_dtype)
-        parts = parts or [passing((len(weight), *one.shape[1:]), one.dtype) for one in packed]
+        parts = parts or [
+            empty_temporary((len(weight), *one.shape[1:]), one.dtype) for one in packed
+        ]
         for whole, one in zip(parts, packed, strict=True):
             whole[start : start + rows] = one
     if not bool(parts[1].isfinite().all()):

@@ -29,7 +29,7 @@ def _sliding_kinds(values: ConfigValues) -> Kinds:
     return tuple(attending if kind == FULL else kind for kind in _kinds(values))
 
 
-def _stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float]:
+def _normed_residual(values: ConfigValues, layer: int, kind: str) -> tuple[float, float]:
     part = "linear_attn" if kind == STATE else "full_attn"
     return values.number(f"{part}_alpha_factor"), values.number("mlp_alpha_factor")
 
@@ -63,7 +63,7 @@ FAMILY = Family(
     partial_rotary_factor=rotary_part,
     mixer=lightning_plan,
     allows_dola=True,
-    stays=_stays,
+    normed_residual=_normed_residual,
     output_scale=lambda values: values.number("full_attn_beta_factor"),
     experts=declare_experts(
         width="intermediate_size",

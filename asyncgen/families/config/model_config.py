@@ -240,7 +240,7 @@ _NOT_IN_FILE = frozenset(
 )
 
 _BY_LAYER = frozenset(
-    {"heads", "experts", "varied", "mixer", "has_attention", "has_feed_forward", "stays"}
+    {"heads", "experts", "varied", "mixer", "has_attention", "has_feed_forward", "normed_residual"}
 )
 """Fields of a `LayerPlan` that a family gives for each layer, not for all."""
 
@@ -385,7 +385,7 @@ def _layer_plans(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[La
             "mixer": family.mixer(values, layer) if kind in MIXING else None,
             "has_attention": kind in ATTENDING,
             "has_feed_forward": family.has_feed_forward(values, layer, kind),
-            "stays": family.stays(values, layer, kind),
+            "normed_residual": family.normed_residual(values, layer, kind),
         }
         return made.setdefault(tuple(parts.values()), replace(shared, **parts))
 

@@ -92,7 +92,7 @@ class AttentionOptions:
         return max(position + 1 - self.window, 0)
 
 
-def numbered(kinds: Sequence[Kind]) -> tuple[list[Kind], list[int]]:
+def number_kinds(kinds: Sequence[Kind]) -> tuple[list[Kind], list[int]]:
     """List the distinct kinds of layers, and the number of each layer's kind."""
     distinct = list(dict.fromkeys(kinds))
     return distinct, [distinct.index(kind) for kind in kinds]

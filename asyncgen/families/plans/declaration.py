@@ -173,7 +173,7 @@ class Family:
         output_scale: See `LayerPlan`.
         gate_scale: See `LayerPlan`.
         down_scale: See `LayerPlan`.
-        stays: See `LayerPlan`; of a layer of this number and kind.
+        normed_residual: See `LayerPlan`; of a layer of this number and kind.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
@@ -255,7 +255,7 @@ class Family:
     output_scale: Setting[float] = 1.0
     gate_scale: Setting[float] = 1.0
     down_scale: Setting[float] = 1.0
-    stays: Callable[[ConfigValues, int, str], tuple[float, float] | None] = always(None)
+    normed_residual: Callable[[ConfigValues, int, str], tuple[float, float] | None] = always(None)
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None

@@ -165,8 +165,8 @@ class LayerPlan:
         output_scale: Factor on what attention adds, beside that of each part.
         gate_scale: Factor on the gate before it is activated.
         down_scale: Factor on what the feed-forward adds, beside that of each part.
-        stays: Factors on the norms whose results replace the stream, before attention or mixer, and
-            before the feed-forward; ``None``: the stream is not replaced.
+        normed_residual: Factors on the norms whose results replace the stream, before attention or
+            mixer, and before the feed-forward; ``None``: the stream is not replaced.
         varied: Shape that it does not share with the others; ``None``: all are of one shape.
     """
 
@@ -197,7 +197,7 @@ class LayerPlan:
     output_scale: float = 1.0
     gate_scale: float = 1.0
     down_scale: float = 1.0
-    stays: tuple[float, float] | None = None
+    normed_residual: tuple[float, float] | None = None
     varied: VariedLayerPlan | None = None
 
 

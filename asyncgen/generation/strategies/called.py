@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.cache.states import mark_states, way_back
+from asyncgen.cache.states import mark_states, most_croppable
 from asyncgen.generation.custom_methods import acceptable, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import Forward, embedded
@@ -110,7 +110,7 @@ class Called(Forward):
         self.repeats = 0
         if length < self.length:
             assert self._call.cache is not None
-            reached = way_back(self._call.cache, length)
+            reached = most_croppable(self._call.cache, length)
             self._call.cache.crop(reached)
             self._ids = self._ids[:, : self._ids.shape[1] - (self.length - reached)]
             self.length, self.repeats = reached, length - reached

@@ -13,7 +13,7 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.cache.states import mark_states, way_back
+from asyncgen.cache.states import mark_states, most_croppable
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Step
@@ -115,7 +115,7 @@ class Forward:
         """Forget the positions from ``length`` on; with states, from where they were marked."""
         self.repeats = 0
         if length < self.length:
-            self.length = way_back(self._cache, length)
+            self.length = most_croppable(self._cache, length)
             self._cache.crop(self.length)
             self.repeats = length - self.length
 

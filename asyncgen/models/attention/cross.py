@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.attention.dense import AttentionContext, DenseAttention, attend, hiding
+from asyncgen.models.attention.dense import AttentionContext, DenseAttention, additive_mask, attend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class Encoded:
 class CrossAttentionContext(AttentionContext, Protocol):
     """Attention context that also attends to the encoder."""
 
-    def attend_across(
+    def cross_attend(
         self, layer: int, queries: Tensor, project: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Let the queries attend to the encoder's output.
@@ -142,7 +142,7 @@ class EncoderDecoderAttention(DenseAttention):
         super().begin(rows, length)
         self._plain = False  # a bias is a mask as well
 
-    def attend_across(
+    def cross_attend(
         self, layer: int, queries: Tensor, project: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """See `CrossAttentionContext`."""
@@ -193,7 +193,7 @@ class EncoderDecoderAttention(DenseAttention):
         key = (rows, like.dtype)
         if key not in self._cross_masks:
             spread = mask.repeat_interleave(self._copies(mask.shape[0]), dim=0)[:, None, None]
-            self._cross_masks[key] = hiding(~spread.to(like.device), like.dtype)
+            self._cross_masks[key] = additive_mask(~spread.to(like.device), like.dtype)
         return self._cross_masks[key]
 
     def _make_mask(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:

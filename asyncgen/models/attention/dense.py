@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from asyncgen.families.plans.attention_options import numbered
+from asyncgen.families.plans.attention_options import number_kinds
 from asyncgen.models.attention.eager import attend_eager, hide_unseen
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class DenseAttention:
         windows = [options.window for options in config.attention]
         self._windows = windows if any(windows) else None
         self._options = config.attention
-        self._kinds, self._kind_of = numbered([each.kind for each in config.attention])
+        self._kinds, self._kind_of = number_kinds([each.kind for each in config.attention])
         # Layers that one product of the new token and the cached keys cannot compute.
         self._masked = [not options.is_fusable for options in config.attention]
         hidden = None if attention_mask is None else attention_mask == 0
@@ -194,7 +194,7 @@ class DenseAttention:
         has_plain_mask = self._padding is None and not slides and self._start == 0
         if has_plain_mask and self._weights is None and kind.is_plain:
             return None
-        return hiding(self._hidden(first, kind, like), like.dtype)
+        return additive_mask(self._hidden(first, kind, like), like.dtype)
 
     def _hidden(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:
         """Mark the keys that each query does not see, bool ``[1 or B, 1, S, T]``."""
@@ -219,7 +219,7 @@ class DenseAttention:
         return self._distances[first]
 
 
-def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """Make a mask that is added to scores, from the hidden pairs of queries and keys."""
     # The least finite number, not minus infinity: a padding query, from which all keys are hidden,
     # then gets a meaningless average instead of NaN.

@@ -26,7 +26,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from asyncgen.native.weight_memory import passing
+from asyncgen.native.weight_memory import empty_temporary
 
 MOST_SHIFT: Final = 64
 """The largest power of two that a weight is moved by; numbers beyond it do not matter."""
@@ -57,7 +57,7 @@ class HalfKernel:
             shift: Result of `half_shift`.
         """
         # A copy, never the weight itself: torch may write to it.
-        moved = passing(tuple(weight.shape), torch.float32).copy_(weight).mul_(2.0**shift)
+        moved = empty_temporary(tuple(weight.shape), torch.float32).copy_(weight).mul_(2.0**shift)
         self._packed = torch.ops.quantized.linear_prepack_fp16(moved, None)
         self._scale = 2.0**-shift
         self.bias = bias
@@ -97,7 +97,7 @@ def half_shift(weight: Tensor) -> int | None:
     """
     if not weight.numel() or half_bytes(*weight.shape) > 4 * weight.numel():
         return None
-    if not multiplies_halves():
+    if not supports_half_product():
         return None
     low, high = torch.aminmax(weight)
     largest = max(-float(low), float(high))
@@ -117,7 +117,7 @@ def half_bytes(out_features: int, in_features: int) -> int:
     return 2 * math.prod(-(-size // unit) * unit for size, unit in sizes)
 
 
-def multiplies_halves() -> bool:
+def supports_half_product() -> bool:
     """Return whether torch has the product on this processor, and no other engine is chosen."""
     return torch.backends.quantized.engine in ("x86", "fbgemm") and _multiply() is not None
 

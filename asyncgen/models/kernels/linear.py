@@ -14,8 +14,8 @@ from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_p
 from asyncgen.models.kernels.products import (
     DenseKernel,
     choose_kernel,
-    fits_halves,
     kernel_in_place,
+    prefers_half_product,
 )
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class Embedding(nn.Module):
         self._table = None
 
 
-def halves_pay(core: Any) -> bool:
+def half_head_pays(core: Any) -> bool:
     """Return whether a head in 16 bits beside its table takes no more memory than other weights
     save.
 
@@ -314,7 +314,7 @@ def halves_pay(core: Any) -> bool:
         core: A model with ``lm_head``, none of whose weights have arrived.
     """
     head = core.lm_head
-    if not fits_halves(head.dtype):
+    if not prefers_half_product(head.dtype):
         return False
     layers = [module for module in core.modules() if type(module) is Linear and module is not head]
     sizes = [(layer.out_features, layer.in_features) for layer in layers]

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from asyncgen import native
 from asyncgen.native import PANEL, TILE_INPUTS
-from asyncgen.native.weight_memory import empty
+from asyncgen.native.weight_memory import empty_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +94,7 @@ class NativeStack:
         if bias is not None:
             biases = torch.split(bias.float(), self._outputs)
             # [matrices * panels, 2, 16]
-            self._bias = torch.cat([torch.stack(halves(one, is_gated), 1) for one in biases])
+            self._bias = torch.cat([torch.stack(to_halves(one, is_gated), 1) for one in biases])
         self.compiled = native.kernels.Linear(
             self._weight,
             self._bias,
@@ -113,7 +113,7 @@ class NativeStack:
 
     def _whole(self, panels: Tensor) -> Tensor:
         parts = panels.chunk(self._matrices)
-        return torch.cat([whole(part, self._outputs, self.is_gated) for part in parts])
+        return torch.cat([from_halves(part, self._outputs, self.is_gated) for part in parts])
 
     def _ordinary(self) -> tuple[Tensor, Tensor | None]:
         """Weights and biases in the ordinary layout, to copy and pickle."""
@@ -158,7 +158,7 @@ class NativeKernel(NativeStack):
         return NativeKernel, (*self._ordinary(), self.is_gated, self._dtype, self.activation)
 
 
-def halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
+def to_halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
     """View outputs ``[out, ...]`` as both halves of each panel, ``[panels, 16, ...]``.
 
     They are filled up with zeros. A panel of a gated weight holds 16 outputs of the gate and the
@@ -171,8 +171,8 @@ def halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def whole(halves: Tensor, outputs: int, is_gated: bool) -> Tensor:
-    """Undo `halves`: ``[panels, 2, 16, ...]`` to ``[out, ...]``."""
+def from_halves(halves: Tensor, outputs: int, is_gated: bool) -> Tensor:
+    """Undo `to_halves`: ``[panels, 2, 16, ...]`` to ``[out, ...]``."""
     if not is_gated:
         return halves.flatten(0, 2)[:outputs]
     gate, up = (half.flatten(0, 1)[: outputs // 2] for half in halves.unbind(1))
@@ -196,9 +196,9 @@ def _lay_out(matrices: Sequence[Tensor], is_gated: bool, *, in_tiles: bool) -> T
     shape: tuple[int, ...] = (inputs, PANEL)
     if in_tiles:
         shape = (-(-inputs // TILE_INPUTS), 2, TILE_INPUTS // 2, HALF, 2)
-    panels = empty((len(matrices) * count, *shape), matrices[0].dtype)
+    panels = empty_weight((len(matrices) * count, *shape), matrices[0].dtype)
     for place, matrix in zip(torch.split(panels, count), matrices, strict=True):
-        for number, half in enumerate(halves(matrix, is_gated)):
+        for number, half in enumerate(to_halves(matrix, is_gated)):
             _fill(place, number, half)
     return panels
 

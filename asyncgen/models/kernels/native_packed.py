@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen import native
-from asyncgen.models.kernels.native_linear import HALF, halves, whole
+from asyncgen.models.kernels.native_linear import HALF, from_halves, to_halves
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out, take_apart
-from asyncgen.models.kernels.packed_weight import alike, join
+from asyncgen.models.kernels.packed_weight import group_alike, join
 from asyncgen.native import PANEL
-from asyncgen.native.weight_memory import empty
+from asyncgen.native.weight_memory import empty_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class PackedLinearKernel:
             activation: See the attribute; the default of a gate is SiLU.
         """
         assert native.kernels is not None
-        runs = alike(parts)
+        runs = group_alike(parts)
         assert len(runs) == 1 or not is_gated
         self._dtype, self.is_gated = dtype, is_gated
         counts = [sum(part.outputs for part in run) for run in runs]
@@ -178,12 +178,14 @@ class PackedStack:
         self.outputs = count = sum(weight.outputs for weight in weights) // matrices
         places = [slice(at * count, (at + 1) * count) for at in range(matrices)]
         panels = -(-count // PANEL) if not is_gated else -(-count // 2 // HALF)
-        self.panels = empty((matrices * panels, 2, layout.num_bytes()), torch.uint8)
+        self.panels = empty_weight((matrices * panels, 2, layout.num_bytes()), torch.uint8)
         lay_out(weights, layout, is_gated, self.panels, matrices)
         self.bias = None
         if bias is not None:
             bias = bias.float()
-            self.bias = torch.cat([torch.stack(halves(bias[one], is_gated), 1) for one in places])
+            self.bias = torch.cat(
+                [torch.stack(to_halves(bias[one], is_gated), 1) for one in places]
+            )
         kinds = {name: str(kind).removeprefix("torch.") for name, kind in layout.kinds.items()}
         if layout.shares:
             kinds["scales"] = kinds["minimums"] = "int4"
@@ -222,7 +224,7 @@ class PackedStack:
         if self.bias is None:
             return None
         parts = self.bias.chunk(self._matrices)
-        return torch.cat([whole(part, self.outputs, self.is_gated) for part in parts])
+        return torch.cat([from_halves(part, self.outputs, self.is_gated) for part in parts])
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copy and pickle by way of the ordinary layout, as the others do."""

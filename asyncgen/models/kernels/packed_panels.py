@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from asyncgen import native
-from asyncgen.models.kernels.native_linear import HALF, halves, whole
+from asyncgen.models.kernels.native_linear import HALF, from_halves, to_halves
 from asyncgen.models.kernels.packed_weight import SUPER, PackedWeight
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def lay_out(
     """
     assert native.kernels is not None
     outputs = sum(weight.outputs for weight in weights) // matrices
-    rows = torch.stack(halves(torch.arange(1, outputs + 1), is_gated), 1).flatten()
+    rows = torch.stack(to_halves(torch.arange(1, outputs + 1), is_gated), 1).flatten()
     firsts = torch.arange(matrices)[:, None] * outputs
     rows = torch.where(rows > 0, rows - 1 + firsts, -1).flatten()
     native.kernels.write_panels(
@@ -155,7 +155,7 @@ def take_apart(
         if name != "codes":
             found = found.transpose(1, 2)  # [halves, 16, groups]
         found = found.reshape(len(panels), 2, HALF, -1)
-        parts[name] = whole(found, outputs, is_gated).contiguous()
+        parts[name] = from_halves(found, outputs, is_gated).contiguous()
     if layout.shares:
         both = parts["scales"].view(torch.uint8)
         parts["minimums"] = -(both >> 4).view(torch.int8)

@@ -222,7 +222,7 @@ class PackedWeight:
         return whole.expand(self.outputs, self.num_groups)
 
 
-def alike(parts: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
+def group_alike(parts: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
     """Group matrices one below the other into runs of neighbours that could be one.
 
     Args:
@@ -241,9 +241,9 @@ def join(parts: Sequence[PackedWeight]) -> list[PackedWeight]:
     """Join neighbours that are alike to one matrix.
 
     Args:
-        parts: As those of `alike`.
+        parts: As those of `group_alike`.
     """
-    return [_cat(run) for run in alike(parts)]
+    return [_cat(run) for run in group_alike(parts)]
 
 
 def _cat(parts: Sequence[PackedWeight]) -> PackedWeight:

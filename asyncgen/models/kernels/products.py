@@ -67,7 +67,7 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.models.kernels.half_product import HalfKernel, half_shift, multiplies_halves
+from asyncgen.models.kernels.half_product import HalfKernel, half_shift, supports_half_product
 from asyncgen.models.kernels.huge_pages import gather_pages
 from asyncgen.models.kernels.native_linear import NativeKernel, widens
 
@@ -415,7 +415,7 @@ def choose_kernel(
     """
     dtype = dtype or weight.dtype
     is_here = weight.device.type == "cpu"
-    if is_here and fits_halves(dtype) and not (is_shared and weight.dtype == dtype):
+    if is_here and prefers_half_product(dtype) and not (is_shared and weight.dtype == dtype):
         shift = half_shift(weight)
         if shift is not None:
             return HalfKernel(weight, bias, shift)
@@ -425,9 +425,9 @@ def choose_kernel(
         return DenseKernel(weight.t(), bias)
     if native.supports(dtype):
         return NativeKernel(weight, bias, gates, dtype, activation)
-    if packs(weight.dtype):
+    if prefers_packed(weight.dtype):
         return PackedKernel(weight, bias)
-    if chunks(weight.dtype, *weight.shape):
+    if prefers_chunks(weight.dtype, *weight.shape):
         return ChunkedKernel(weight.contiguous(), bias)
     if _linear is not None and weight.dtype == torch.float32:
         return kernel_in_place(weight.contiguous(), bias)
@@ -456,29 +456,29 @@ def has_intel_kernels() -> bool:
     return "GenuineIntel" in described
 
 
-def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
+def needs_other_layout(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Return whether the fastest kernel on the CPU needs a copy of such a weight in another
     layout."""
     if native.supports(dtype):
         return True
-    return packs(dtype) or chunks(dtype, out_features, in_features)
+    return prefers_packed(dtype) or prefers_chunks(dtype, out_features, in_features)
 
 
-def fits_halves(dtype: torch.dtype) -> bool:
+def prefers_half_product(dtype: torch.dtype) -> bool:
     """Return whether a copy in 16 bits is the fastest on the CPU, of weights that have no more."""
     if dtype != torch.float32 or native.supports(dtype) or has_intel_kernels():
         return False
-    return multiplies_halves()
+    return supports_half_product()
 
 
-def packs(dtype: torch.dtype) -> bool:
+def prefers_packed(dtype: torch.dtype) -> bool:
     """Return whether a packed copy is the fastest way to compute in ``dtype`` on the CPU."""
     if _linear is None or dtype != torch.bfloat16:
         return False
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def chunks(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
+def prefers_chunks(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Return whether chunks are the fastest way to compute in ``dtype`` on the CPU."""
     if dtype != torch.float32 or not has_intel_kernels():
         return False

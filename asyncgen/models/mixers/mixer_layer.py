@@ -56,12 +56,12 @@ class MixerLayer(DecoderLayer):
         """Gather what `run` uses; call it again after weights were replaced or moved."""
         if self.mixer is not None:
             self.mixer.prepare()
-        self._stays = self._make_stays()
+        self._residual_norms = self._make_residual_norms()
         super().prepare()
 
     def compiled(self) -> LayerParts | None:
         """See `DecoderLayer.compiled`."""
-        block, stays = super().compiled(), self._make_stays()
+        block, stays = super().compiled(), self._make_residual_norms()
         if block is None or stays is None:
             return block
         first, second = stays
@@ -83,24 +83,26 @@ class MixerLayer(DecoderLayer):
         plan = self._plan or self._ready()
         input_norm, attend, add_output, post_norm, feed_forward = plan
         normed = x if input_norm is None else input_norm(x, space.normed)
-        if self._stays is not None:
-            self._stays[0].into(x, x)
+        if self._residual_norms is not None:
+            self._residual_norms[0].into(x, x)
         if attend is not None:
             add_output(x, attend(normed, placed, attention, space), space)
         if self.mixer is not None:
             self._mix(x, normed, attention)
         if feed_forward is not None:
             normed = normed if post_norm is None else post_norm(x, space.normed)
-            if self._stays is not None:
-                self._stays[1].into(x, x)
+            if self._residual_norms is not None:
+                self._residual_norms[1].into(x, x)
             feed_forward(x, normed, space)
 
-    def _make_stays(self) -> tuple[Any, Any] | None:
+    def _make_residual_norms(self) -> tuple[Any, Any] | None:
         """Make the norms, with their factors, whose results replace the stream."""
-        if self.plan.stays is None:
+        if self.plan.normed_residual is None:
             return None
         made = []
-        for norm, factor in zip((self.input_norm, self.post_norm), self.plan.stays, strict=True):
+        for norm, factor in zip(
+            (self.input_norm, self.post_norm), self.plan.normed_residual, strict=True
+        ):
             assert norm is not None and norm.weight is not None
             weight = norm.scale()
             assert weight is not None

@@ -69,7 +69,7 @@ def test_rows_attend_to_their_text(copies: int) -> None:
     for length in (3, 1):
         attention.begin(2 * copies, length)
         queries = torch.randn(2 * copies, length, HEADS, SIZE)
-        found = attention.attend_across(0, queries.view(-1, HEADS * SIZE), pair)
+        found = attention.cross_attend(0, queries.view(-1, HEADS * SIZE), pair)
         for row in range(2 * copies):
             text = row // copies
             added = torch.zeros(4).masked_fill(~mask[text], -1e30)
@@ -83,7 +83,7 @@ def test_rows_that_fit_no_text_are_refused() -> None:
     attention = context(Encoded(torch.randn(2, 4, 5)))
     attention.begin(3, 1)
     with pytest.raises(InvalidRequestError, match="2 texts"):
-        attention.attend_across(0, torch.randn(3, HEADS * SIZE), lambda hidden: hidden)
+        attention.cross_attend(0, torch.randn(3, HEADS * SIZE), lambda hidden: hidden)
 
 
 def test_a_cache_of_other_rows_is_refused() -> None:
@@ -92,7 +92,7 @@ def test_a_cache_of_other_rows_is_refused() -> None:
         attention.begin(rows, 1)
         queries = torch.randn(rows, HEADS * SIZE)
         if rows == 2:
-            attention.attend_across(0, queries, lambda hidden: torch.randn(len(hidden), 12))
+            attention.cross_attend(0, queries, lambda hidden: torch.randn(len(hidden), 12))
             continue
         with pytest.raises(InvalidRequestError, match="2 encoder rows"):
-            attention.attend_across(0, queries, lambda hidden: hidden)
+            attention.cross_attend(0, queries, lambda hidden: hidden)

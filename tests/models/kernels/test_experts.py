@@ -323,7 +323,7 @@ def test_nothing_around_rows_and_weights_is_read(
         lying = torch.full((math.prod(shape) + 8192,), torch.nan, dtype=dtype)
         return lying[4096:-4096].view(shape)
 
-    monkeypatch.setattr(native_linear, "empty", surrounded)
+    monkeypatch.setattr(native_linear, "empty_weight", surrounded)
     routing = Routing(2, weighs_inputs=weighs_inputs)
     experts = made(routing, hidden=37, width=19, dtype=dtype, shared_width=11)
     wide = torch.full((11, 80), torch.nan, dtype=dtype)

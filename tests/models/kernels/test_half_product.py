@@ -15,11 +15,11 @@ from asyncgen.models.kernels.half_product import (
     HalfKernel,
     half_bytes,
     half_shift,
-    multiplies_halves,
+    supports_half_product,
 )
-from asyncgen.models.kernels.linear import Linear, halves_pay
+from asyncgen.models.kernels.linear import Linear, half_head_pays
 
-if not multiplies_halves():
+if not supports_half_product():
     pytest.skip("torch has no product with weights in float16 here", allow_module_level=True)
 
 
@@ -118,7 +118,7 @@ def test_copies_and_pickles_compute_alike() -> None:
 def test_without_the_product_weights_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_product, "_multiply", lambda: None)
     weight = torch.randn(16, 512).bfloat16().float()
-    assert not products.fits_halves(torch.float32)
+    assert not products.prefers_half_product(torch.float32)
     assert not isinstance(products.choose_kernel(weight, None), HalfKernel)
     assert half_shift(weight) is None
 
@@ -143,8 +143,8 @@ def test_a_tied_head_is_copied_where_the_layers_save_as_much() -> None:
         return made
 
     # The layer saves a million bytes of two; a head's outputs cost 2 * 1024 - 2 * 600 bytes each.
-    assert halves_pay(model(1232))
-    assert not halves_pay(model(1248))
+    assert half_head_pays(model(1232))
+    assert not half_head_pays(model(1248))
     wide = model(16)
     wide.to(torch.float64)
-    assert not halves_pay(wide)
+    assert not half_head_pays(wide)

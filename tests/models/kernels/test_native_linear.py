@@ -225,7 +225,7 @@ def surrounded(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         lying.append(torch.full((math.prod(shape) + 8192,), torch.nan, dtype=dtype))
         return lying[-1][4096:-4096].view(shape)
 
-    monkeypatch.setattr(native_linear, "empty", empty)
+    monkeypatch.setattr(native_linear, "empty_weight", empty)
     return lying
 
 

@@ -62,7 +62,7 @@ def test_what_is_laid_out_anew(
     assert isinstance(kernel, kernels.ChunkedKernel) is is_chunked
     is_packed = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert isinstance(kernel, kernels.PackedKernel) is is_packed
-    assert kernels.is_laid_out_anew(dtype, out, into) is (is_chunked or is_packed)
+    assert kernels.needs_other_layout(dtype, out, into) is (is_chunked or is_packed)
 
 
 @pytest.mark.parametrize(

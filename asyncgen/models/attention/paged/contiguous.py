@@ -71,7 +71,7 @@ def are_worth_copying(rows: Sequence[PlacedRow], storage: PagedStorage) -> bool:
     return longest <= MOST_COPIED and used >= LEAST_USED * len(rows) * longest
 
 
-class CopyMemory:
+class CopyBuffer:
     """Memory for one copy at a time; kept, since new memory costs more than copying into it."""
 
     def __init__(self, storage: PagedStorage) -> None:
@@ -97,7 +97,7 @@ class ContiguousRows:
         storage: PagedStorage,
         window: int | None,
         group: int,
-        memory: CopyMemory,
+        memory: CopyBuffer,
     ) -> None:
         """Copy the rows' pages together.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from asyncgen.models.attention.dense import hiding
+from asyncgen.models.attention.dense import additive_mask
 from asyncgen.models.attention.eager import attend_eager, hide_unseen
 from asyncgen.models.attention.paged.packed_rows import padded, visible_pages
 
@@ -185,7 +185,7 @@ class PrefillRows:
         hidden = hide_unseen(queries[:, :, None], keys, self._options)
         if ends is not None:
             hidden = hidden | (keys >= ends[:, :, None])
-        self._mask = hiding(hidden, storage.dtype)[:, None].to(storage.device)
+        self._mask = additive_mask(hidden, storage.dtype)[:, None].to(storage.device)
         if self._options.slopes is not None:
             away = (keys - queries[:, :, None]).float()
             self._distances = away[:, None].to(storage.device)

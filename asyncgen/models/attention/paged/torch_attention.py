@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from asyncgen.families.plans.attention_options import numbered
-from asyncgen.models.attention.paged.contiguous import ContiguousRows, CopyMemory, are_worth_copying
+from asyncgen.families.plans.attention_options import number_kinds
+from asyncgen.models.attention.paged.contiguous import ContiguousRows, CopyBuffer, are_worth_copying
 from asyncgen.models.attention.paged.decode import DecodeRows
 from asyncgen.models.attention.paged.fused import FusedRows
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
@@ -72,7 +72,7 @@ class TorchAttention:
         attending = config.attending
         asking = [layer if layer in attending else attending[0] for layer in range(len(groups))]
         kinds = [(groups[layer], config.attention[layer].kind) for layer in asking]
-        self._kinds, self._kind_of = numbered(kinds)
+        self._kinds, self._kind_of = number_kinds(kinds)
         self._parts: dict[int, list[Part]] = {}
         # The way that computes all rows of the step at once, if there is one; and for each group
         # the places of new keys and values, unless they are copied.
@@ -81,7 +81,7 @@ class TorchAttention:
         self._num_tokens = 0
         self._starts: list[int] = []
         self._steps_together = 0
-        self._copy_memory = CopyMemory(storage)
+        self._copy_memory = CopyBuffer(storage)
         self.fused = find_fused_kernel(config, storage)
 
     def lay_out(self, rows: Sequence[PackedRow]) -> None:
