@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio
 from rich.box import SIMPLE_HEAD
@@ -114,11 +114,10 @@ class ServeReport(Report[ServeBench]):
             BenchError: A side failed, or the model ends by itself.
         """
         bench = self.bench
-        with checkpoint(bench.shape, bench.model, bench.dtype) as found:
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found, ExitStack() as stack:
             if found.has_end:
                 raise BenchError("this model ends by itself: bench serve needs equal lengths")
-            with _Sides(bench, found, progress) as sides:
-                self.cells += sides.measure()
+            self.cells += _Sides(bench, found, progress, stack).measure()
 
     def results(self) -> object:
         """Return figures and rounds, for JSON."""
@@ -169,47 +168,36 @@ class ServeReport(Report[ServeBench]):
 
 
 class _Sides:
-    """The servers, loaded side by side; all but one of them wait at any time."""
+    """Servers, loaded side by side; all but one of them wait at any time."""
 
     def __init__(
-        self, bench: ServeBench, found: Checkpoint, progress: Callable[[str], None]
+        self,
+        bench: ServeBench,
+        found: Checkpoint,
+        progress: Callable[[str], None],
+        stack: ExitStack,
     ) -> None:
         self._bench = bench
         self._found = found
         self._progress = progress
-        self._stack = ExitStack()
         self._servers: dict[str, ServerProcess] = {}
         self._worker: Worker | None = None
-
-    def __enter__(self) -> Self:
-        bench, found = self._bench, self._found
         server_cpus, client_cpus = cores()
         length = 2 * bench.prompt_tokens + bench.new_tokens
         wanted = Wanted(found.folder, bench.dtype, bench.threads, bench.most, length)
-        with ExitStack() as stack:
-            for name in ("asyncgen", *bench.against):
-                self._progress(f"starting {_title(name)}")
-                server = stack.enter_context(ServerProcess(name, wanted, server_cpus))
-                self._servers[name] = server
-            if bench.in_process:
-                self._progress("loading in process")
-                self._worker = stack.enter_context(Worker(WORKER))
-                pin(self._worker.pid, server_cpus)
-                self._worker.call(
-                    "load",
-                    folder=str(found.folder),
-                    dtype=bench.dtype,
-                    streams=bench.most,
-                    length=length,
-                )
-            if client_cpus:
-                stack.callback(pin, 0, frozenset(os.sched_getaffinity(0)))
-                pin(0, client_cpus)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._stack.close()
+        for name in ("asyncgen", *bench.against):
+            progress(f"starting {_title(name)}")
+            server = stack.enter_context(ServerProcess(name, wanted, server_cpus))
+            self._servers[name] = server
+        if bench.in_process:
+            progress("loading in process")
+            self._worker = stack.enter_context(Worker(WORKER))
+            pin(self._worker.pid, server_cpus)
+            sizes = {"streams": bench.most, "length": length}
+            self._worker.call("load", folder=str(found.folder), dtype=bench.dtype, **sizes)
+        if client_cpus:
+            stack.callback(pin, 0, frozenset(os.sched_getaffinity(0)))
+            pin(0, client_cpus)
 
     def measure(self) -> list[Cell]:
         """Run all sides again and again, each number of clients in each round."""

@@ -34,8 +34,8 @@ GAP_STREAMS = 4
 """One of this many streams runs while schemas are compiled."""
 WANTED = {"all": 0.90, "beside": 0.92, "compiling": 3.0}
 TITLES = {
-    "all": "{streams} streams in a shape, their tokens/s as a share of free ones'",
-    "beside": "{half} free streams beside {half} in a shape, tokens/s as a share of beside free",
+    "all": "{streams} structured streams, their tokens/s as a share of free ones'",
+    "beside": "{half} free streams beside {half} structured, tokens/s as a share of beside free",
     "compiling": "{few} free streams while schemas are compiled, p99 gap, times the quiet one",
 }
 CAPTION = (

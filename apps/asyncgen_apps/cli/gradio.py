@@ -3,8 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,29 +15,6 @@ from asyncgen_apps.cli.source import DEMO, Source, examples_of
 
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.model import ChatModel
-
-
-@dataclass(frozen=True, slots=True)
-class _PageOptions:
-    """Address of the page, and who may use it.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port; ``None`` takes the first free one from 7860 on.
-        share: True opens a public link through Gradio's servers.
-        login: User and password; ``None`` asks for none.
-        is_opened: True opens the page in a browser here.
-        allowed_hosts: Hosts that browsers may ask for; ``None`` allows any.
-        trusted_proxies: Proxies whose word about the address of a user is taken.
-    """
-
-    host: str
-    port: int | None
-    share: bool
-    login: tuple[str, str] | None
-    is_opened: bool
-    allowed_hosts: tuple[str, ...] | None
-    trusted_proxies: tuple[str, ...]
 
 
 @with_source
@@ -72,14 +48,20 @@ def gradio(
 
         hosts, proxies = allowed_host or (), tuple(trusted_proxy or ())
         _check_names(hosts, proxies)
+        page = {
+            "server_name": host,
+            "server_port": port,
+            "share": share,
+            "auth": _login(login),
+            "inbrowser": browser,
+        }
         names = hosts_for(host, hosts, is_guarded=share or login is not None)
-        options = _PageOptions(host, port, share, _login(login), browser, names, proxies)
         prepare_process(source.threads)
         _require_gradio()
 
         import anyio
 
-        anyio.run(_serve, source, options, assistant)
+        anyio.run(_serve, source, page, names, proxies, assistant)
 
 
 def _check_names(hosts: Sequence[str], proxies: Sequence[str]) -> None:
@@ -119,7 +101,13 @@ def _require_gradio() -> None:
         raise UserError('gradio is not installed: pip install "asyncgen[gradio]"') from None
 
 
-async def _serve(source: Source, options: _PageOptions, assistant: str | None) -> None:
+async def _serve(
+    source: Source,
+    options: dict[str, Any],
+    allowed_hosts: tuple[str, ...] | None,
+    trusted_proxies: tuple[str, ...],
+    assistant: str | None,
+) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     import anyio
 
@@ -133,21 +121,17 @@ async def _serve(source: Source, options: _PageOptions, assistant: str | None) -
             name=name,
             examples=examples_of(source),
             assistant_model=assistant,
-            trusted_proxies=options.trusted_proxies,
+            trusted_proxies=trusted_proxies,
         )
         # The receiver comes first: whoever reads the line below may send a signal at once.
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             try:
                 _, local, public = page.launch(
-                    server_name=options.host,
-                    server_port=options.port,
-                    share=options.share,
-                    auth=options.login,
-                    inbrowser=options.is_opened,
+                    **options,
                     prevent_thread_lock=True,
                     quiet=True,
                     state_session_capacity=page.state_session_capacity,
-                    **launch_options(allowed_hosts=options.allowed_hosts),
+                    **launch_options(allowed_hosts=allowed_hosts),
                 )
                 typer.echo(f"{name} is at {public or local} · Ctrl-C ends")
                 async for _ in signals:
