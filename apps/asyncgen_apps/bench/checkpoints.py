@@ -34,72 +34,24 @@ SPACE = "Ġ"
 """Character of the space in byte-level tokenizers."""
 
 
-SHAPES = {
-    "5m": Shape(hidden=256, layers=6, heads=8, kv_heads=4, ffn=688, vocab=4096),
-    "135m": Shape(hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152),
-    "0.5b": Shape(hidden=896, layers=24, heads=14, kv_heads=2, ffn=4864, vocab=151936),
-    "moe": Shape(
-        hidden=512,
-        layers=24,
-        heads=8,
-        kv_heads=4,
-        ffn=256,
-        vocab=32768,
-        experts=64,
-        chosen=8,
-        style=QWEN3_MOE,
-    ),
-    "gemma2": Shape(
-        hidden=640, layers=17, heads=4, kv_heads=2, ffn=2048, vocab=49152, head=256, style=GEMMA2
-    ),
-    "gemma3": Shape(
-        hidden=640, layers=18, heads=4, kv_heads=1, ffn=2048, vocab=49152, head=256, style=GEMMA3
-    ),
-    "phi3": Shape(
-        hidden=576, layers=25, heads=6, kv_heads=6, ffn=1536, vocab=32064, tied=False, style=PHI3
-    ),
-    "qwen3-moe": Shape(
-        hidden=512,
-        layers=16,
-        heads=8,
-        kv_heads=2,
-        ffn=128,
-        vocab=32768,
-        experts=32,
-        chosen=4,
-        head=128,
-        style=QWEN3_MOE,
-    ),
+SHAPES = {  # hidden, layers, heads, kv_heads, ffn, vocab
+    "5m": Shape(256, 6, 8, 4, 688, 4096),
+    "135m": Shape(576, 30, 9, 3, 1536, 49152),
+    "0.5b": Shape(896, 24, 14, 2, 4864, 151936),
+    "moe": Shape(512, 24, 8, 4, 256, 32768, experts=64, chosen=8, style=QWEN3_MOE),
+    "gemma2": Shape(640, 17, 4, 2, 2048, 49152, head=256, style=GEMMA2),
+    "gemma3": Shape(640, 18, 4, 1, 2048, 49152, head=256, style=GEMMA3),
+    "phi3": Shape(576, 25, 6, 6, 1536, 32064, tied=False, style=PHI3),
+    "qwen3-moe": Shape(512, 16, 8, 2, 128, 32768, experts=32, chosen=4, head=128, style=QWEN3_MOE),
     "gpt-oss": Shape(
-        hidden=384,
-        layers=13,
-        heads=8,
-        kv_heads=2,
-        ffn=192,
-        vocab=49152,
-        tied=False,
-        experts=32,
-        chosen=4,
-        head=64,
-        style=GPT_OSS,
+        384, 13, 8, 2, 192, 49152, tied=False, experts=32, chosen=4, head=64, style=GPT_OSS
     ),
     **STATE_SHAPES,
 }
 
-MADE = {
-    "1b": Shape(
-        hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192, vocab=128256, context=16384
-    ),
-    "8b": Shape(
-        hidden=4096,
-        layers=32,
-        heads=32,
-        kv_heads=8,
-        ffn=14336,
-        vocab=128256,
-        tied=False,
-        context=16384,
-    ),
+MADE = {  # hidden, layers, heads, kv_heads, ffn, vocab
+    "1b": Shape(2048, 16, 32, 8, 8192, 128256, context=16384),
+    "8b": Shape(4096, 32, 32, 8, 14336, 128256, tied=False, context=16384),
 }
 """Shapes that are described on disk and drawn on the device: they are too large to store."""
 

@@ -110,11 +110,7 @@ class Qwen35Shape(Shape):
         }
 
 
-STATE_SHAPES = {
-    "mamba2": Mamba2Shape(
-        hidden=768, layers=24, heads=24, kv_heads=24, ffn=1536, vocab=50288, style=MAMBA2
-    ),
-    "qwen3_5": Qwen35Shape(
-        hidden=640, layers=16, heads=5, kv_heads=1, ffn=1792, vocab=49152, head=128, style=QWEN3_5
-    ),
+STATE_SHAPES = {  # hidden, layers, heads, kv_heads, ffn, vocab
+    "mamba2": Mamba2Shape(768, 24, 24, 24, 1536, 50288, style=MAMBA2),
+    "qwen3_5": Qwen35Shape(640, 16, 5, 1, 1792, 49152, head=128, style=QWEN3_5),
 }
