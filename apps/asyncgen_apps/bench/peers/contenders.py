@@ -22,8 +22,7 @@ class Contender:
     Attributes:
         title: Name in tables.
         program: ``file:Class`` in the folder ``programs``.
-        home: Name of its environment; ``None`` is the one of the benchmark.
-        package: Package that may be installed beside us instead; ``None`` allows only ``home``.
+        is_shared: True if its library may also be installed beside us.
         many: True if it answers several requests at a time.
         arrivals: True if requests may come while others run, with answers of any length.
         color: Color in charts.
@@ -33,13 +32,18 @@ class Contender:
 
     title: str
     program: str
-    home: str | None
-    package: str | None = None
+    is_shared: bool = False
     many: bool = True
     arrivals: bool = True
     color: str = "#9aa5b1"
     bits: str | None = None
     weights: str | None = None
+
+    @property
+    def home(self) -> str | None:
+        """Name of its environment, that of its program; ``None`` is the one of the benchmark."""
+        file = self.program.partition(":")[0]
+        return None if file == "ours" else file
 
     @property
     def is_ours(self) -> bool:
@@ -58,67 +62,45 @@ class Contender:
         folder = environments / self.home
         if (folder / "installed").is_file():
             return str(folder / "bin" / "python")
-        if self.package is not None and importlib.util.find_spec(self.package) is not None:
+        if self.is_shared and importlib.util.find_spec(self.home) is not None:
             return sys.executable
         return None
 
 
-def _packed(
-    title: str, program: str, home: str | None, bits: str, weights: str, color: str
-) -> Contender:
+def _packed(title: str, program: str, bits: str, weights: str, color: str) -> Contender:
     """Make a contender with packed weights."""
-    return Contender(f"{title} {weights}", program, home, color=color, bits=bits, weights=weights)
+    return Contender(f"{title} {weights}", program, color=color, bits=bits, weights=weights)
 
 
 OURS = "asyncgen"
 CONTENDERS = {
-    OURS: Contender("asyncgen", "ours:Streams", None, color="#1f6feb"),
-    "asyncgen-torch": Contender(
-        "asyncgen, torch's kernels", "ours:TorchKernels", None, color="#79b8ff"
-    ),
+    OURS: Contender("asyncgen", "ours:Streams", color="#1f6feb"),
+    "asyncgen-torch": Contender("asyncgen, torch's kernels", "ours:TorchKernels", color="#79b8ff"),
     "transformers": Contender(
-        "transformers",
-        "transformers:Generate",
-        "transformers",
-        "transformers",
-        arrivals=False,
-        color="#d4a72c",
+        "transformers", "transformers:Generate", True, arrivals=False, color="#d4a72c"
     ),
     "transformers-thread": Contender(
         "transformers, thread",
         "transformers:Threaded",
-        "transformers",
-        "transformers",
+        True,
         many=False,
         arrivals=False,
         color="#e8c468",
     ),
     "transformers-continuous": Contender(
-        "transformers, continuous",
-        "transformers:Continuous",
-        "transformers",
-        "transformers",
-        color="#9a6700",
+        "transformers, continuous", "transformers:Continuous", True, color="#9a6700"
     ),
-    "llamacpp": Contender("llama.cpp", "llamacpp:Loop", "llamacpp", color="#1a7f37"),
-    "openvino": Contender("OpenVINO", "openvino:Pipeline", "openvino", color="#8250df"),
-    "vllm": Contender("vLLM", "vllm:Engine", "vllm", color="#cf222e"),
-    "ctranslate2": Contender(
-        "CTranslate2", "ctranslate2:Batch", "ctranslate2", arrivals=False, color="#6e7781"
-    ),
-    "asyncgen-int8": _packed("asyncgen", "ours:Streams", None, "int8", "int8", "#388bfd"),
-    "llamacpp-q8_0": _packed("llama.cpp", "llamacpp:Loop", "llamacpp", "int8", "Q8_0", "#116329"),
-    "openvino-int8": _packed(
-        "OpenVINO", "openvino:Pipeline", "openvino", "int8", "int8", "#6639ba"
-    ),
-    "asyncgen-int4": _packed("asyncgen", "ours:Streams", None, "int4", "int4", "#54aeff"),
-    "llamacpp-q4_0": _packed("llama.cpp", "llamacpp:Loop", "llamacpp", "int4", "Q4_0", "#2da44e"),
-    "llamacpp-q4_k_m": _packed(
-        "llama.cpp", "llamacpp:Loop", "llamacpp", "int4", "Q4_K_M", "#4ac26b"
-    ),
-    "openvino-int4": _packed(
-        "OpenVINO", "openvino:Pipeline", "openvino", "int4", "int4", "#a475f9"
-    ),
+    "llamacpp": Contender("llama.cpp", "llamacpp:Loop", color="#1a7f37"),
+    "openvino": Contender("OpenVINO", "openvino:Pipeline", color="#8250df"),
+    "vllm": Contender("vLLM", "vllm:Engine", color="#cf222e"),
+    "ctranslate2": Contender("CTranslate2", "ctranslate2:Batch", arrivals=False, color="#6e7781"),
+    "asyncgen-int8": _packed("asyncgen", "ours:Streams", "int8", "int8", "#388bfd"),
+    "llamacpp-q8_0": _packed("llama.cpp", "llamacpp:Loop", "int8", "Q8_0", "#116329"),
+    "openvino-int8": _packed("OpenVINO", "openvino:Pipeline", "int8", "int8", "#6639ba"),
+    "asyncgen-int4": _packed("asyncgen", "ours:Streams", "int4", "int4", "#54aeff"),
+    "llamacpp-q4_0": _packed("llama.cpp", "llamacpp:Loop", "int4", "Q4_0", "#2da44e"),
+    "llamacpp-q4_k_m": _packed("llama.cpp", "llamacpp:Loop", "int4", "Q4_K_M", "#4ac26b"),
+    "openvino-int4": _packed("OpenVINO", "openvino:Pipeline", "int4", "int4", "#a475f9"),
 }
 DEFAULT = tuple(
     name

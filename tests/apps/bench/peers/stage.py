@@ -23,5 +23,5 @@ def use_doubles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(Path(__file__).with_name("doubles.py"), programs)
     monkeypatch.setattr(processes, "PROGRAMS", programs)
     for name in NAMES:
-        monkeypatch.setitem(CONTENDERS, name, Contender(name, f"doubles:{name}", "double"))
+        monkeypatch.setitem(CONTENDERS, name, Contender(name, f"doubles:{name}"))
     return programs

@@ -193,7 +193,7 @@ def test_a_stopped_program_does_not_outlive_a_bench_that_was_killed(
         "from asyncgen_apps.bench.peers import processes\n"
         "from asyncgen_apps.bench.peers.contenders import CONTENDERS, Contender\n"
         f"processes.PROGRAMS = Path({str(programs)!r})\n"
-        "CONTENDERS['Good'] = Contender('Good', 'doubles:Good', 'double')\n"
+        "CONTENDERS['Good'] = Contender('Good', 'doubles:Good')\n"
         "program = processes.Program('Good', sys.executable, 1, 60.0)\n"
         f"program.call('load', work={str(tmp_path)!r}, threads=1)\n"
         "print(program.pid, flush=True)\n"
