@@ -201,8 +201,10 @@ class Batch:
         if logits is None:
             rows, logits = self._forward(scheduled)
         # Rows that came to their end get their next token, or have all that they asked for.
-        sequences = self._ended(rows, generate=True)
-        read = self._ended(rows, generate=False) if self._readers else ()
+        if self._readers:
+            sequences, read = self._ended(rows)
+        else:
+            sequences, read = [cast("Sequence", row.state) for row in rows if row.is_last], []
         if sequences:
             sampled = self._sample(rows, sequences, logits)
             if sampled.failures:
@@ -216,20 +218,20 @@ class Batch:
             self._end_read(read)
         return scheduled
 
-    def _ended(self, rows: list[ScheduledRow], *, generate: bool) -> list[Sequence]:
+    def _ended(self, rows: list[ScheduledRow]) -> tuple[list[Sequence], list[Sequence]]:
         """Return the sequences that were computed to their end.
 
-        Args:
-            rows: Rows of the step.
-            generate: True for those that want a next token, False for the others.
+        Returns:
+            Those that want a next token, and those that only wanted to be read.
         """
-        readers = self._readers
-        return [
-            cast("Sequence", row.state)
-            for row in rows
-            if row.is_last
-            and ((reader := readers.get(row.state)) is None or reader.generates) is generate
-        ]
+        sampled: list[Sequence] = []
+        read: list[Sequence] = []
+        for row in rows:
+            if row.is_last:
+                reader = self._readers.get(row.state)
+                goes_on = reader is None or reader.generates
+                (sampled if goes_on else read).append(cast("Sequence", row.state))
+        return sampled, read
 
     def _report_prefill(
         self, rows: list[ScheduledRow], progress: Callable[[str, int, int], object]
@@ -268,7 +270,7 @@ class Batch:
         rows = self._schedule(unread)
         if not rows:
             return None
-        sampled: list[RequestState] = [*self._ended(rows, generate=True)]
+        sampled: list[RequestState] = [*self._ended(rows)[0]]
         try:
             return BegunStep(rows, self._runner.logits(rows, unread, self._readers), sampled)
         except BaseException as error:
