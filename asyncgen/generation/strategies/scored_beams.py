@@ -90,7 +90,7 @@ class ScorerSelection(BeamSelection):
         self.scores = torch.log_softmax(logits, dim=-1)
         rows, origins = beams.rows, beams.origins.tolist()
         sums = beams.live.scores.flatten()
-        parents, tokens = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
+        parents, tokens = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
         scores = torch.zeros_like(sums)
         for group, places in enumerate(self._groups):
             answer = self._process(group, rows[places], sums[places], tokens, origins)
