@@ -3,7 +3,8 @@
     AsyncgenError
     ├── InvalidRequestError (also ValueError)    a parameter or prompt that cannot be served
     │   ├── ContextLengthError                   prompt and new tokens exceed the context
-    │   └── CacheFullError (also IndexError)     a cache of fixed shape has no room left
+    │   ├── CacheFullError (also IndexError)     a cache of fixed shape has no room left
+    │   └── UnknownOptionError (also TypeError)  an option that a constructor does not have
     ├── MissingRequirementsError                 packages that a custom decoding method needs
     │                (also ImportError, ValueError)
     ├── OverloadedError                          the queue is full, or threads hang; try again later
@@ -22,7 +23,11 @@ value, the limit and the remedy. A ``DefaultLengthWarning`` is only warned of.
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "AsyncgenError",
@@ -77,6 +82,10 @@ class ContextLengthError(InvalidRequestError):
 
 class CacheFullError(InvalidRequestError, IndexError):
     """A position beyond those that a cache of fixed shape was made for."""
+
+
+class UnknownOptionError(InvalidRequestError, TypeError):
+    """An option that a constructor does not have; a ``TypeError`` until the next release."""
 
 
 class MissingRequirementsError(AsyncgenError, ImportError, ValueError):
@@ -157,6 +166,12 @@ class DefaultLengthWarning(UserWarning):
 def _restored(kind: type[AsyncgenError], args: tuple[Any, ...]) -> AsyncgenError:
     """An error as it was; its message is not composed again, which might say something else."""
     return kind.__new__(kind, *args)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name that is closest to a wrong one; empty if none is close."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def shorten(value: object, limit: int = 120) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,9 @@ Pooling: TypeAlias = Literal["last", "mean"]
 
 _ENOUGH = 2**16
 """Characters from which on a prompt is long, whatever else it has."""
+
+_SHOWN = 60
+"""Characters of a text that the representation of its completion shows."""
 
 _PROMPT_FORMS = "a non-empty text, list of chat messages, or list of token ids"
 
@@ -348,6 +351,14 @@ class Completion:
     usage: Usage
     timing: Timing
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+    def __repr__(self) -> str:
+        """Show the first sample in a line: its shortened text, its end, and the counts."""
+        counts = [counted(self.usage.completion_tokens, "token"), f"{self.timing.total:.2f} s"]
+        if len(self.samples) > 1:
+            counts.insert(0, counted(len(self.samples), "sample"))
+        text, reason = shorten(self.text, _SHOWN), self.finish_reason
+        return f"Completion(text={text}, finish_reason={reason!r}, {', '.join(counts)})"
 
     @property
     def text(self) -> str:

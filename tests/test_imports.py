@@ -32,6 +32,6 @@ def test_the_graph_is_whole() -> None:
     """Late imports and imports for types are in the graph."""
     graph = _graph()
     assert "asyncgen.llm.llm" in graph["asyncgen"], "in the stub"
-    assert "asyncgen.generation.config" in graph["asyncgen.llm.face"], "for types"
+    assert "asyncgen.generation.config" in graph["asyncgen.llm.engine_handle"], "for types"
     assert "asyncgen.reference.load_model" in graph["asyncgen.llm.opening"], "inside a function"
     assert "streamers.errors" in set().union(*graph.values())

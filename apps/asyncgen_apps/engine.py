@@ -33,8 +33,8 @@ class EngineStream(Protocol):
     """One answer on its way, as ``asyncgen.TextStream``; read once, by one task.
 
     The first read starts the request, where ``async with`` has not. ``prompt_ids``, ``seed``,
-    ``position`` and ``separates`` are known once it has started, and ``result`` once it has ended
-    or was left.
+    ``position`` and ``is_separated`` are known once it has started, and ``result`` once it has
+    ended or was left.
     """
 
     @property
@@ -54,7 +54,7 @@ class EngineStream(Protocol):
         """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
 
     @property
-    def separates(self) -> bool:
+    def is_separated(self) -> bool:
         """Whether its events tell reasoning or calls of tools apart from the text."""
 
     async def __aenter__(self) -> Self:
@@ -94,11 +94,11 @@ class Engine(Protocol):
     """A model that answers, as an open ``asyncgen.AsyncLLM``."""
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether it takes requests; if not, only a restart helps."""
 
     @property
-    def degraded(self) -> bool:
+    def is_degraded(self) -> bool:
         """Whether long texts are refused, because others hang."""
 
     @property

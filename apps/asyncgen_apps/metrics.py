@@ -96,7 +96,7 @@ class Measured(Protocol):
     """What is scraped; an ``AsyncLLM`` is one."""
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether there is an engine to read."""
 
     def metrics(self) -> MetricsSnapshot:
@@ -138,7 +138,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Read the engine once."""
-        if self._llm.healthy:
+        if self._llm.is_healthy:
             yield from families(self._llm.metrics(), self._model_name, self._prefix)
 
     def describe(self) -> Iterable[Metric]:
@@ -155,7 +155,7 @@ async def exposition(llm: Engine, model_name: str, *others: Collector) -> bytes:
         *others: What else is counted.
     """
     registry = CollectorRegistry()
-    if llm.healthy:
+    if llm.is_healthy:
         with suppress(AsyncgenError):  # it may die while it is asked
             registry.register(_Read(families(await llm.measure(), model_name, PREFIX)))
     for other in others:

@@ -1,18 +1,17 @@
-"""The options of an engine: one type that every door to it shares.
+"""Hold and check the options of an engine.
 
-`EngineOptions` holds and checks them; `SharedOptions` spells them out for editors and type
-checkers, as keywords of `AsyncLLM`, `ContinuousBatchingManager` and `generate_batch`. Imports no
-torch.
+`EngineOptions` is the one type of all entries to an engine. `SharedOptions` names the keywords of
+`ContinuousBatchingManager` and `generate_batch` for editors and type checkers. Imports no torch.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from asyncgen.errors import UnknownOptionError, did_you_mean
 from asyncgen.generation.config.rules import Range, Rule, require, switch
 from asyncgen.runtime.progress import progress_option
 
@@ -24,49 +23,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class SharedOptions(TypedDict, total=False):
-    """What can be said at every door; see `EngineOptions`."""
+    """Options that every door takes; `EngineHandle` says what each does."""
 
     scheduler: str | type[Scheduler]
-    """Who goes first: ``"fifo"`` (running streams before new prompts), ``"prefill_first"``, or a
-    subclass of :class:`Scheduler`, made with the page pool.
-    """
     max_running: int
-    """Most samples that share a step, at least 1; further requests queue. As many more may take
-    turns beside the batch.
-    """
     kv_cache_memory: int | float | None
-    """Memory for all keys and values: bytes (``int``), or a fraction of the device's memory
-    (``float``). ``None``: on CUDA what 90 % of the device leaves beside the model, elsewhere a
-    quarter of the memory that is available after loading, and never more than ``max_running`` full
-    contexts take. On a CPU, copies of what running streams read may take an eighth beside it.
-    """
     kv_cache_dtype: str
-    """What keys and values are kept in: ``"auto"`` is the model's dtype, ``"int8"`` packs them to
-    integers of 8 bits with a scale a head and position: for heads of 64 to 53 % of bfloat16's
-    memory. A number is then off by at most 1/254 of the largest of its head and position.
-    """
     page_size: int | None
-    """Tokens that a page of that memory holds, at least 1; requests share whole pages, and one of
-    them goes on from the last page of a text. ``None`` is 32, or what the attention kernel needs on
-    CUDA.
-    """
     state_snapshots: int | None
-    """Models whose layers keep states: how many of them the memory has room for beside two for each
-    running sample, so that later requests go on from them; 0 keeps none. ``None``: as many as
-    ``max_running``, where the memory pays for them.
-    """
     snapshot_pages: int | None
-    """Likewise: the state of a text is kept every so many pages, at least 1, beside those at the
-    end of the last page of prompt and answer. ``None``: every 1,024 tokens, on CUDA 2,048.
-    """
     use_cuda_graph: bool | None
-    """Whether steps that only decode are recorded once and then repeated, for a few numbers of
-    streams; ``None``: on CUDA, where that is possible.
-    """
     use_async_batching: bool | None
-    """Whether a step begins before the tokens of the last one are read; ``None``: on CUDA. It
-    changes no token; on a CPU it gains nothing.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,26 +137,37 @@ _RULES: dict[str, Rule] = {
     "progress": progress_option,
     "num_threads": _COUNT,
 }
+_ELSEWHERE = {
+    "block_size": "page_size",
+    "enable_chunked_prefill": "prefill_chunk_size",
+    "enable_prefix_caching": "prefix_caching",
+    "gpu_memory_utilization": "kv_cache_memory",
+    "max_num_batched_tokens": "prefill_chunk_size",
+    "max_num_seqs": "max_running",
+    "quantization": "quantize",
+    "scheduling_policy": "scheduler",
+    "torch_dtype": "dtype",
+}
+"""Names of options in other engines, and ours."""
 _OR_NONE = frozenset({"prepare_seconds"})
 """Options that may be ``None`` though that is not their default."""
 
 
-def refuse_unknown(given: Mapping[str, object], keywords: type) -> None:
-    """Refuse keywords that are none, as a signature that names them would.
+def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse keywords that are no options.
 
     Args:
-        given: What a function got as ``**options``.
-        keywords: The TypedDict that they are annotated with.
+        given: Keywords that a signature did not name.
+        known: Names of the options.
 
     Raises:
-        TypeError: Names the keyword, and the nearest known one for a typo.
+        UnknownOptionError: Names the keyword, and the option that is meant.
     """
-    known = keywords.__annotations__
-    for name in given:
+    for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+            meant = _ELSEWHERE.get(name)
+            hint = did_you_mean(name, known) if meant not in known else f"; did you mean `{meant}`?"
+            raise UnknownOptionError(name, value, f"unknown option{hint}")
 
 
 def spells_out(keywords: type, options: type[EngineOptions]) -> Callable[[Function], Function]:

@@ -191,6 +191,11 @@ class DecodeThread(Generic[L]):
         return shared.pid == os.getpid() and self._thread.is_alive() and not shared.stopping
 
     @property
+    def is_stopping(self) -> bool:
+        """True if it was asked to stop, or has ended."""
+        return self._shared.stopping
+
+    @property
     def loaded(self) -> L | None:
         """Object that loading returned; ``None`` before :meth:`wait_ready` returned."""
         return self._shared.loaded

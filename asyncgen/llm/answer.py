@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +23,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.batch_interval import Pace
+from asyncgen.runtime.deprecation import renamed
 from asyncgen.structured.answer_reader import AnswerReader
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
@@ -62,6 +64,15 @@ def _prepare(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class EngineAccess:
+    """Ways of a request into an engine: its queue, its preparing threads, its decode thread."""
+
+    thread: DecodeThread[Opened]
+    admission: Admission
+    preparing: PreparingThreads
+
+
 class Answer:
     """A request from its parameters to its result; read once, by one task or thread.
 
@@ -73,17 +84,15 @@ class Answer:
 
     def __init__(
         self,
-        thread: DecodeThread[Opened],
-        admission: Admission,
-        preparing: PreparingThreads,
+        engine: EngineAccess,
         prompt: Prompt,
         params: Mapping[str, Any],
         waiting: Waiting,
     ) -> None:
         """Keep what will be posted; use ``AsyncLLM.stream`` or ``LLM.stream``."""
-        self._thread = thread
-        self._admission = admission
-        self._preparing = preparing
+        self._thread = engine.thread
+        self._admission = engine.admission
+        self._preparing = engine.preparing
         self._prompt = prompt
         self._params = params
         self._waiting = waiting
@@ -157,8 +166,8 @@ class Answer:
         return tuple(len(ids) + self._num_read.get(index, 0) for index, ids in enumerate(given))
 
     @property
-    def separates(self) -> bool:
-        """Whether its events tell reasoning or calls of tools apart from the text.
+    def is_separated(self) -> bool:
+        """True if its events tell reasoning or calls of tools apart from the text.
 
         Raises:
             RuntimeError: It has not started.
@@ -166,8 +175,8 @@ class Answer:
         return self._begun.reading is not None
 
     @property
-    def exact(self) -> bool:
-        """Whether its tokens are promised to be those of any engine of the same fingerprint.
+    def is_exact(self) -> bool:
+        """True if its tokens are promised to be those of any engine of the same fingerprint.
 
         Behind ``generated_ids`` that needs the ``fingerprint`` of the engine that generated them.
 
@@ -175,6 +184,9 @@ class Answer:
             RuntimeError: It has not started.
         """
         return self._begun.is_exact
+
+    separates = renamed("separates", "is_separated")
+    exact = renamed("exact", "is_exact")
 
     def __repr__(self) -> str:
         """How far it is: state, length of the prompt, and what was read; never what was said."""

@@ -1,4 +1,4 @@
-"""The two faces of an engine: ``AsyncLLM`` for event loops, ``LLM`` for code without one.
+"""Serve streams of text: ``AsyncLLM`` for event loops, ``LLM`` for code without one.
 
 All computing happens on the decode thread (``asyncgen.engine.thread``); here are only the two ends
 of a request: how it is posted, and how its events are read.
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self, cast, overload
 
 import anyio
 
-from asyncgen.llm.face import CLOSE_SECONDS, Face
+from asyncgen.generation.config.checks import check_names
+from asyncgen.llm.engine_handle import CLOSE_SECONDS, EngineHandle
 from asyncgen.llm.reader_wait import InLoop, InThread, run_blocking
 from asyncgen.llm.stream import SyncTextStream, TextStream
 from asyncgen.llm.together import answer_all, is_prompts
-from asyncgen.types import Completion
+from asyncgen.types import Completion, check_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LLM", "AsyncLLM", "Completion", "SyncTextStream", "TextStream"]
 
 
-class AsyncLLM(Face):
+class AsyncLLM(EngineHandle):
     """A language model as a source of async text streams.
 
     Use it as an async context manager: the model is loaded when the block is entered, and nothing
@@ -98,7 +99,8 @@ class AsyncLLM(Face):
             EngineClosedError: It was closed, or belongs to another process.
             EngineDiedError: The decode thread died.
         """
-        return self._answer(TextStream, prompt, params, InLoop())
+        check_request(self, prompt, params)
+        return TextStream(self._access, prompt, params, InLoop())
 
     async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
         """Answer a prompt and return the whole result.
@@ -184,7 +186,7 @@ class AsyncLLM(Face):
         return self.metrics()
 
 
-class LLM(Face):
+class LLM(EngineHandle):
     """A language model as a source of text streams, for code without an event loop.
 
     The engine, the parameters and the errors are those of :class:`AsyncLLM`; what waits blocks its
@@ -252,7 +254,11 @@ class LLM(Face):
             EngineClosedError: It was closed, or belongs to another process.
             EngineDiedError: The decode thread died.
         """
-        return self._answer(SyncTextStream, prompt, params, InThread())
+        return self._stream(prompt, params, InThread())
+
+    def _stream(self, prompt: Prompt, params: StreamParams, waiting: InThread) -> SyncTextStream:
+        check_request(self, prompt, params)
+        return SyncTextStream(self._access, prompt, params, waiting)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is no list of texts
@@ -284,7 +290,7 @@ class LLM(Face):
         """
 
         def start(one: Prompt, waiting: InThread) -> SyncTextStream:
-            return self._answer(SyncTextStream, one, params, waiting)
+            return self._stream(one, params, waiting)
 
         if is_prompts(prompt):
             return answer_all(prompt, start, at_once=2 * self._max_running, progress=self._progress)
@@ -319,3 +325,21 @@ class LLM(Face):
         Where a list takes a while, a bar on the terminal counts its texts.
         """
         return run_blocking(self._embed(prompt, params, InThread(), progress=self._progress))
+
+
+def check_request(engine: EngineHandle, prompt: Prompt, params: StreamParams) -> None:
+    """Refuse a request whose form is wrong, before its stream exists.
+
+    Args:
+        engine: Must be open.
+        prompt: Of the request.
+        params: Keywords of the request; their names are checked here, their values later.
+
+    Raises:
+        InvalidRequestError: An unknown parameter, or something that is no prompt.
+        EngineClosedError: The engine was closed, or belongs to another process.
+        EngineDiedError: The decode thread died.
+    """
+    engine._thread.require_open()
+    check_prompt(prompt)
+    check_names(params)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.options import EngineOptions, SharedOptions
+from asyncgen.engine.options import EngineOptions
 from asyncgen.errors import InvalidRequestError
 from asyncgen.text.tool_calls.format_detection import (
     NO_FORMATS,
@@ -35,80 +35,9 @@ if TYPE_CHECKING:
     from asyncgen.text.tokenizer import Tokenizer
 
 
-class LLMOptions(SharedOptions, total=False):
-    """The keywords of ``AsyncLLM``, for editors and type checkers; see `ModelSource`."""
-
-    tokenizer: str | os.PathLike[str] | Any | None
-    """A folder, a hub id or a tokenizer object; ``None`` takes the one beside the model. A model
-    object needs one.
-    """
-    device: str | torch.device | None
-    """Where to compute; ``None`` is the CPU, or CUDA where there is one."""
-    dtype: str | torch.dtype | None
-    """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
-    quantize: Packing | None
-    """``"int8"`` or ``"int4"`` packs weights while they are read: half, a quarter of the memory
-    of bfloat16. ``None`` leaves them as the checkpoint has them.
-    """
-    num_threads: int | None
-    """OpenMP threads that compute, until it is closed; ``None`` leaves torch's choice."""
-    revision: str | None
-    """Branch, tag or commit on the hub."""
-    token: str | bool | None
-    """Access token for the hub."""
-    max_queue_size: int | None
-    """Most requests that wait, at least 1. Beyond it a stream raises :class:`OverloadedError` when
-    it starts, before any work; ``None`` for no limit.
-    """
-    prepare_seconds: float | None
-    """How long it may take to make one request ready (to tokenize it, to render its chat template).
-    Beyond it the request fails; what cannot be stopped is left alone, and from four such threads
-    on, texts of more than 4,096 characters are refused by an :class:`OverloadedError`. ``None`` for
-    no limit.
-    """
-    tool_format: str | None
-    """How the model writes calls of tools: the name of a format, or ``"none"`` to leave them in the
-    text; ``None`` finds it in the chat template.
-    """
-    reasoning_format: str | None
-    """How it marks reasoning; likewise."""
-    prefill_chunk_size: int | None
-    """Most prompt tokens of one step, at least 1; ``None`` for 256, and 192 where running streams
-    wait for it alone, on CUDA 2048. A running stream waits for one chunk of another's prompt, and
-    where many come at once for some more.
-    """
-    progress: ProgressOption
-    """How far long work is. ``None``: bars on the terminal, for downloads, loading and lists of
-    prompts that take longer than a second; ``False``: nothing; or what is called on the thread that
-    works with what is done, how much of it and how much in all: ``"downloading"`` and ``"loading
-    weights"`` in bytes, ``"prefill"`` in tokens for a prompt of more than one chunk, ``"answering
-    prompts"`` in prompts, ``"embedding texts"`` in texts. It must be quick.
-    """
-    prefix_caching: bool
-    """Keep the keys and values of prompts and answers while there is space, so that a request that
-    begins alike (the next turn of a chat) computes only what is new.
-    """
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource(EngineOptions):
-    """What to load and how; the arguments of ``AsyncLLM``.
-
-    Attributes:
-        source: ``"demo"``, a folder, a hub id, or a model object.
-        tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the model's own.
-        device: Where to compute.
-        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
-        quantize: What weights are packed to while they are read; ``None`` leaves them as they are.
-        num_threads: OpenMP threads of the decode thread; ``None`` leaves torch's choice.
-        revision: Revision on the hub.
-        token: Access token for the hub.
-        max_queue_size: Most requests that wait; ``None`` for no limit.
-        prepare_seconds: How long making one request ready may take; ``None`` for no limit.
-        progress: How far long work is: bars, nothing, or what is called.
-        tool_format: Name of the format of calls, or ``"none"``; ``None`` finds it.
-        reasoning_format: Name of the format of reasoning, or ``"none"``; ``None`` finds it.
-    """
+    """Checked options of ``AsyncLLM`` and ``LLM``; `EngineHandle` says what each does."""
 
     source: str | os.PathLike[str] | Any
     tokenizer: str | os.PathLike[str] | Any | None = None

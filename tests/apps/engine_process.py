@@ -77,7 +77,7 @@ class Begun:
     prompt_ids: list[int]
     seed: int
     position: tuple[int, ...]
-    separates: bool
+    is_separated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Batch:
     """All that came about in a turn of the loop, and how the engine does."""
 
     news: list[News]
-    healthy: bool
-    degraded: bool
+    is_healthy: bool
+    is_degraded: bool
 
 
 class EngineProcess:
@@ -124,7 +124,7 @@ class EngineProcess:
         self._pipe.send((source, options))
         assert self._pipe.poll(PATIENCE), "the child said nothing"
         self._facts: Facts = self._pipe.recv()
-        self.healthy = True
+        self.is_healthy = True
         works = (self._read, self._write)
         self._threads = [threading.Thread(target=one, name="engine-process") for one in works]
         for thread in self._threads:
@@ -157,7 +157,7 @@ class EngineProcess:
         await anyio.to_thread.run_sync(self.close)
 
     @property
-    def degraded(self) -> bool:
+    def is_degraded(self) -> bool:
         return self._degraded
 
     @property
@@ -177,7 +177,7 @@ class EngineProcess:
         return self._facts.generation_config
 
     def stream(self, prompt: Prompt, **params: Any) -> PipedStream:
-        if not self.healthy:
+        if not self.is_healthy:
             raise _died()
         return PipedStream(self, prompt, params)
 
@@ -219,7 +219,7 @@ class EngineProcess:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:
-            if not self.healthy:
+            if not self.is_healthy:
                 raise _died()
             self._waiting[number] = mailbox
         try:
@@ -246,13 +246,13 @@ class EngineProcess:
         with suppress(EOFError, OSError):
             while True:
                 batch: Batch = self._pipe.recv()
-                self.healthy, self._degraded = batch.healthy, batch.degraded
+                self.is_healthy, self._degraded = batch.is_healthy, batch.is_degraded
                 for news in batch.news:
                     mailbox = self._waiting.get(news.number)
                     if mailbox is not None:
                         mailbox.put_nowait(news.item)
         with self._lock:
-            self.healthy = False
+            self.is_healthy = False
             waiting, self._waiting = self._waiting, {}
         for mailbox in waiting.values():
             mailbox.put_nowait(_died())
@@ -290,8 +290,8 @@ class PipedStream:
         return self._told.seed
 
     @property
-    def separates(self) -> bool:
-        return self._told.separates
+    def is_separated(self) -> bool:
+        return self._told.is_separated
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -494,7 +494,8 @@ class _Child:
             self.streams[order.number] = stream
             async with stream:
                 self._tell(
-                    order, Begun(stream.prompt_ids, stream.seed, stream.position, stream.separates)
+                    order,
+                    Begun(stream.prompt_ids, stream.seed, stream.position, stream.is_separated),
                 )
                 async for event in stream.events():
                     self._tell(order, event)
@@ -514,7 +515,7 @@ class _Child:
             await self.news.wait()
             self.news = anyio.Event()
             news, self.outbox = self.outbox, []
-            self.pipe.send(Batch(news, self.llm.healthy, self.llm.degraded))
+            self.pipe.send(Batch(news, self.llm.is_healthy, self.llm.is_degraded))
 
 
 @dataclass

@@ -29,4 +29,4 @@ def test_the_types_agree() -> None:
     llm: Engine = AsyncLLM("demo")
     gated: Engine = GatedModel(llm, Gate(1))
     counted: Engine = CountedModel(gated, Gate(1))
-    assert counted.generation_config if counted.healthy else not llm.healthy
+    assert counted.generation_config if counted.is_healthy else not llm.is_healthy

@@ -104,7 +104,7 @@ async def test_its_errors_are_those_of_an_engine(llm: EngineProcess) -> None:
         await llm.generate(PROMPT, logits_processor=LogitsProcessorList([Fail()]))
     with pytest.raises(Exception, match="pickle"):
         await llm.generate(PROMPT, logits_processor=[lambda ids, scores: scores])
-    assert llm.healthy and not llm.degraded
+    assert llm.is_healthy and not llm.is_degraded
     assert not llm._waiting
 
 
@@ -157,7 +157,7 @@ async def test_a_dead_child_ends_every_stream() -> None:
                     pass
         assert len(raised) == 2
         assert all(stream.result.finish_reason == "error" for stream in streams)
-        assert not llm.healthy
+        assert not llm.is_healthy
         with pytest.raises(EngineDiedError):
             llm.stream(PROMPT)
         with pytest.raises(EngineDiedError):

@@ -38,7 +38,7 @@ class FakeRequest:
 class FakeLLM:
     """An engine that two requests went through."""
 
-    healthy: bool = True
+    is_healthy: bool = True
     recorder: EngineMetrics = field(default_factory=EngineMetrics)
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ def test_a_prefix_of_ones_own_and_two_models_side_by_side() -> None:
 
 
 def test_nothing_is_served_of_an_engine_that_is_not_there() -> None:
-    llm = FakeLLM(healthy=False)
+    llm = FakeLLM(is_healthy=False)
     assert scraped(EngineCollector(llm, model_name="demo")) == ({}, {})
     assert scraped(EngineCollector(AsyncLLM("demo"), model_name="demo")) == ({}, {})
 
@@ -170,7 +170,7 @@ async def test_the_servers_reply_what_a_collector_says() -> None:
 @pytest.mark.anyio
 async def test_an_engine_that_dies_while_it_is_asked() -> None:
     class Dying(AsyncLLM):
-        healthy = True
+        is_healthy = True
 
     assert await exposition(Dying("demo"), "demo") == b""
 

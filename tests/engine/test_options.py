@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from dataclasses import FrozenInstanceError, fields
@@ -15,7 +14,7 @@ from asyncgen.engine.requests.stream_params import StreamParams
 from asyncgen.engine.scheduling.policies import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.llm.opening import LLMOptions, ModelSource
+from asyncgen.llm.opening import ModelSource
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.reference.continuous_batching.mixin import BatchParams, ContinuousMixin
 from tests.cases import for_each
@@ -68,51 +67,30 @@ def test_options_that_are_allowed() -> None:
         options.max_running = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("keywords", "options"), [(SharedOptions, EngineOptions), (LLMOptions, ModelSource)]
-)
-def test_editors_are_told_what_the_options_are(
-    keywords: type, options: type[EngineOptions]
-) -> None:
-    types = {option.name: option.type for option in fields(options)}
-    for name, hint in keywords.__annotations__.items():
-        assert hint.__forward_arg__ == types[name]
-
-
-def test_editors_show_what_an_option_does() -> None:
-    """At the keyword, what `help` says; editors read the line below the key."""
-    arguments = inspect.cleandoc(AsyncLLM.__init__.__doc__ or "").split("Args:")[1]
-    told = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w|^Raises)", arguments, re.S | re.M))
-    shown = {**_lines_below(SharedOptions), **_lines_below(LLMOptions)}
-    assert shown.keys() == LLMOptions.__annotations__.keys()
-    for name, text in shown.items():
-        assert text.split() == told[name].split(), name
-
-
-def _lines_below(keywords: type) -> dict[str, str]:
-    (written,) = ast.parse(inspect.getsource(keywords)).body
-    assert isinstance(written, ast.ClassDef)
-    return {
-        key.target.id: below.value.value
-        for key, below in zip(written.body, written.body[1:], strict=False)
-        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(below.value.value, str)
-    }
-
-
-def test_no_option_of_a_model_is_left_out() -> None:
-    documented = {"page_sharing", "manual_eviction", "num_q_padding_intervals"} | {
+def test_options_are_said_once() -> None:
+    """The signature names each option with the type and the default of the dataclass."""
+    internal = {"page_sharing", "manual_eviction", "num_q_padding_intervals"} | {
         "num_kv_padding_intervals"
     }
-    described = {option.name for option in fields(ModelSource)} - documented - {"source"}
-    assert described == set(LLMOptions.__annotations__)
+    described = {option.name: option for option in fields(ModelSource)}
+    parameters = inspect.signature(AsyncLLM).parameters
+    assert parameters.keys() - {"unknown"} == described.keys() - internal
+    for name in parameters.keys() - {"unknown", "source"}:
+        assert parameters[name].default == described[name].default, name
+        assert parameters[name].annotation == described[name].type, name
+    for name, hint in SharedOptions.__annotations__.items():
+        assert hint.__forward_arg__ == described[name].type
+
+
+def test_the_constructor_documents_each_option() -> None:
+    arguments = inspect.cleandoc(AsyncLLM.__init__.__doc__ or "").split("Args:")[1]
+    told = set(re.findall(r"^    (\w+): ", arguments.split("Raises:")[0], re.M))
+    assert told == inspect.signature(AsyncLLM).parameters.keys() - {"unknown"}
 
 
 @pytest.mark.parametrize(
     ("door", "keywords", "options"),
     [
-        (AsyncLLM, LLMOptions, ModelSource),
         (ContinuousBatchingManager, SharedOptions, EngineOptions),
         (ContinuousMixin.generate_batch, SharedOptions, EngineOptions),
         (ContinuousMixin.init_continuous_batching, SharedOptions, EngineOptions),
@@ -130,12 +108,28 @@ def test_signatures_name_every_option(
     assert ("kwargs" in parameters) == (door is ContinuousMixin.generate_batch)
 
 
-def test_a_keyword_that_is_none_is_refused() -> None:
-    with pytest.raises(TypeError, match="did you mean 'max_running'"):
-        AsyncLLM("demo", max_runing=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="'page_sharing'"):
-        AsyncLLM("demo", page_sharing=False)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="'prefill_chunk_size'"):
+@for_each(
+    ("name", "meant"),
+    [
+        ("max_runing", "max_running"),
+        ("max_num_seqs", "max_running"),
+        ("gpu_memory_utilization", "kv_cache_memory"),
+        ("dtpye", "dtype"),
+    ],
+    ids=str,
+)
+def test_an_unknown_option_is_refused_like_an_unknown_parameter(name: str, meant: str) -> None:
+    options: dict[str, Any] = {name: 3}
+    with pytest.raises(InvalidRequestError, match=f"did you mean `{meant}`") as caught:
+        AsyncLLM("demo", **options)
+    assert (caught.value.parameter, caught.value.value) == (name, 3)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_options_of_other_doors_are_refused() -> None:
+    with pytest.raises(TypeError, match="`page_sharing`"):
+        AsyncLLM("demo", page_sharing=False)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="`prefill_chunk_size`"):
         ContinuousBatchingManager(TableModel(), prefill_chunk_size=3)  # type: ignore[call-arg]
 
 

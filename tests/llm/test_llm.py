@@ -447,7 +447,7 @@ async def with_a_neighbour(llm: AsyncLLM, model: TableModel, fail: Callable[[], 
     ids = greedy_ids(model, PROMPT_IDS, 40)
     assert neighbour.result.token_ids == tuple(ids)
     assert text == byte_tokenizer().decode(ids)
-    assert llm.healthy
+    assert llm.is_healthy
 
 
 @for_each("k", [0, 1, 5, 9])
@@ -549,7 +549,7 @@ async def test_decoding_that_raises_fails_its_request_alone(when: str) -> None:
                 except Planned:
                     pass
             assert await read(first) == "abcdefgh"
-        assert llm.healthy
+        assert llm.is_healthy
 
 
 async def test_messages_that_the_template_refuses() -> None:
@@ -614,7 +614,7 @@ async def test_a_dead_engine_ends_every_stream_and_refuses_new_ones(
             gate.open()
         assert len(ended) == 4
         assert all(isinstance(error.__cause__, Deadly) for error in ended)
-        assert not llm.healthy
+        assert not llm.is_healthy
         for _ in range(3):
             with pytest.raises(EngineDiedError) as caught:
                 llm.stream(PROMPT)
@@ -635,14 +635,14 @@ async def test_a_dead_engine_ends_every_stream_and_refuses_new_ones(
 async def test_start_and_close_twice() -> None:
     model = TableModel()
     llm = make(model)
-    assert not llm.healthy
+    assert not llm.is_healthy
     await llm.start()
     await llm.start()
-    assert llm.healthy
+    assert llm.is_healthy
     assert len(decode_threads()) == 1
     assert (await llm.generate(PROMPT, max_new_tokens=3)).finish_reason == "length"
     await llm.aclose()
-    assert not llm.healthy
+    assert not llm.is_healthy
     assert not decode_threads()
     await llm.aclose()
 
@@ -718,7 +718,7 @@ async def test_a_load_that_fails_is_told_to_everybody(monkeypatch: pytest.Monkey
         assert loading.wait(PATIENCE)
         raise ModelLoadError("nothing there")
 
-    monkeypatch.setattr("asyncgen.llm.face.open_engine", load)
+    monkeypatch.setattr("asyncgen.llm.engine_handle.open_engine", load)
     llm = make(TableModel())
     told: list[BaseException] = []
 
@@ -734,7 +734,7 @@ async def test_a_load_that_fails_is_told_to_everybody(monkeypatch: pytest.Monkey
         await anyio.wait_all_tasks_blocked()
         loading.set()
     assert len(told) == 3
-    assert not llm.healthy
+    assert not llm.is_healthy
     with pytest.raises(ModelLoadError):
         llm.stream(PROMPT)
     join_decode_threads()
@@ -757,7 +757,7 @@ async def test_entering_may_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> Non
         assert go_on.wait(PATIENCE)
         return load(*args, **options)
 
-    monkeypatch.setattr("asyncgen.llm.face.open_engine", slow)
+    monkeypatch.setattr("asyncgen.llm.engine_handle.open_engine", slow)
     llm = make(TableModel())
 
     async def enter() -> None:
@@ -782,7 +782,7 @@ async def test_closing_while_loading_ends_the_waiters(monkeypatch: pytest.Monkey
         assert go_on.wait(PATIENCE)
         return load(*args, **options)
 
-    monkeypatch.setattr("asyncgen.llm.face.open_engine", slow)
+    monkeypatch.setattr("asyncgen.llm.engine_handle.open_engine", slow)
     llm = make(TableModel())
     ended: list[str] = []
 
@@ -940,7 +940,7 @@ def test_a_forked_child_is_told() -> None:
             await anext(stream)
 
         async def in_child():
-            assert not llm.healthy
+            assert not llm.is_healthy
             for use in (lambda: llm.start(), lambda: llm.generate("abc")):
                 try:
                     await use()
@@ -965,7 +965,7 @@ def test_a_forked_child_is_told() -> None:
             gc.collect()
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert llm.healthy
+        assert llm.is_healthy
 
         async def go_on():
             await llm.generate("abc", max_new_tokens=3)

@@ -213,13 +213,13 @@ async def test_a_prompt_that_hangs_beside_a_stream(
         async with anyio.create_task_group() as group:
             for _ in range(MOST_ABANDONED):
                 group.start_soon(hangs)
-        assert llm.degraded and llm.healthy
+        assert llm.is_degraded and llm.is_healthy
         with pytest.raises(OverloadedError):
             await llm.generate("x" * (LONG_TEXT + 1))
         found = await llm.generate("xy", max_new_tokens=5)
         assert list(found.samples[0].token_ids) == greedy_ids(TableModel(), [120, 121], 5)
         hang.release.set()
-        await until(lambda: not llm.degraded)
+        await until(lambda: not llm.is_degraded)
     unlimited = AsyncLLM(TableModel(), tokenizer=tokenizer, prepare_seconds=None)
     await unlimited.aclose()
 

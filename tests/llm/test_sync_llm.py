@@ -412,7 +412,7 @@ def test_it_loads_at_first_use_and_ends_with_close(beside: ThreadPoolExecutor) -
     stream = llm.stream(PROMPT)
     text = beside.submit(lambda: "".join(stream))
     gate.wait_arrived(1)
-    assert llm.healthy and llm.count_tokens(PROMPT) == 3 and not llm.degraded
+    assert llm.is_healthy and llm.count_tokens(PROMPT) == 3 and not llm.is_degraded
     closing = beside.submit(llm.close)
     gate.open()
     closing.result(PATIENCE)
@@ -454,7 +454,7 @@ def test_the_death_of_the_engine_reaches_every_thread(
         for each in asked:
             with pytest.raises(EngineDiedError, match="gone"):
                 each.result(PATIENCE)
-        assert not llm.healthy
+        assert not llm.is_healthy
 
 
 def test_a_text_that_takes_for_ever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +479,7 @@ def test_a_forked_child_is_told() -> None:
         next(stream)
         child = os.fork()
         if child == 0:
-            assert not llm.healthy
+            assert not llm.is_healthy
             stream._unread.clear(), stream._mailbox.drain()  # what came before the fork is read
             for use in (
                 llm.start, lambda: llm.generate("abc"), lambda: llm.generate(["abc"]),
@@ -495,8 +495,30 @@ def test_a_forked_child_is_told() -> None:
             llm.close()
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert llm.healthy and next(stream)
+        assert llm.is_healthy and next(stream)
         llm.close()
     """
     done = run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_old_names_still_work() -> None:
+    with LLM("demo") as llm, llm.stream(PROMPT, max_new_tokens=2) as stream:
+        for thing, old, new in (
+            (llm, "healthy", "is_healthy"),
+            (llm, "degraded", "is_degraded"),
+            (stream, "exact", "is_exact"),
+            (stream, "separates", "is_separated"),
+        ):
+            with pytest.warns(DeprecationWarning, match=f"read `{new}`"):
+                assert getattr(thing, old) == getattr(thing, new)
+
+
+def test_representations_are_short() -> None:
+    llm = LLM("demo")
+    assert repr(llm) == "<LLM 'demo': not loaded>"
+    with llm:
+        assert repr(llm) == "<LLM 'demo': loaded>"
+        found = repr(llm.generate(PROMPT, max_new_tokens=200, temperature=0))
+    assert repr(llm) == "<LLM 'demo': closed>"
+    assert found.startswith("Completion(text=") and len(found) < 150 and "tokens" in found

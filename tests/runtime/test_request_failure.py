@@ -177,7 +177,7 @@ async def test_nothing_that_a_request_raises_is_another_ones_end(
                 group.start_soon(guilty)
         assert found == greedy_ids(TableModel(), [9, 8], 30)
         require_tamed(caught[0], kind)
-        assert llm.healthy
+        assert llm.is_healthy
         assert (await llm.generate([4], max_new_tokens=2)).samples
 
 
@@ -192,7 +192,7 @@ async def test_a_failure_of_the_engine_itself_ends_the_engine(kind: type[BaseExc
         with pytest.raises(EngineDiedError, match="planned") as caught:
             await llm.generate([1, 2])
         assert type(caught.value.__cause__) is kind
-        assert not llm.healthy
+        assert not llm.is_healthy
 
 
 @pytest.mark.parametrize("lane", [False, True], ids=["batch", "lane"])
@@ -312,4 +312,4 @@ async def test_a_form_for_many_rows_that_raises(kind: type[BaseException], at: s
                 gate.open()
         require_tamed(caught[0], kind)
         assert found == greedy_ids(TableModel(), [9, 8], 6)
-        assert llm.healthy
+        assert llm.is_healthy

@@ -120,7 +120,7 @@ class Chat:
             if leaves:
                 return 0
             self._keep()
-            if not self._llm.healthy:
+            if not self._llm.is_healthy:
                 return FAILED
 
     async def _line(self, interrupts: Interrupts) -> str:

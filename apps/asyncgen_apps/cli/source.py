@@ -55,7 +55,7 @@ class LLM(Protocol):
     """Part of ``asyncgen.AsyncLLM`` and of a server's client that the commands use."""
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """True if new requests can be served."""
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> LLMStream:

@@ -54,14 +54,14 @@ class GatedModel:
         self._gate = gate
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether the engine lives."""
-        return self._llm.healthy
+        return self._llm.is_healthy
 
     @property
-    def degraded(self) -> bool:
+    def is_degraded(self) -> bool:
         """Whether long texts are refused, because others hang."""
-        return self._llm.degraded
+        return self._llm.is_degraded
 
     @property
     def fingerprint(self) -> str | None:
@@ -137,9 +137,9 @@ class GatedStream:
         return self._stream.seed
 
     @property
-    def separates(self) -> bool:
+    def is_separated(self) -> bool:
         """Whether its events tell more than text."""
-        return self._stream.separates
+        return self._stream.is_separated
 
     async def __aenter__(self) -> Self:
         """Start the request.

@@ -101,7 +101,7 @@ class Service:
     def model(self, name: str) -> dict[str, object]:
         """Describe a model as the API does."""
         described = {"id": name, "object": "model", "created": self.since, "owned_by": "asyncgen"}
-        return {**described, "fingerprint": self.llm.fingerprint if self.llm.healthy else None}
+        return {**described, "fingerprint": self.llm.fingerprint if self.llm.is_healthy else None}
 
     def answer(self, body: ChatCompletionRequest | CompletionRequest, request_id: str) -> Answer:
         """Plan the reply to a request.

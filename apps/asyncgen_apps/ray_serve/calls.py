@@ -73,7 +73,7 @@ class RayCalls:
         )
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether Ray is there."""
         return bool(ray.is_initialized())
 

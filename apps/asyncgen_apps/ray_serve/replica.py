@@ -75,7 +75,7 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise where only a restart helps."""
-        if not self._llm.healthy:
+        if not self._llm.is_healthy:
             raise RuntimeError("the engine is dead")
 
     async def __del__(self) -> None:

@@ -49,7 +49,7 @@ class RemoteLLM:
 
     Attributes:
         num_resumed: How often an engine went on with what another had begun.
-        degraded: Always false: of each engine that is known to itself.
+        is_degraded: Always false: of each engine that is known to itself.
     """
 
     def __init__(self, calls: Calls, facts: Facts) -> None:
@@ -63,7 +63,7 @@ class RemoteLLM:
         self._facts = facts
         self._figures = facts.figures
         self._group: TaskGroup | None = None
-        self.degraded = False
+        self.is_degraded = False
         self.num_resumed = 0
 
     async def __aenter__(self) -> Self:
@@ -84,9 +84,9 @@ class RemoteLLM:
             await group.__aexit__(kind, error, traceback)
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether a request can hope for an answer."""
-        return self._group is not None and self._calls.healthy
+        return self._group is not None and self._calls.is_healthy
 
     @property
     def fingerprint(self) -> str | None:

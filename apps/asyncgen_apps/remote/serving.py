@@ -32,7 +32,7 @@ async def answer(
     try:
         async with llm.stream(order.prompt, **order.params) as stream:
             told = stream.prompt_ids, stream.seed, stream.position, llm.fingerprint, replica
-            yield Begun(*told, separates=stream.separates)
+            yield Begun(*told, is_separated=stream.is_separated)
             async for events in stream.event_batches(interval=interval):
                 yield packed(events)
     except Exception as error:

@@ -69,9 +69,9 @@ class RemoteStream:
         return self._told.seed
 
     @property
-    def separates(self) -> bool:
+    def is_separated(self) -> bool:
         """Whether its events tell reasoning or calls of tools apart from the text."""
-        return self._told.separates
+        return self._told.is_separated
 
     @property
     def position(self) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class Begun:
         position: Tokens of each sample; ``generated_ids`` count.
         fingerprint: Of the engine.
         replica: The engine's name, for the log.
-        separates: Whether events tell reasoning or calls of tools apart from the text.
+        is_separated: Whether events tell reasoning or calls of tools apart from the text.
     """
 
     prompt_ids: list[int]
@@ -55,7 +55,7 @@ class Begun:
     position: tuple[int, ...]
     fingerprint: str | None
     replica: str
-    separates: bool = False
+    is_separated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Calls(Protocol):
     """The way to the engines."""
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether there is any hope that a call is answered; if not, only a restart helps."""
 
     def stream(self, order: Order) -> Call:

@@ -107,14 +107,14 @@ class PlainReplies:
 
     def _health(self) -> Reply:
         """Whether the engine lives; if not, only a restart helps."""
-        if not self._service.healthy:
+        if not self._service.is_healthy:
             return _say("the engine is dead", 503)
         # No failure: it serves all but long texts, and a restart would end what runs.
-        return _say("degraded" if self._service.degraded else "ok")
+        return _say("degraded" if self._service.is_degraded else "ok")
 
     def _ready(self) -> Reply:
         """Whether clients should be sent here."""
-        if not self._service.healthy:
+        if not self._service.is_healthy:
             return _say("the engine is dead", 503)
         return _say("draining", 503) if self._service.is_draining else _say("ok")
 

@@ -80,24 +80,24 @@ class StreamService:
         self._calm: anyio.Event | None = None
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether the engine lives."""
-        return self._llm.healthy
+        return self._llm.is_healthy
 
     @property
-    def degraded(self) -> bool:
+    def is_degraded(self) -> bool:
         """Whether long texts are refused, because others hang."""
-        return self._llm.degraded
+        return self._llm.is_degraded
 
     @property
     def fingerprint(self) -> str | None:
         """That of the engine, where it is loaded."""
-        return self._llm.fingerprint if self._llm.healthy else None
+        return self._llm.fingerprint if self._llm.is_healthy else None
 
     @property
     def is_ready(self) -> bool:
         """Whether clients should come."""
-        return self.healthy and not self.is_draining
+        return self.is_healthy and not self.is_draining
 
     @property
     def llm(self) -> Engine:
@@ -311,7 +311,7 @@ class StreamService:
     async def _read(self, answer: Answer, stream: EngineStream, params: dict[str, Any]) -> None:
         """Hand on what a stream says, until it ends or nobody can take it."""
         samples = max(params.get("n") or 1, params.get("num_return_sequences") or 1)
-        if samples == 1 and not (answer.with_tokens or stream.separates):
+        if samples == 1 and not (answer.with_tokens or stream.is_separated):
             # The cheapest way to read: all the text that is there, in one piece.
             async for text in stream:
                 if not answer.add(Piece(0, text, position=stream.position[0])):

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.requests.pooling import HiddenPool
-    from asyncgen.engine.requests.resume import GivenTokens
     from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.healing import Healing
     from asyncgen.structured.grammar import Grammar
     from asyncgen.text.tokenizer import Tokenizer
-    from asyncgen.types import TokenEvent
+    from asyncgen.types import FinishReason, TokenEvent
     from streamers import StopStrings
 
 
@@ -39,6 +38,25 @@ class Sink(Protocol):
 
     def put_nowait(self, item: TokenEvent | BaseException, /) -> object:
         """Take in an event, or the exception that ends the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTokens:
+    """Tokens that a sequence generated before its request came here.
+
+    Attributes:
+        token_ids: Generated tokens, in order; may be none.
+        text: Text of the sequence so far, which the reader has, and what is held back of it.
+        shown: That text, as far as nothing is held back of it.
+        reason: Finish reason if the sequence has ended with them; ``None`` where it goes on.
+        stop: The end-of-sequence id or the stop string that ended it.
+    """
+
+    token_ids: tuple[int, ...]
+    text: SequenceText
+    shown: str = ""
+    reason: FinishReason | None = None
+    stop: int | str | None = None
 
 
 @dataclass(slots=True, eq=False)

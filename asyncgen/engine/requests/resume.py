@@ -6,11 +6,11 @@ the tokens. So a request that is told its first tokens goes on as if it had gene
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
 
+from asyncgen.engine.requests.request import GivenTokens
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.stopping.criteria import StopStringCriteria
@@ -19,32 +19,12 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.requests.request import Request
     from asyncgen.generation.generate.resolved_call import GenerativeModel
-    from asyncgen.text.sequence_text import SequenceText
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import FinishReason
 
 
 _MODES = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
 """Strategies that settle a token a step for good, and keep nothing else between two steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenTokens:
-    """Tokens that a sequence generated before its request came here.
-
-    Attributes:
-        token_ids: Generated tokens, in order; may be none.
-        text: Text of the sequence so far, which the reader has, and what is held back of it.
-        shown: That text, as far as nothing is held back of it.
-        reason: Finish reason if the sequence has ended with them; ``None`` where it goes on.
-        stop: The end-of-sequence id or the stop string that ended it.
-    """
-
-    token_ids: tuple[int, ...]
-    text: SequenceText
-    shown: str = ""
-    reason: FinishReason | None = None
-    stop: int | str | None = None
 
 
 def check_continues(model: GenerativeModel, params: RequestParams) -> None:

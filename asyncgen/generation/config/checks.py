@@ -9,12 +9,11 @@ Knows nothing of models or tensors; of a configuration it reads the attributes.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.errors import InvalidRequestError, did_you_mean, shorten
 from asyncgen.generation.config import rules
 from asyncgen.generation.config.modes import GenerationMode, base_mode
 from asyncgen.generation.config.parameters import (
@@ -67,9 +66,7 @@ def check_names(params: Mapping[str, object]) -> None:
                 name, value, f"not a parameter of a stream; {parameter.elsewhere}"
             )
         if parameter is None and name not in _of_method(params):
-            known = sorted(each.name for each in PARAMETERS if not each.elsewhere)
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
+            hint = did_you_mean(name, (each.name for each in PARAMETERS if not each.elsewhere))
             raise InvalidRequestError(name, value, f"unknown parameter{hint}")
 
 

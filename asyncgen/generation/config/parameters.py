@@ -160,8 +160,10 @@ FIELDS: tuple[Parameter, ...] = (
            rule=_COUNT, is_local=True),
     ),
     *_group("logits",
-        _P("temperature", "float", "Divides the logits; above 0; 1.0 changes nothing.", 1.0,
-           Range(0, above=True, note="for greedy decoding set `do_sample=False`"), _SAMPLE, (1.0,)),
+        _P("temperature", "float", "Divides the logits; above 0, and 0 in a request for the most"
+           " probable token; 1.0 changes nothing.", 1.0,
+           Range(0, above=True, note="a request may give 0 for the most probable token"),
+           _SAMPLE, (1.0,)),
         _P("top_k", "int", "Draw from this many most likely tokens; 0 is off.", 50,
            Range(0, whole=True, note="0 is off"), _SAMPLE, (50,)),
         _P("top_p", "float", "Draw from the smallest set whose probability reaches this; 1.0 is"

@@ -181,7 +181,7 @@ def engine_options(
         InvalidRequestError: A value that is not allowed.
         TypeError: A keyword that is not known.
     """
-    refuse_unknown(shared, SharedOptions)
+    refuse_unknown(shared, SharedOptions.__annotations__)
     require("allow_block_sharing", allow_block_sharing, switch)
     chosen: dict[str, Any] = {**documented, **shared}
     if batching is not None:

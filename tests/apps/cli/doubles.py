@@ -98,14 +98,14 @@ class ScriptedLLM:
         asked: Prompt and parameters of each request.
         source: What it was opened from.
         is_open: Whether it is inside its ``async with``.
-        healthy: What the property says.
+        is_healthy: What the property says.
     """
 
     answers: list[Answer] = field(default_factory=list)
     asked: list[tuple[Prompt, dict[str, Any]]] = field(default_factory=list)
     source: Source | None = None
     is_open: bool = False
-    healthy: bool = True
+    is_healthy: bool = True
 
     async def __aenter__(self) -> Self:
         self.is_open = True

@@ -194,7 +194,7 @@ async def test_a_full_context_says_how_to_start_anew() -> None:
 
 
 async def test_a_dead_engine_ends_the_chat_with_an_error() -> None:
-    llm = ScriptedLLM([Answer((), EngineDiedError("the decode thread died"))], healthy=False)
+    llm = ScriptedLLM([Answer((), EngineDiedError("the decode thread died"))], is_healthy=False)
     table = Table(["Hi", "never read"], llm)
     assert "error: the decode thread died" in await table.run()
     assert table.code == 1

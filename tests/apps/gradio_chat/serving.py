@@ -206,7 +206,7 @@ class PacedModel:
         if "occupied" in order:
             await self.occupy(order["occupied"])
         self.deadly = order.get("deadly", False)
-        if not self.llm.healthy:
+        if not self.llm.is_healthy:
             return {"busy": 0, "asked": self.asked}
         figures = await self.measure()
         open_scripts = sum(not stream.is_closed for stream in self.scripted)

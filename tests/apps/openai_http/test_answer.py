@@ -215,7 +215,7 @@ def test_an_engine_whose_process_is_gone_is_503() -> None:
         assert b"vllm:" in served.request("GET", "/metrics").body
         assert isinstance(served.llm, EngineProcess)
         served.llm.kill()
-        wait_for(lambda: not served.llm.healthy)
+        wait_for(lambda: not served.llm.is_healthy)
         assert served.request("GET", "/health").status == 503
         assert served.request("GET", "/ready").status == 503
         assert served.post("/completions", TEXT).status == 503

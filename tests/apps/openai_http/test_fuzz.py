@@ -120,7 +120,7 @@ def test_hostile_values_are_refused_by_name_beside_a_stream(demo: Running) -> No
     finally:
         wire.close()
     assert json.dumps(alone[0]["text"]).encode() in reply
-    assert demo.llm.healthy
+    assert demo.llm.is_healthy
     demo.wait_idle()
 
 

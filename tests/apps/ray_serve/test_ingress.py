@@ -58,7 +58,7 @@ async def read(client: Client, number: int) -> tuple[Any, float, bool]:
     async for _ in stream.events():
         now = time.monotonic()
         last, pause = now, max(pause, now - last)
-    return stream.result.samples, pause, stream.exact
+    return stream.result.samples, pause, stream.is_exact
 
 
 async def clients_of(stack: AsyncExitStack, cluster: Cluster, count: int) -> list[Client]:

@@ -61,7 +61,7 @@ class LocalCalls:
         self.messages = messages or (lambda: None)
         self.orders: list[Order] = []
         self.full = 0
-        self.healthy = True
+        self.is_healthy = True
         self.silent: Any = None
 
     def stream(self, order: Order) -> Any:

@@ -122,7 +122,7 @@ async def test_an_answer_outlives_its_engines(
 async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
     async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
         typed: Engine = llm
-        assert typed.healthy and typed.fingerprint == engines[0].fingerprint
+        assert typed.is_healthy and typed.fingerprint == engines[0].fingerprint
         assert await typed.count_tokens(CHAT) == await engines[0].count_tokens(CHAT)
         assert await typed.tokenize(PROMPT) == await engines[0].tokenize(PROMPT)
         ours, theirs = await typed.embed(["a", "b"]), await engines[0].embed(["a", "b"])
@@ -141,7 +141,7 @@ async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
         with pytest.raises(InvalidRequestError, match="through `events"):
             async for _ in typed.stream(PROMPT, n=2, max_new_tokens=3):
                 pass
-    assert not llm.healthy
+    assert not llm.is_healthy
 
 
 async def test_figures_are_those_last_heard_where_nobody_tells_them(

@@ -117,7 +117,7 @@ def test_zero_where_it_means_something() -> None:
 class Dead:
     """An engine that is not there any more."""
 
-    healthy = False
+    is_healthy = False
 
 
 @pytest.mark.anyio

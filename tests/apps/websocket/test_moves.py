@@ -105,7 +105,7 @@ async def test_the_joined_text_is_that_of_one_server(case: dict[str, Any]) -> No
             assert found.samples == whole.samples
             assert found.usage.completion_tokens == whole.usage.completion_tokens
             is_promised = pair.llms[0].fingerprint is not None and "num_beams" not in case
-            assert stream.exact == is_promised
+            assert stream.is_exact == is_promised
         assert sum(wire.connections for wire in pair.wires) > 2
 
 
@@ -133,10 +133,10 @@ async def test_another_model_goes_on_and_says_that_it_is_another() -> None:
         async for _ in stream.events():
             count += 1
             if count == 2:
-                assert stream.exact
+                assert stream.is_exact
                 pair.lose()
         assert stream.result.usage.completion_tokens == len(stream.result.token_ids) == 2000
-        assert not stream.exact
+        assert not stream.is_exact
 
 
 async def test_a_server_that_leaves_hands_its_streams_over() -> None:
@@ -261,7 +261,7 @@ async def test_50_kills_lose_and_double_nothing() -> None:
                         await anyio.to_thread.run_sync(lost.kill)
                         await anyio.to_thread.run_sync(lost.start)
                         kills, until = kills + 1, rng.randint(5, 120)
-                assert stream.exact
+                assert stream.is_exact
                 assert stream.result.samples == (await llm.generate(PROMPT, **given)).samples
     finally:
         for one in servers:

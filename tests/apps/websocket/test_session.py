@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Silent:
     """Is there, and is asked nothing."""
 
-    healthy = True
+    is_healthy = True
     fingerprint = None
 
 

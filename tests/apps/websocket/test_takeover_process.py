@@ -70,6 +70,6 @@ async def test_a_stream_outlives_a_server_that_is_killed_and_started_again() -> 
                 read += [event async for event in events]
             finally:
                 again.__exit__(None, None, None)
-            assert stream.exact
+            assert stream.is_exact
     assert stream.result.samples == whole.samples
     assert "".join(event.text for event in read) == whole.text

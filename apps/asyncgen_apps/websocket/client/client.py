@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import warnings
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -105,9 +106,16 @@ class Client:
         return stream.result
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether new requests make sense: not closed, and the server's engine has not died."""
         return not (self._link.closed or self._link.engine_died)
+
+    @property
+    def healthy(self) -> bool:
+        """Old name of `is_healthy`."""
+        message = "`healthy` is deprecated and goes with the next release; read `is_healthy`"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.is_healthy
 
     @property
     def model(self) -> str:
@@ -141,7 +149,7 @@ async def connect(
     Args:
         url: Where the server is: ``ws://host:port``, or ``wss://…`` for TLS. Or several, which
             serve the same model: where one is gone, streams go on at the next, behind the tokens
-            that have arrived. :attr:`RemoteStream.exact` says whether the text is promised to be
+            that have arrived. :attr:`RemoteStream.is_exact` says whether the text is promised to be
             that of one server.
         token: Bearer token. Sent as it is: over ``ws://``, whoever carries the bytes can read it.
         tls: Certificates to trust with ``wss://``; ``None`` is the system's.

@@ -6,6 +6,7 @@ scope, an exception in the loop's body, or simply being dropped cancel the reque
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
@@ -146,12 +147,19 @@ class RemoteStream:
         return self._result
 
     @property
-    def exact(self) -> bool:
-        """Whether what has arrived is promised to be what one server alone would have said.
+    def is_exact(self) -> bool:
+        """True if what has arrived is promised to be what one server alone would have said.
 
         It is, unless the stream has moved to a server of another fingerprint, or from one without.
         """
         return self._request.exact
+
+    @property
+    def exact(self) -> bool:
+        """Old name of `is_exact`."""
+        message = "`exact` is deprecated and goes with the next release; read `is_exact`"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.is_exact
 
     def __del__(self) -> None:
         """A dropped stream is cancelled, silently, in whatever thread drops it."""

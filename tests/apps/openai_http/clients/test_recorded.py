@@ -318,5 +318,5 @@ def test_the_document_holds(either: Running, name: str) -> None:
         statuses[f"{sent.method} {sent.path}"].add(got.status)
     assert {200, 400} <= statuses["POST /v1/chat/completions"]
     assert {200, 400} <= statuses["POST /v1/completions"]
-    assert either.llm.healthy
+    assert either.llm.is_healthy
     either.wait_idle()

@@ -71,5 +71,5 @@ def test_the_document_holds(demo: Running, examples: int) -> None:
             send_cases(demo, cases, seen, examples)
     assert {200, 400} <= statuses["POST /v1/chat/completions"]
     assert {200, 400} <= statuses["POST /v1/completions"]
-    assert demo.llm.healthy
+    assert demo.llm.is_healthy
     demo.wait_idle()

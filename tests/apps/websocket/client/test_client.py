@@ -92,7 +92,7 @@ async def test_text_events_and_result() -> None:
                 assert (await client.generate("xyz")).text == "xyz"
             assert client.model == "scripted"
             assert client.limits.max_requests == 8
-            assert client.healthy
+            assert client.is_healthy
         assert server.peers[0].heard[0]["params"] == {"seed": 7}
         assert server.peers[0].heard[1]["token_ids"] == [1, 2]
 
@@ -218,7 +218,7 @@ async def test_leaving_the_client_aborts_what_runs_and_says_goodbye() -> None:
                 tasks.start_soon(read_on)
                 await anyio.wait_all_tasks_blocked()
         assert stream.result.finish_reason == "aborted"
-        assert not client.healthy
+        assert not client.is_healthy
         with pytest.raises(EngineClosedError):
             client.stream("y")
         await gone.wait()

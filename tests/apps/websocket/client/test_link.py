@@ -199,7 +199,7 @@ async def test_a_server_that_stays_away_fails_the_streams_and_later_ones_try_ane
                         await anext(client.stream("y"))
                     proxy.refuse = False
                     assert await read(client) == "abc"
-                    assert client.healthy
+                    assert client.is_healthy
 
 
 async def test_an_answer_that_the_server_forgot_is_lost() -> None:
@@ -229,7 +229,7 @@ async def test_a_dead_engine_is_told_apart() -> None:
         async with connect(server.url) as client:
             with pytest.raises(EngineDiedError):
                 await read(client)
-            assert not client.healthy
+            assert not client.is_healthy
 
 
 async def test_a_stream_left_while_there_is_no_connection_is_cancelled_later() -> None:

@@ -1,16 +1,17 @@
-"""What both faces of an engine have in common: its options, its thread, and what it tells."""
+"""Hold an engine for an application: its options, its thread, and the facts that it tells."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncgen.engine.options import refuse_unknown, spells_out
+from asyncgen.engine.options import refuse_unknown
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.thread import DecodeThread
 from asyncgen.errors import EngineClosedError
-from asyncgen.generation.config.checks import check_names
+from asyncgen.llm.answer import EngineAccess
 from asyncgen.llm.embedding import (
     EmbeddingAnswer,
     check_embed_params,
@@ -18,37 +19,65 @@ from asyncgen.llm.embedding import (
     embed_all,
     embed_one,
 )
-from asyncgen.llm.opening import LLMOptions, ModelSource, Opened, open_engine
+from asyncgen.llm.opening import ModelSource, Opened, open_engine
 from asyncgen.llm.preparing import PreparingThreads
 from asyncgen.llm.together import is_prompts
 from asyncgen.runtime.cpu_threads import computing_threads
+from asyncgen.runtime.deprecation import renamed
 from asyncgen.types import check_prompt, length_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
-    from typing import TypeVar, Unpack
+    from typing import Never
 
+    import torch
+
+    from asyncgen.checkpoints.packed.quantise import Packing
     from asyncgen.engine.metrics import MetricsSnapshot
+    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.families.config import ModelConfig
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.llm.answer import Answer
     from asyncgen.llm.embedding import EmbeddingPrompt
     from asyncgen.llm.reader_wait import Waiting
     from asyncgen.runtime.progress import ProgressOption
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import Embedding, Prompt
 
-    AnswerT = TypeVar("AnswerT", bound=Answer)
-
 CLOSE_SECONDS = 60.0
 
 
-class Face:
-    """An engine as an application sees it; `AsyncLLM` and `LLM` add how one waits for it."""
+class EngineHandle:
+    """Handle of an engine; `AsyncLLM` and `LLM` add how their callers wait for it."""
 
-    @spells_out(LLMOptions, ModelSource)
-    def __init__(self, source: str | os.PathLike[str] | Any, **options: Unpack[LLMOptions]) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Any,
+        *,
+        tokenizer: str | os.PathLike[str] | Any | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        quantize: Packing | None = None,
+        num_threads: int | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        max_running: int = 64,
+        max_queue_size: int | None = None,
+        prepare_seconds: float | None = 10.0,
+        progress: ProgressOption = None,
+        tool_format: str | None = None,
+        reasoning_format: str | None = None,
+        prefill_chunk_size: int | None = None,
+        prefix_caching: bool = True,
+        scheduler: str | type[Scheduler] = "fifo",
+        kv_cache_memory: int | float | None = None,
+        kv_cache_dtype: str = "auto",
+        page_size: int | None = None,
+        state_snapshots: int | None = None,
+        snapshot_pages: int | None = None,
+        use_cuda_graph: bool | None = None,
+        use_async_batching: bool | None = None,
+        **unknown: Never,
+    ) -> None:
         """Describe what to open; nothing is loaded yet.
 
         Args:
@@ -113,11 +142,13 @@ class Face:
                 ``None``: on CUDA. It changes no token; on a CPU it gains nothing.
 
         Raises:
-            InvalidRequestError: A value that is not allowed, or an argument that a model object
-                cannot honour.
+            InvalidRequestError: An unknown option, a value that is not allowed, or an option that
+                a model object cannot honour.
         """
-        refuse_unknown(options, LLMOptions)
-        described = ModelSource(source=source, **options)
+        options = {name: each for name, each in locals().items() if name not in ("self", "unknown")}
+        refuse_unknown(unknown, options.keys() - {"source"})
+        described = ModelSource(**options)
+        self._source = source
         self._admission = Admission(
             max_running=described.max_running, max_queue_size=described.max_queue_size
         )
@@ -128,19 +159,7 @@ class Face:
             name="asyncgen-decode",
             within=partial(computing_threads, described.num_threads),
         )
-
-    def _answer(
-        self,
-        kind: type[AnswerT],
-        prompt: Prompt,
-        params: Mapping[str, Any],
-        waiting: Waiting,
-    ) -> AnswerT:
-        """A stream, its form checked."""
-        self._thread.require_open()
-        check_prompt(prompt)
-        check_names(params)
-        return kind(self._thread, self._admission, self._preparing, prompt, params, waiting)
+        self._access = EngineAccess(self._thread, self._admission, self._preparing)
 
     async def _embed(
         self,
@@ -154,9 +173,7 @@ class Face:
         check_embed_params(params)
 
         def start(one: EmbeddingPrompt) -> EmbeddingAnswer:
-            return EmbeddingAnswer(
-                self._thread, self._admission, self._preparing, one, params, waiting
-            )
+            return EmbeddingAnswer(self._access, one, params, waiting)
 
         if is_prompts(cast("Prompt", prompt)):
             texts = cast("Sequence[EmbeddingPrompt]", prompt)
@@ -173,6 +190,14 @@ class Face:
         length = length_of(prompt)
         return await waiting.prepared(self._preparing, read, length=length, limited=True)
 
+    def __repr__(self) -> str:
+        """Name the source and the state; never a token of the hub."""
+        source = self._source
+        named = repr(source) if isinstance(source, str | os.PathLike) else type(source).__name__
+        state = "closed" if self._thread.is_stopping else "not loaded"
+        state = "loaded" if self.is_healthy else state
+        return f"<{type(self).__name__} {named}: {state}>"
+
     def metrics(self) -> MetricsSnapshot:
         """Return what the engine has counted since it was loaded; may be called from any thread.
 
@@ -183,17 +208,20 @@ class Face:
         return replace(counted, threads_abandoned=self._preparing.num_abandoned)
 
     @property
-    def healthy(self) -> bool:
-        """Whether the engine is loaded and takes requests."""
+    def is_healthy(self) -> bool:
+        """True if the engine is loaded and takes requests."""
         return self._thread.is_alive and self._thread.loaded is not None
 
     @property
-    def degraded(self) -> bool:
-        """Whether so many threads hang over texts that take for ever that long ones are refused.
+    def is_degraded(self) -> bool:
+        """True if long texts are refused, because too many threads hang in tokenizing.
 
         Everything else is served as ever; only a new process gets rid of the threads.
         """
         return self._preparing.is_degraded
+
+    healthy = renamed("healthy", "is_healthy")
+    degraded = renamed("degraded", "is_degraded")
 
     @property
     def fingerprint(self) -> str | None:
