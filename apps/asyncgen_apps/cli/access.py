@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 AllowAnonymous = Annotated[
     bool,
     typer.Option(
-        "--allow-anonymous", "--no-auth", help="No key, also where other machines reach it."
+        "--allow-anonymous",
+        "--no-auth",
+        help="Ask for no key, also if other machines reach the server.",
     ),
 ]
 AllowedHost = Annotated[
@@ -31,13 +33,14 @@ TrustedProxy = Annotated[
     ),
 ]
 AllowPriority = Annotated[
-    bool, typer.Option("--allow-priority", help="Take `priority`: which of a client's goes first.")
+    bool,
+    typer.Option("--allow-priority", help="Accept `priority`, the order of a client's requests."),
 ]
 PriorityKey = Annotated[
     list[str] | None,
-    typer.Option(help="Key whose requests may say `priority`, where not all may; repeatable."),
+    typer.Option(help="Key whose requests may set `priority`, if not all may; repeatable."),
 ]
-OpenMetrics = Annotated[bool, typer.Option("--open-metrics", help="/metrics without a key.")]
+OpenMetrics = Annotated[bool, typer.Option("--open-metrics", help="Serve /metrics without a key.")]
 PrepareSeconds = Annotated[
     float | None,
     typer.Option(
@@ -48,17 +51,17 @@ PrepareSeconds = Annotated[
 ResumeSecretFile = Annotated[
     Path | None,
     typer.Option(
-        help="File with a secret that servers share which take each other's streams up. Or "
+        help="File with a secret of servers that resume each other's streams. Or "
         f"{SECRET_VARIABLE}."
     ),
 ]
 
 ToolFormat = Annotated[
     str | None,
-    typer.Option(help="How the model writes calls of tools, or none; found if not given."),
+    typer.Option(help="Format of the model's tool calls, or none; found if not given."),
 ]
 ReasoningFormat = Annotated[
-    str | None, typer.Option(help="How it marks reasoning, or none; found if not given.")
+    str | None, typer.Option(help="Format of its reasoning, or none; found if not given.")
 ]
 
 

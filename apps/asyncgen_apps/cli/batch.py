@@ -47,7 +47,8 @@ def batch(
     prompts: Annotated[Path, typer.Argument(help="File with a request or a prompt a line.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File that the answers go to.")],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew; if not given, go on where it ended.")
+        bool,
+        typer.Option("--overwrite", help="Begin anew; if not given, go on after the last answer."),
     ] = False,
     ordered: Annotated[
         bool, typer.Option("--ordered/--unordered", help="Answers in the order of their requests.")

@@ -42,7 +42,7 @@ Token = Annotated[
 Stats = Annotated[bool, typer.Option("--stats/--no-stats", help="Print a line of statistics.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
-_PANEL = "Generation (what is not given is up to the model)"
+_PANEL = "Generation (the model decides what is not given)"
 
 
 def text_of(prompt: str | None) -> str | None:

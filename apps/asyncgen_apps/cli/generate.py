@@ -38,7 +38,7 @@ def generate(
         typer.Argument(help="Text to continue; - or a pipe: standard input, as it stands."),
     ] = None,
     source: Source = DEMO,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many continuations.")] = 1,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Number of continuations.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
     stream: Annotated[bool, typer.Option(help="Write text as it comes, or at the end.")] = True,
     logprobs: Annotated[bool, typer.Option("--logprobs", help="Needs --json.")] = False,

@@ -22,7 +22,7 @@ def quantize(
     out: Annotated[Path, typer.Argument(help="A new folder.")],
     to: Annotated[str, typer.Option(help="int8 or int4.")] = "int4",
     text: Annotated[
-        Path | None, typer.Option(help="A text whose perplexity is told, before and after.")
+        Path | None, typer.Option(help="A text whose perplexity is printed, before and after.")
     ] = None,
     revision: Revision = None,
     token: Token = None,

@@ -47,7 +47,9 @@ class _Plan:
 @with_source
 def serve(
     source: Source = DEMO,
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8000,
     ws_port: Annotated[
         int | None,
@@ -84,7 +86,7 @@ def serve(
     priority_key: access.PriorityKey = None,
     open_metrics: access.OpenMetrics = False,
     open_docs: Annotated[
-        bool, typer.Option("--open-docs", help="/docs and /openapi.json without a key.")
+        bool, typer.Option("--open-docs", help="Serve /docs and /openapi.json without a key.")
     ] = False,
     max_requests: Annotated[
         int, typer.Option(min=1, help="Most requests at a time; one more gets 429.")
@@ -127,7 +129,7 @@ def serve(
     ] = 30.0,
     resume_secret_file: access.ResumeSecretFile = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
+        bool, typer.Option("--verbose", "-v", help="Print the phases of the start; log requests.")
     ] = False,
     tool_format: access.ToolFormat = None,
     reasoning_format: access.ReasoningFormat = None,

@@ -24,12 +24,14 @@ def serve_ray(
     model: Model = "demo",
     replicas: Annotated[int, typer.Option(min=1, help="Engines, a process each.")] = 2,
     max_replicas: Annotated[
-        int | None, typer.Option(min=1, help="Up to so many where there is work; else no scaling.")
+        int | None, typer.Option(min=1, help="Most engines under load; without it, no scaling.")
     ] = None,
     ingresses: Annotated[int, typer.Option(min=1, help="Processes that hold connections.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of a replica.")] = 0.0,
     cpus: Annotated[float, typer.Option(min=0, help="CPUs of a replica, as Ray counts.")] = 1.0,
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 8000,
     ray_address: Annotated[
         str, typer.Option(help="A cluster, or `auto`; `local` starts one that ends with this.")
@@ -48,7 +50,7 @@ def serve_ray(
     allowed_host: AllowedHost = None,
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="The chat page at /.")] = False,
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that streams may go on at what shall stop.")
+        float, typer.Option(min=0, help="Seconds that streams may go on at an engine that stops.")
     ] = 30.0,
     device: Device = None,
     dtype: Dtype = None,

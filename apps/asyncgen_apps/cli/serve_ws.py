@@ -50,7 +50,9 @@ class _Plan:
 @with_source
 def serve_ws(
     source: Source = DEMO,
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8765,
     name: Annotated[str | None, typer.Option(help="Name of the model in `hello`.")] = None,
     api_key_file: Annotated[
@@ -79,7 +81,7 @@ def serve_ws(
         ),
     ] = None,
     open_seconds: Annotated[
-        float, typer.Option(min=0.1, help="For the handshake, and to authenticate.")
+        float, typer.Option(min=0.1, help="Seconds for the handshake, and for authentication.")
     ] = 10.0,
     max_requests: Annotated[
         int, typer.Option(min=1, help="Most requests at a time on a connection.")
@@ -102,29 +104,31 @@ def serve_ws(
     ] = None,
     prepare_seconds: access.PrepareSeconds = None,
     grace_seconds: Annotated[
-        float, typer.Option(min=0, help="How long a request outlives its connection, or its end.")
+        float,
+        typer.Option(min=0, help="Seconds that a request is kept after its connection or its end."),
     ] = 30.0,
     replay: Annotated[
-        int, typer.Option(min=1, help="Most of a request that is kept to be sent again, KiB.")
+        int, typer.Option(min=1, help="Most of a request that is kept for sending again, KiB.")
     ] = 1024,
     heartbeat_seconds: Annotated[
         float, typer.Option(min=0.1, help="Seconds between pings.")
     ] = 20.0,
     send_seconds: Annotated[
-        float, typer.Option(min=0.1, help="A client that reads nothing for so long is dropped.")
+        float,
+        typer.Option(min=0.1, help="Seconds after which a client that reads nothing is dropped."),
     ] = 20.0,
     drain_seconds: Annotated[
-        float, typer.Option(min=0, help="How long streams may go on after SIGTERM.")
+        float, typer.Option(min=0, help="Seconds that streams may go on after SIGTERM.")
     ] = 30.0,
     resume_secret_file: access.ResumeSecretFile = None,
     log: Annotated[
         Literal["plain", "json"] | None, typer.Option(help="Log connections and requests.")
     ] = None,
     log_prompts: Annotated[
-        bool, typer.Option("--log-prompts", help="Also what the clients ask.")
+        bool, typer.Option("--log-prompts", help="Log the prompts, too.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say where the start went; --log plain.")
+        bool, typer.Option("--verbose", "-v", help="Print the phases of the start; --log plain.")
     ] = False,
     tool_format: access.ToolFormat = None,
     reasoning_format: access.ReasoningFormat = None,
