@@ -26,6 +26,9 @@ ROOMS = (
     "asyncgen.reference",
     "asyncgen.llm",
     "asyncgen",
+    "asyncgen_apps.engine",
+    "asyncgen_apps.metrics",
+    "asyncgen_apps.serving",
     "asyncgen_apps",
 )
 
@@ -53,9 +56,10 @@ def _module(path: Path) -> str:
 
 
 def _room(module: str) -> str:
-    """Name the room that a module lies in: a folder of ``asyncgen``, or a whole package."""
+    """Name the room of a module: a folder of ``asyncgen``, a shared one of the apps, a package."""
     parts = module.split(".")
-    room = ".".join(parts[:2]) if parts[0] == "asyncgen" else parts[0]
+    folder = ".".join(parts[:2])
+    room = folder if parts[0] == "asyncgen" or folder in ROOMS else parts[0]
     if room not in ROOMS:
         raise AssertionError(f"{module} lies in no room: add {room} to the map")
     return room
@@ -89,6 +93,12 @@ def test_the_root_is_the_map() -> None:
     """No module lies flat in ``asyncgen`` but what every room shares."""
     flat = {path.name for path in (ROOT / "asyncgen").glob("*.py")}
     assert flat == {"__init__.py", "errors.py", "types.py"}
+
+
+def test_the_root_of_the_applications_is_a_map() -> None:
+    """Every module of the applications lies in a room; shared rooms stand below the servers."""
+    flat = {path.name for path in (ROOT / "apps" / "asyncgen_apps").glob("*.py")}
+    assert flat == {"__init__.py"}
 
 
 def test_apps_import_only_public_names() -> None:

@@ -20,7 +20,11 @@ import asyncgen
 import streamers
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen_apps.cli.app import app
-from asyncgen_apps.openai_http.schema import NEUTRAL, ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.openai_http.request_schema import (
+    NEUTRAL,
+    ChatCompletionRequest,
+    CompletionRequest,
+)
 from asyncgen_apps.openai_http.settings import ServerSettings
 from asyncgen_apps.websocket import messages
 from asyncgen_apps.websocket.settings import StreamSettings

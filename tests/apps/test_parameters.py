@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncgen.generation.config.parameters import BY_NAME, PARAMETERS
 from asyncgen_apps.cli.settings import SETTINGS, Setting
 from asyncgen_apps.gradio_chat.fields import FIELDS, Field
-from asyncgen_apps.openai_http.schema import GenerationFields, RequestFields
+from asyncgen_apps.openai_http.request_schema import GenerationFields, RequestFields
 from asyncgen_apps.websocket.params import REFUSED
 from tests.cases import for_each
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 from asyncgen_apps.batch.answers import record_id
 from asyncgen_apps.batch.requests import LineError, custom_id_of, understand
 from asyncgen_apps.openai_http.bodies import reply_to
-from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.translate import COMPLETION_TOKENS
 
 if TYPE_CHECKING:

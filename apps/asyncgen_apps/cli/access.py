@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asyncgen_apps.cli.errors import UserError
-from asyncgen_apps.websocket.tickets import SECRET_VARIABLE
+from asyncgen_apps.websocket.resume_tokens import SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ def check_reach(host: str, has_keys: bool, allow_anonymous: bool, remedy: str) -
     Raises:
         UserError: Other machines reach it without a key; or two options contradict.
     """
-    from asyncgen_apps.doors import is_loopback
+    from asyncgen_apps.serving.origins import is_loopback
 
     if has_keys and allow_anonymous:
         raise UserError("--allow-anonymous together with keys: leave one of them out")

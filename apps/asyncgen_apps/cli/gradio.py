@@ -44,7 +44,7 @@ def gradio(
 ) -> None:
     """Chat with a model in the browser."""
     with one_line_errors(debug):
-        from asyncgen_apps.doors import hosts_for
+        from asyncgen_apps.serving.origins import hosts_for
 
         hosts, proxies = allowed_host or (), tuple(trusted_proxy or ())
         _check_names(hosts, proxies)
@@ -70,8 +70,8 @@ def _check_names(hosts: Sequence[str], proxies: Sequence[str]) -> None:
     Raises:
         UserError: Names the wrong one.
     """
-    from asyncgen_apps.clients import Proxies
-    from asyncgen_apps.doors import check_hosts
+    from asyncgen_apps.serving.clients import Proxies
+    from asyncgen_apps.serving.origins import check_hosts
 
     try:
         check_hosts(hosts)

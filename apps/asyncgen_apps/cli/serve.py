@@ -151,10 +151,10 @@ def serve(
 
         import os
 
-        from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.openai_http import ServerSettings
         from asyncgen_apps.openai_http.server import bind as listen
-        from asyncgen_apps.openai_http.streams import stream_settings
+        from asyncgen_apps.openai_http.websocket_streams import stream_settings
+        from asyncgen_apps.serving.origins import hosts_for
 
         access.check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
         with_chat = _with_chat(chat, bool(api_key))
@@ -197,7 +197,7 @@ async def _serve(
     from asyncgen_apps.openai_http import create_app
     from asyncgen_apps.openai_http.server import Server
     from asyncgen_apps.openai_http.server import serve as run
-    from asyncgen_apps.openai_http.streams import with_streams
+    from asyncgen_apps.openai_http.websocket_streams import with_streams
 
     if plan.verbose:
         logging.basicConfig(format="%(levelname)s:  %(name)s: %(message)s", level=logging.INFO)
@@ -210,7 +210,7 @@ async def _serve(
         gate, (listener, *others) = app.state.gate, listeners
         async with with_streams(app, llm, gate, plan.streams, *others) as drain_streams:
             if plan.settings.with_chat:
-                from asyncgen_apps.openai_http.mounts import mount_chat
+                from asyncgen_apps.openai_http.chat_mount import mount_chat
 
                 name = plan.settings.model_names[0]
                 app = mount_chat(
@@ -260,7 +260,7 @@ def _place(listener: "socket.socket") -> str:
 
 def _connections(wanted: int | None, ports: int) -> int:
     """Return the most connections of each port; refuse more than the limit of open files allows."""
-    from asyncgen_apps.sockets import room, too_many
+    from asyncgen_apps.serving.sockets import room, too_many
 
     if wanted is None:
         return room(ports)
@@ -273,7 +273,7 @@ def _with_chat(wanted: bool | None, guarded: bool) -> bool:
     """Decide whether to mount the chat page; refuse it if gradio is missing."""
     if wanted is False:
         return False
-    from asyncgen_apps.openai_http.mounts import has_chat
+    from asyncgen_apps.openai_http.chat_mount import has_chat
 
     if wanted and not has_chat():
         raise UserError('--chat: gradio is not installed: pip install "asyncgen[gradio]"')

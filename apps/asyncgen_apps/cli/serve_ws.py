@@ -150,8 +150,8 @@ def serve_ws(
 
         import os
 
-        from asyncgen_apps.doors import hosts_for
-        from asyncgen_apps.sockets import listen
+        from asyncgen_apps.serving.origins import hosts_for
+        from asyncgen_apps.serving.sockets import listen
         from asyncgen_apps.websocket import StreamSettings
         from asyncgen_apps.websocket.settings import most_connections
 
@@ -258,7 +258,7 @@ def _set_up_log(form: str | None) -> None:
     """Send the log to standard error."""
     import logging
 
-    from asyncgen_apps.websocket.records import JsonLines
+    from asyncgen_apps.websocket.structured_logs import JsonLines
 
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(levelname)s:  %(name)s: %(message)s")

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from asyncgen_apps.gradio_chat.conversations import Turn
-from asyncgen_apps.gradio_chat.figures import describe, figures
+from asyncgen_apps.gradio_chat.queue_position import QueuePosition
+from asyncgen_apps.gradio_chat.statistics import describe, figures
 from asyncgen_apps.gradio_chat.streaming import IDLE, read_paced
-from asyncgen_apps.gradio_chat.waiting import QueuePosition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

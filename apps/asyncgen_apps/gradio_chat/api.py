@@ -10,13 +10,13 @@ from typing import Any
 
 import gradio as gr
 
-from asyncgen_apps.clients import Proxies
 from asyncgen_apps.gradio_chat.fields import FIELDS, Values
-from asyncgen_apps.gradio_chat.figures import describe
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
 from asyncgen_apps.gradio_chat.sessions import client_id
 from asyncgen_apps.gradio_chat.settings import checked, stream_params
+from asyncgen_apps.gradio_chat.statistics import describe
 from asyncgen_apps.gradio_chat.streaming import read_paced
+from asyncgen_apps.serving.clients import Proxies
 
 ROLES = ("system", "user", "assistant")
 

@@ -9,19 +9,19 @@ from typing import Any
 import gradio as gr
 from gradio.events import api
 
-from asyncgen_apps.clients import Proxies
 from asyncgen_apps.gradio_chat.answering import READING, answer
 from asyncgen_apps.gradio_chat.api import chat_function
 from asyncgen_apps.gradio_chat.conversations import Conversation
 from asyncgen_apps.gradio_chat.fields import STRATEGIES
-from asyncgen_apps.gradio_chat.leaving import ChatBlocks
-from asyncgen_apps.gradio_chat.look import CLOSE_ON_PHONE, ON_LOAD, TOGGLE_THEME
 from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
 from asyncgen_apps.gradio_chat.panel import Panel
 from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
+from asyncgen_apps.gradio_chat.session_cleanup import ChatBlocks
 from asyncgen_apps.gradio_chat.sessions import MOST_SESSIONS, Session, Sessions, client_id
 from asyncgen_apps.gradio_chat.settings import checked, chosen, defaults, stream_params
+from asyncgen_apps.gradio_chat.theme import CLOSE_ON_PHONE, ON_LOAD, TOGGLE_THEME
+from asyncgen_apps.serving.clients import Proxies
 
 FOLLOWED_EVERY = 0.3
 """Seconds between two looks at an answer that grows on another page."""

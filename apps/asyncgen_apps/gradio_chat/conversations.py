@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from asyncgen_apps.gradio_chat.thinking import split_thinking
+from asyncgen_apps.gradio_chat.reasoning import split_thinking
 
 Role: TypeAlias = Literal["user", "assistant"]
 

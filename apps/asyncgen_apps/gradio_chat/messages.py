@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from asyncgen_apps.gradio_chat.thinking import split_thinking
+from asyncgen_apps.gradio_chat.reasoning import split_thinking
 
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.conversations import Conversation, Turn

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         StreamParams,
         TokenEvent,
     )
-    from asyncgen_apps.gradio_chat.words import Encode
+    from asyncgen_apps.gradio_chat.word_tokens import Encode
 
 
 class ChatStream(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.gradio_chat.conversations import Library
-from asyncgen_apps.gradio_chat.thinking import split_thinking
+from asyncgen_apps.gradio_chat.reasoning import split_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import gradio as gr
 
     from asyncgen import TokenLogprob
-    from asyncgen_apps.clients import Proxies
     from asyncgen_apps.gradio_chat.conversations import Conversation
     from asyncgen_apps.gradio_chat.model import ChatStream
+    from asyncgen_apps.serving.clients import Proxies
 
 
 MOST_SESSIONS = 512

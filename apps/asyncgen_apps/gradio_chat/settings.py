@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
-from asyncgen_apps.gradio_chat.words import banned, required
+from asyncgen_apps.gradio_chat.word_tokens import banned, required
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen import GenerationConfig, StreamParams
-    from asyncgen_apps.gradio_chat.words import Encode
+    from asyncgen_apps.gradio_chat.word_tokens import Encode
 
 
 EARLY_STOPPING: Mapping[str, bool | str] = {

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.gradio_chat.thinking import CLOSE, OPEN
+from asyncgen_apps.gradio_chat.reasoning import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

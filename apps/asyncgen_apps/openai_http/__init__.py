@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncgen_apps.openai_http.app import create_app
-    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 __all__ = ["Gate", "ServerSettings", "create_app"]
 
-_HOMES = {"Gate": "gate", "ServerSettings": "settings", "create_app": "app"}
+_HOMES = {"Gate": "concurrency_limit", "ServerSettings": "settings", "create_app": "app"}
 
 
 def __getattr__(name: str) -> Any:

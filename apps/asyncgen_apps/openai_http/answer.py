@@ -10,22 +10,22 @@ import anyio.to_thread
 
 from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
-from asyncgen_apps.openai_http.job import Job
-from asyncgen_apps.openai_http.reply import MARK, Template, event_line
-from asyncgen_apps.openai_http.shapes import counts_object
-from asyncgen_apps.openai_http.watched import Watched
+from asyncgen_apps.openai_http.cancellable_response import Watched
+from asyncgen_apps.openai_http.request_streams import Job
+from asyncgen_apps.openai_http.response_writer import MARK, Template, event_line
+from asyncgen_apps.openai_http.serializers import counts_object
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from asyncgen import TokenEvent
     from asyncgen_apps.engine import Engine
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.echo import Echo
-    from asyncgen_apps.openai_http.gate import Gate
-    from asyncgen_apps.openai_http.job import Take
-    from asyncgen_apps.openai_http.reply import Reply
+    from asyncgen_apps.openai_http.request_streams import Take
+    from asyncgen_apps.openai_http.response_writer import Reply
+    from asyncgen_apps.openai_http.serializers import Shape
     from asyncgen_apps.openai_http.settings import ServerSettings
-    from asyncgen_apps.openai_http.shapes import Shape
     from asyncgen_apps.openai_http.translate import Plan
 
 

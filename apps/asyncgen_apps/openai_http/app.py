@@ -16,13 +16,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from asyncgen_apps.clients import Keys, Proxies
-from asyncgen_apps.doors import CheckHost
 from asyncgen_apps.metrics import exposition
 from asyncgen_apps.openai_http.bodies import CHAT_PATH, TEXT_PATH
+from asyncgen_apps.openai_http.concurrency_limit import Gate
 from asyncgen_apps.openai_http.embeddings import EMBED_PATH
-from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
-from asyncgen_apps.openai_http.gate import Gate
+from asyncgen_apps.openai_http.errors import SERVER, ApiError, from_exception, from_validation
 from asyncgen_apps.openai_http.middleware import (
     REQUEST_ID,
     LimitBody,
@@ -31,10 +29,12 @@ from asyncgen_apps.openai_http.middleware import (
     TakeShortWay,
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
+from asyncgen_apps.openai_http.request_schema import MAX_INPUTS, MAX_PROMPTS
 from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways, token_routes
-from asyncgen_apps.openai_http.schema import MAX_INPUTS, MAX_PROMPTS
 from asyncgen_apps.openai_http.tokens import DETOKENIZE_PATH, TOKENIZE_PATH
-from asyncgen_apps.sizes import MOST_BODY, longest_request
+from asyncgen_apps.serving.clients import Keys, Proxies
+from asyncgen_apps.serving.limits import MOST_BODY, longest_request
+from asyncgen_apps.serving.origins import CheckHost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

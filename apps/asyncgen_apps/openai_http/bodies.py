@@ -12,16 +12,16 @@ import anyio
 import anyio.to_thread
 from pydantic import ValidationError
 
-from asyncgen_apps.openai_http.failures import (
+from asyncgen_apps.openai_http.errors import (
     SERVER,
     ApiError,
     clipped,
     from_exception,
     from_validation,
 )
-from asyncgen_apps.openai_http.job import Job
-from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
-from asyncgen_apps.openai_http.shapes import ChatShape, Head, TextShape
+from asyncgen_apps.openai_http.request_schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.openai_http.request_streams import Job
+from asyncgen_apps.openai_http.serializers import ChatShape, Head, TextShape
 from asyncgen_apps.openai_http.translate import COMPLETION_TOKENS, plan
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from asyncgen import AsyncLLM, TokenEvent
     from asyncgen_apps.openai_http.echo import Echo
-    from asyncgen_apps.openai_http.shapes import Object, Shape
+    from asyncgen_apps.openai_http.serializers import Object, Shape
     from asyncgen_apps.openai_http.translate import Plan
 
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from asyncgen_apps.openai_http.deadlines import Deadlines
-from asyncgen_apps.openai_http.failures import SERVER, ApiError
-from asyncgen_apps.openai_http.reply import Reply
-from asyncgen_apps.sockets import LINGER_BYTES, RESERVE
+from asyncgen_apps.openai_http.errors import SERVER, ApiError
+from asyncgen_apps.openai_http.response_writer import Reply
+from asyncgen_apps.serving.sockets import LINGER_BYTES, RESERVE
 
 if TYPE_CHECKING:
     import asyncio

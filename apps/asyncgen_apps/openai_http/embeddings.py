@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 
 from asyncgen import AsyncgenError
-from asyncgen_apps.openai_http.failures import from_exception
-from asyncgen_apps.openai_http.reply import encode
+from asyncgen_apps.openai_http.cancellable_response import Watched
+from asyncgen_apps.openai_http.errors import from_exception
+from asyncgen_apps.openai_http.response_writer import encode
 from asyncgen_apps.openai_http.translate import one_by_one
-from asyncgen_apps.openai_http.watched import Watched
 
 if TYPE_CHECKING:
     from asyncgen import Embedding
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.openai_http.gate import Gate
-    from asyncgen_apps.openai_http.reply import Reply
-    from asyncgen_apps.openai_http.schema import EmbeddingRequest
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
+    from asyncgen_apps.openai_http.request_schema import EmbeddingRequest
+    from asyncgen_apps.openai_http.response_writer import Reply
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 

@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from asyncgen_apps.template_variables import too_large
-from asyncgen_apps.turns import give_way
+from asyncgen_apps.serving.template_limits import too_large
+from asyncgen_apps.serving.time_slices import give_way
 
 T = TypeVar("T")
 

@@ -17,19 +17,19 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
-from asyncgen_apps.doors import route_path
-from asyncgen_apps.openai_http.failures import ApiError, from_validation
-from asyncgen_apps.openai_http.reply import Reply
-from asyncgen_apps.sizes import LARGE, LARGE_AT_ONCE
-from asyncgen_apps.sliced_json import TooManyNested, parse
-from asyncgen_apps.turns import rest, short_turns, slices
+from asyncgen_apps.openai_http.errors import ApiError, from_validation
+from asyncgen_apps.openai_http.response_writer import Reply
+from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE
+from asyncgen_apps.serving.origins import route_path
+from asyncgen_apps.serving.sliced_json import TooManyNested, parse
+from asyncgen_apps.serving.time_slices import rest, short_turns, slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from asyncgen_apps.clients import Client, Keys, Proxies
+    from asyncgen_apps.serving.clients import Client, Keys, Proxies
 
     Answers = Mapping[str, Callable[[object, str], ASGIApp]]
     """For a path, what makes the answer to a JSON body, of a request with this id."""

@@ -17,8 +17,15 @@ from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import Answer, StreamWishes
 from asyncgen_apps.openai_http.bodies import BODIES, require_model, understood
 from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsAnswer
-from asyncgen_apps.openai_http.failures import LONG, ApiError
-from asyncgen_apps.openai_http.replies import (
+from asyncgen_apps.openai_http.errors import LONG, ApiError
+from asyncgen_apps.openai_http.request_schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
+from asyncgen_apps.openai_http.response_schema import (
     ERRORS,
     ChatCompletion,
     DetokenizedText,
@@ -27,13 +34,6 @@ from asyncgen_apps.openai_http.replies import (
     ModelList,
     TextCompletion,
     Tokens,
-)
-from asyncgen_apps.openai_http.schema import (
-    ChatCompletionRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    TokenizeRequest,
 )
 from asyncgen_apps.openai_http.tokens import (
     DETOKENIZE_PATH,
@@ -44,10 +44,10 @@ from asyncgen_apps.openai_http.tokens import (
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.cancellable_response import Watched
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
-    from asyncgen_apps.openai_http.watched import Watched
 
 
 _LONGEST = (

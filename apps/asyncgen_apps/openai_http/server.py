@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import uvicorn
 
-from asyncgen_apps.sizes import MOST_BODY
-from asyncgen_apps.sockets import listen
+from asyncgen_apps.serving.limits import MOST_BODY
+from asyncgen_apps.serving.sockets import listen
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 

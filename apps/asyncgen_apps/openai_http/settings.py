@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from asyncgen_apps.clients import Keys, Proxies
-from asyncgen_apps.doors import check_hosts
-from asyncgen_apps.sockets import HEAD_BYTES, room, too_many
+from asyncgen_apps.serving.clients import Keys, Proxies
+from asyncgen_apps.serving.origins import check_hosts
+from asyncgen_apps.serving.sockets import HEAD_BYTES, room, too_many
 
 _ABOVE_ZERO = (
     "max_body_bytes",

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio.to_thread
 
 from asyncgen import PromptParams
-from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.cancellable_response import Watched
+from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.translate import conversation
-from asyncgen_apps.openai_http.watched import Watched
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.openai_http.gate import Gate
-    from asyncgen_apps.openai_http.reply import Reply
-    from asyncgen_apps.openai_http.schema import DetokenizeRequest, TokenizeRequest
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
+    from asyncgen_apps.openai_http.request_schema import DetokenizeRequest, TokenizeRequest
+    from asyncgen_apps.openai_http.response_writer import Reply
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from asyncgen_apps.openai_http.echo import Echo
-from asyncgen_apps.openai_http.failures import ApiError, clipped
-from asyncgen_apps.openai_http.schema import (
+from asyncgen_apps.openai_http.errors import ApiError, clipped
+from asyncgen_apps.openai_http.request_schema import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationFields,
     ObjectFormat,
     SchemaFormat,
 )
-from asyncgen_apps.turns import give_way
+from asyncgen_apps.serving.time_slices import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

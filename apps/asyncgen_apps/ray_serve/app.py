@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
-from asyncgen_apps.ray_serve.board import Board
 from asyncgen_apps.ray_serve.ingress import Ingress
+from asyncgen_apps.ray_serve.metrics_board import Board
 from asyncgen_apps.ray_serve.replica import Replica
 from asyncgen_apps.ray_serve.settings import (
     MESSAGES,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ray.serve import Application
 
 ROUTER = "asyncgen_apps.ray_serve.router:BeginningRouter"
-SCALING = "asyncgen_apps.ray_serve.scaling:EngineScaling"
+SCALING = "asyncgen_apps.ray_serve.autoscaling:EngineScaling"
 
 ONE_LOOP = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
     from asyncgen_apps.remote import Order
-    from asyncgen_apps.remote.wire import Item
+    from asyncgen_apps.remote.messages import Item
 
 RETRY_SECONDS = 1.0
 """After which a refused request may come again."""

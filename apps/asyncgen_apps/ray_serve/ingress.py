@@ -7,13 +7,13 @@ import logging
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.doors import hosts_for
 from asyncgen_apps.metrics import exposition_of
 from asyncgen_apps.openai_http import ServerSettings, create_app
-from asyncgen_apps.openai_http.streams import stream_settings, with_streams
+from asyncgen_apps.openai_http.websocket_streams import stream_settings, with_streams
 from asyncgen_apps.ray_serve.calls import RayCalls
-from asyncgen_apps.ray_serve.told import TellReadiness
+from asyncgen_apps.ray_serve.readiness import TellReadiness
 from asyncgen_apps.remote import RemoteLLM
+from asyncgen_apps.serving.origins import hosts_for
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -72,7 +72,7 @@ class Ingress:
             streams = stream_settings(server, settings.drain_seconds, settings.resume_secret)
             await stack.enter_async_context(with_streams(app, llm, gate, streams))
             if settings.with_chat:
-                from asyncgen_apps.openai_http.mounts import mount_chat
+                from asyncgen_apps.openai_http.chat_mount import mount_chat
 
                 app = mount_chat(app, llm, gate, name=server.model_names[0])
             self._app = TellReadiness(app, llm)

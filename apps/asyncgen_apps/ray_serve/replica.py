@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 
 from asyncgen import AsyncLLM
+from asyncgen_apps.ray_serve.autoscaling import told
 from asyncgen_apps.ray_serve.calls import direct, telling
-from asyncgen_apps.ray_serve.scaling import told
-from asyncgen_apps.remote.serving import answer, facts_of, reply
+from asyncgen_apps.remote.worker import answer, facts_of, reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from asyncgen import MetricsSnapshot
     from asyncgen_apps.remote import Facts, Order
-    from asyncgen_apps.remote.wire import Item
+    from asyncgen_apps.remote.messages import Item
 
 TELL_SECONDS = 1.0
 """How often it tells the board its figures."""

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.websocket.tickets import LEAST_SECRET, SECRET_VARIABLE
+from asyncgen_apps.websocket.resume_tokens import LEAST_SECRET, SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,7 @@ messages travel it is told (`Calls`); the room ``ray_serve`` has them travel by 
 """
 
 from asyncgen_apps.remote.engine import RemoteLLM
-from asyncgen_apps.remote.progress import LostStreamError
-from asyncgen_apps.remote.wire import (
+from asyncgen_apps.remote.messages import (
     Call,
     Calls,
     Facts,
@@ -18,6 +17,7 @@ from asyncgen_apps.remote.wire import (
     Order,
     ReplicaLostError,
 )
+from asyncgen_apps.remote.progress import LostStreamError
 
 __all__ = [
     "Call",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import anyio
 
 from asyncgen import EngineClosedError
-from asyncgen_apps.remote.figures import summed
+from asyncgen_apps.remote.messages import Failed, MessageTooLargeError, Order, ReplicaLostError
+from asyncgen_apps.remote.metrics import summed
 from asyncgen_apps.remote.pump import Pump
 from asyncgen_apps.remote.sessions import session_of
 from asyncgen_apps.remote.streams import RemoteStream
-from asyncgen_apps.remote.wire import Failed, MessageTooLargeError, Order, ReplicaLostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         StreamParams,
         Tokenizer,
     )
-    from asyncgen_apps.remote.wire import Calls, Facts
+    from asyncgen_apps.remote.messages import Calls, Facts
     from streamers import Mailbox
 
 _FIGURES_SECONDS = 0.5

@@ -15,7 +15,7 @@ from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from asyncgen_apps.remote.wire import Begun, Order
+    from asyncgen_apps.remote.messages import Begun, Order
 
 
 class LostStreamError(EngineDiedError):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from asyncgen import EngineClosedError, OverloadedError, Timing, TokenEvent, Usage
+from asyncgen_apps.remote.messages import Begun, Failed, ReplicaLostError, unpacked
 from asyncgen_apps.remote.progress import Progress
-from asyncgen_apps.remote.wire import Begun, Failed, ReplicaLostError, unpacked
 
 if TYPE_CHECKING:
-    from asyncgen_apps.remote.wire import Call, Calls, Item, Order, Packed
+    from asyncgen_apps.remote.messages import Call, Calls, Item, Order, Packed
     from streamers import Mailbox
 
 MOST_LOST = 5

@@ -18,7 +18,7 @@ from asyncgen import (
     ToolCall,
     Usage,
 )
-from asyncgen_apps.remote.wire import Begun
+from asyncgen_apps.remote.messages import Begun
 from streamers import LoopBell, Mailbox, Reader
 
 if TYPE_CHECKING:

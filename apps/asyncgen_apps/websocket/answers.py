@@ -10,13 +10,13 @@ import secrets
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from asyncgen_apps.clients import ANYBODY
-from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.serving.clients import ANYBODY
+from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.replay import Piece, Replay
-from asyncgen_apps.websocket.tickets import Signer
+from asyncgen_apps.websocket.resume_tokens import Signer
 
 if TYPE_CHECKING:
-    from asyncgen_apps.clients import Client
+    from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.settings import StreamSettings
 
 

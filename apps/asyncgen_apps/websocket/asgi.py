@@ -20,7 +20,7 @@ import anyio
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketState
 
-from asyncgen_apps.doors import is_host_of
+from asyncgen_apps.serving.origins import is_host_of
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from websockets.asyncio.server import ServerConnection
 from websockets.protocol import State
 
-from asyncgen_apps.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE
+from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE
 
 if TYPE_CHECKING:
     import asyncio

@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.clients import ANYBODY
-from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault
+from asyncgen_apps.serving.clients import ANYBODY
+from asyncgen_apps.websocket.errors import RESTART_SECONDS, Fault
 from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
 from asyncgen_apps.websocket.params import check_params, check_priority
 from asyncgen_apps.websocket.takeover import NOBODY_KNOWS, read_behind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from asyncgen import ToolCallDelta
-    from asyncgen_apps.clients import Client
+    from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.messages import ClientMessage, Wanted
     from asyncgen_apps.websocket.replay import Piece

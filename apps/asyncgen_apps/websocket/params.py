@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.sizes import MOST_SAMPLES
-from asyncgen_apps.template_variables import too_large
-from asyncgen_apps.turns import give_way
-from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.serving.limits import MOST_SAMPLES
+from asyncgen_apps.serving.template_limits import too_large
+from asyncgen_apps.serving.time_slices import give_way
+from asyncgen_apps.websocket.errors import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

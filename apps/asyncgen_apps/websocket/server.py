@@ -20,11 +20,11 @@ from websockets.exceptions import ConnectionClosed, NegotiationError
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from asyncgen_apps.doors import is_address, is_loopback
-from asyncgen_apps.sockets import listen
+from asyncgen_apps.serving.origins import is_address, is_loopback
+from asyncgen_apps.serving.sockets import listen
 from asyncgen_apps.websocket.connection import Lobby, StreamConnection, Turns
+from asyncgen_apps.websocket.http_routes import PAGE, STREAM_PATHS, PlainReplies
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
-from asyncgen_apps.websocket.plain import PAGE, STREAM_PATHS, PlainReplies
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from websockets.typing import Subprotocol
 
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.websocket.plain import Reply
+    from asyncgen_apps.websocket.http_routes import Reply
     from asyncgen_apps.websocket.session import Session
 
 

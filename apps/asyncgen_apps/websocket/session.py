@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 import anyio.to_thread
 
-from asyncgen_apps.sizes import LARGE, MOST_MESSAGE
+from asyncgen_apps.serving.limits import LARGE, MOST_MESSAGE
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Order, Stop
-from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.errors import Fault
+from asyncgen_apps.websocket.frames import encode, read, read_large
 from asyncgen_apps.websocket.messages import CloseCode, Resume
-from asyncgen_apps.websocket.records import say
-from asyncgen_apps.websocket.wire import encode, read, read_large
+from asyncgen_apps.websocket.structured_logs import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen_apps.clients import Client
+    from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.answers import Answer, Registry
-    from asyncgen_apps.websocket.door import Door
-    from asyncgen_apps.websocket.figures import Figures
+    from asyncgen_apps.websocket.authentication import Door
     from asyncgen_apps.websocket.messages import ClientMessage
+    from asyncgen_apps.websocket.metrics import Figures
     from asyncgen_apps.websocket.settings import StreamSettings
 
 

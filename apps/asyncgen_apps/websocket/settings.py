@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Self
 
-from asyncgen_apps.clients import Keys, Proxies
-from asyncgen_apps.doors import check_hosts
-from asyncgen_apps.sizes import MOST_MESSAGE, longest_request
-from asyncgen_apps.sockets import room, too_many
+from asyncgen_apps.serving.clients import Keys, Proxies
+from asyncgen_apps.serving.limits import MOST_MESSAGE, longest_request
+from asyncgen_apps.serving.origins import check_hosts
+from asyncgen_apps.serving.sockets import room, too_many
 from asyncgen_apps.websocket.messages import Limits
-from asyncgen_apps.websocket.tickets import LEAST_SECRET
+from asyncgen_apps.websocket.resume_tokens import LEAST_SECRET
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.websocket.failures import Fault
-from asyncgen_apps.websocket.tickets import UNKNOWN, Ticket
+from asyncgen_apps.websocket.errors import Fault
+from asyncgen_apps.websocket.resume_tokens import UNKNOWN, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import JsonValue
 
-    from asyncgen_apps.clients import Client
+    from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.messages import Resume
-    from asyncgen_apps.websocket.tickets import Signer
+    from asyncgen_apps.websocket.resume_tokens import Signer
 
 NOBODY_KNOWS = Fault("resume_unknown", "no request has this resume_token, or not any more")
 CHANGED = Fault(

@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.source import Source, open_llm
-from asyncgen_apps.doors import LOCAL_HOSTS
+from asyncgen_apps.serving.origins import LOCAL_HOSTS
 from tests.apps.cli.serving import ROOT, served
 from tests.cases import for_each
 
@@ -192,18 +192,18 @@ def test_what_it_is_called(
 
 
 def test_keys_do_not_guard_a_chat_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from asyncgen_apps.openai_http import mounts
+    from asyncgen_apps.openai_http import chat_mount
 
     plans = planned(monkeypatch)
-    monkeypatch.setattr(mounts, "has_chat", lambda: True)
+    monkeypatch.setattr(chat_mount, "has_chat", lambda: True)
     CliRunner().invoke(app, ["serve", "--port", "0", "--api-key", "k", "--chat"])
     assert plans[0].settings.allowed_hosts == LOCAL_HOSTS
 
 
 def test_a_chat_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from asyncgen_apps.openai_http import mounts
+    from asyncgen_apps.openai_http import chat_mount
 
-    monkeypatch.setattr(mounts, "has_chat", lambda: False)
+    monkeypatch.setattr(chat_mount, "has_chat", lambda: False)
     got = CliRunner().invoke(app, ["serve", "--port", "0", "--chat"])
     assert got.exit_code == 1
     assert "gradio is not installed" in got.output

@@ -184,7 +184,7 @@ class PacedModel:
     async def occupy(self, requests: int) -> None:
         """Start answers that nobody reads and that outlast any test, or end them all."""
         import asyncgen
-        from asyncgen_apps.clients import Proxies
+        from asyncgen_apps.serving.clients import Proxies
 
         for stream in self.occupying:
             await stream.aclose()

@@ -11,13 +11,13 @@ import pytest
 
 import asyncgen_apps.gradio_chat
 from asyncgen import AsyncLLM
-from asyncgen_apps.clients import Proxies
 from asyncgen_apps.engine import Engine, EngineStream
 from asyncgen_apps.gradio_chat import build_chat
 from asyncgen_apps.gradio_chat.chat import _Page
 from asyncgen_apps.gradio_chat.fields import FIELDS
 from asyncgen_apps.gradio_chat.model import ChatModel, ChatStream
 from asyncgen_apps.gradio_chat.sessions import Sessions
+from asyncgen_apps.serving.clients import Proxies
 from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
 
 pytestmark = pytest.mark.anyio

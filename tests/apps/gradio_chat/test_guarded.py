@@ -13,9 +13,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from asyncgen_apps.doors import LOCAL_HOSTS
 from asyncgen_apps.gradio_chat import build_chat, launch_options
 from asyncgen_apps.gradio_chat.sessions import MOST_SESSIONS
+from asyncgen_apps.serving.origins import LOCAL_HOSTS
 from tests.apps.gradio_chat.doubles import ScriptedModel
 
 if TYPE_CHECKING:

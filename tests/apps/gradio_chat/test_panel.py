@@ -12,9 +12,9 @@ import pytest
 
 from asyncgen import GenerationConfig
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS
-from asyncgen_apps.gradio_chat.look import ON_LOAD, TOGGLE_THEME, launch_options, theme
 from asyncgen_apps.gradio_chat.panel import Panel
 from asyncgen_apps.gradio_chat.settings import defaults
+from asyncgen_apps.gradio_chat.theme import ON_LOAD, TOGGLE_THEME, launch_options, theme
 
 pytestmark = pytest.mark.anyio  # outside of a loop Gradio makes one, and leaves it open
 

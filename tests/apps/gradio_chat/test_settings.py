@@ -16,7 +16,7 @@ from asyncgen_apps.gradio_chat.settings import (
     model_strategy,
     stream_params,
 )
-from asyncgen_apps.gradio_chat.words import banned, required
+from asyncgen_apps.gradio_chat.word_tokens import banned, required
 from tests.cases import for_each
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import anyio
 
 from asyncgen_apps.openai_http import Gate, ServerSettings, create_app
 from asyncgen_apps.openai_http.server import Server, bind
-from asyncgen_apps.openai_http.streams import stream_settings, with_streams
+from asyncgen_apps.openai_http.websocket_streams import stream_settings, with_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

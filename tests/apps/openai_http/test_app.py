@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.sizes import LARGE, longest_request
+from asyncgen_apps.serving.limits import LARGE, longest_request
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.cases import for_each

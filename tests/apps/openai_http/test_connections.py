@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.sync.client import connect
 
-from asyncgen_apps import sockets
 from asyncgen_apps.openai_http import connections
+from asyncgen_apps.serving import sockets
 from tests.apps.openai_http.plain import plain, reply, request, rest
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen import TokenEvent, TokenLogprob
 from asyncgen_apps.openai_http.echo import Echo
-from asyncgen_apps.openai_http.replies import TextCompletion
-from asyncgen_apps.openai_http.shapes import Head, TextShape
+from asyncgen_apps.openai_http.response_schema import TextCompletion
+from asyncgen_apps.openai_http.serializers import Head, TextShape
 from tests.apps.openai_http.running import reference
 from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer

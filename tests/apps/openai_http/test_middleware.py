@@ -13,11 +13,11 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.bodies import understood
-from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.middleware import LimitBody, TakeShortWay, _check_large
-from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
-from asyncgen_apps.sizes import LARGE
-from asyncgen_apps.turns import rest
+from asyncgen_apps.openai_http.request_schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.serving.limits import LARGE
+from asyncgen_apps.serving.time_slices import rest
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
 from tests.cases import for_each
@@ -183,8 +183,8 @@ def test_who_checks_a_large_body_rests(name: str, monkeypatch: pytest.MonkeyPatc
     kind, fields = ENTRIES[name]
     body = json.dumps({"model": "demo", **fields}).encode()
     rests: list[float] = []
-    monkeypatch.setattr("asyncgen_apps.turns.SLICE", 0.0)
-    monkeypatch.setattr("asyncgen_apps.turns.time.sleep", rests.append)
+    monkeypatch.setattr("asyncgen_apps.serving.time_slices.SLICE", 0.0)
+    monkeypatch.setattr("asyncgen_apps.serving.time_slices.time.sleep", rests.append)
 
     def make(content: object, request_id: str) -> ASGIApp:
         assert len(rests) >= 999
@@ -288,7 +288,7 @@ def not_here(content: object, request_id: str) -> ASGIApp:
 async def test_a_large_body_is_refused_by_name(
     body: bytes, make: Any, status: int, word: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncgen_apps.sliced_json.MOST_NESTED", 1000)
+    monkeypatch.setattr("asyncgen_apps.serving.sliced_json.MOST_NESTED", 1000)
     head, sent = await large(body, make, JSON)
     assert head["status"] == status and word in sent["body"]
 

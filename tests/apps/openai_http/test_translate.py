@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from asyncgen_apps.openai_http.failures import ApiError
-from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.openai_http.errors import ApiError
+from asyncgen_apps.openai_http.request_schema import ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.openai_http.translate import Plan, plan
 from tests.cases import for_each
 

@@ -10,7 +10,7 @@ import anyio
 
 from asyncgen import OverloadedError
 from asyncgen_apps.remote import ReplicaLostError
-from asyncgen_apps.remote.serving import answer, reply
+from asyncgen_apps.remote.worker import answer, reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

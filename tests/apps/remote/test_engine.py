@@ -28,9 +28,9 @@ from asyncgen_apps.remote import (
     ReplicaLostError,
     pump,
 )
-from asyncgen_apps.remote.serving import facts_of
+from asyncgen_apps.remote.messages import packed, unpacked
 from asyncgen_apps.remote.sessions import session_of
-from asyncgen_apps.remote.wire import packed, unpacked
+from asyncgen_apps.remote.worker import facts_of
 from tests.apps.remote.local import LocalCalls, at_random
 from tests.cases import for_each
 

@@ -9,7 +9,7 @@ import pytest
 
 from asyncgen import AsyncLLM, InvalidRequestError
 from asyncgen_apps.remote import RemoteLLM
-from asyncgen_apps.remote.serving import facts_of
+from asyncgen_apps.remote.worker import facts_of
 from tests.apps.remote.local import LocalCalls, at_random
 from tests.doubles.models import TableModel, byte_tokenizer
 

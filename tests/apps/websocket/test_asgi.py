@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.asgi import stream_route
-from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import PATIENCE, STORY, endless, teller, wait_for

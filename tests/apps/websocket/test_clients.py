@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from asyncgen_apps.doors import LOCAL_HOSTS
+from asyncgen_apps.serving.origins import LOCAL_HOSTS
 from tests.apps.websocket.serving import Client, endless, served
 from tests.cases import for_each
 

@@ -13,10 +13,10 @@ from websockets.frames import Frame, Opcode
 
 from asyncgen_apps.websocket.answers import Registry
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Stop
+from asyncgen_apps.websocket.frames import encode, read
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE
 from asyncgen_apps.websocket.replay import Piece
 from asyncgen_apps.websocket.settings import StreamSettings
-from asyncgen_apps.websocket.wire import encode, read
 from tests.apps.websocket.serving import STORY, Served, served
 from tests.doubles.engine import no_thread_left
 

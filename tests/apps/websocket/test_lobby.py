@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from asyncgen_apps.sockets import RESERVE
+from asyncgen_apps.serving.sockets import RESERVE
 from tests.apps.websocket.serving import PATIENCE, served
 from tests.cases import for_each
 from tests.doubles.engine import no_thread_left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.generation.config.parameters import PARAMETERS
-from asyncgen_apps.sizes import MOST_SAMPLES
+from asyncgen_apps.serving.limits import MOST_SAMPLES
 from asyncgen_apps.websocket.params import check_params, check_priority
 from tests.cases import for_each
 

@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from asyncgen import AsyncLLM, TokenEvent, TokenLogprob, TopLogprob
+from asyncgen_apps.remote.messages import Begun, Order
 from asyncgen_apps.remote.progress import Progress
-from asyncgen_apps.remote.wire import Begun, Order
 from asyncgen_apps.websocket import connect, serve_websocket
 from asyncgen_apps.websocket.client.request import Request
-from asyncgen_apps.websocket.from_engine import prompt_pieces
+from asyncgen_apps.websocket.engine_messages import prompt_pieces
 from asyncgen_apps.websocket.replay import LONGEST, Replay
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.cutting import CuttingProxy

@@ -17,10 +17,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationEr
 from websockets.frames import Frame, Opcode
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.sizes import LARGE
+from asyncgen_apps.serving.limits import LARGE
+from asyncgen_apps.websocket.frames import read_large
 from asyncgen_apps.websocket.server import serve_websocket
 from asyncgen_apps.websocket.settings import StreamSettings
-from asyncgen_apps.websocket.wire import read_large
 from tests.apps.websocket.serving import (
     PATIENCE,
     STORY,

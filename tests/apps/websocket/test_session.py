@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from asyncgen_apps.sizes import LARGE
-from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.serving.limits import LARGE
+from asyncgen_apps.websocket.errors import Fault
+from asyncgen_apps.websocket.frames import read_large
 from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.session import MOST_BACKLOG
 from asyncgen_apps.websocket.settings import StreamSettings
-from asyncgen_apps.websocket.wire import read_large
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.websocket.client.ledger import Ledger, read_message
 from asyncgen_apps.websocket.client.params import wire_params, wire_prompt
 from asyncgen_apps.websocket.client.request import Phase, Request
+from asyncgen_apps.websocket.client.request_tracker import Ledger, read_message
 from asyncgen_apps.websocket.messages import Hello
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings

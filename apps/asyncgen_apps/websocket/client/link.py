@@ -22,9 +22,9 @@ from asyncgen_apps.websocket.client.errors import (
     error_from_server,
     failure_from,
 )
-from asyncgen_apps.websocket.client.ledger import Ledger, read_message
 from asyncgen_apps.websocket.client.outbox import Outbox
 from asyncgen_apps.websocket.client.request import GapError
+from asyncgen_apps.websocket.client.request_tracker import Ledger, read_message
 from asyncgen_apps.websocket.client.socket import SocketError, open_socket
 from asyncgen_apps.websocket.messages import (
     SUBPROTOCOL,

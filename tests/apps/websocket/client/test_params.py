@@ -10,8 +10,8 @@ import pytest
 
 from asyncgen import InvalidRequestError
 from asyncgen_apps.websocket.client.params import wire_params, wire_prompt
+from asyncgen_apps.websocket.frames import read
 from asyncgen_apps.websocket.messages import Generate
-from asyncgen_apps.websocket.wire import read
 from tests.cases import for_each
 
 

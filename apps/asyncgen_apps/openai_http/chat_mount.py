@@ -1,0 +1,86 @@
+"""What else hangs in the application: the chat page, where gradio is installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from starlette.routing import BaseRoute, Match
+
+from asyncgen_apps.openai_http.chat_page import EndHeartbeats, GatedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastapi import FastAPI
+    from starlette.types import Receive, Scope, Send
+
+    from asyncgen_apps.engine import Engine
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
+
+
+CHAT = "asyncgen_apps.gradio_chat"
+API = "/v1"
+
+
+def has_chat() -> bool:
+    """Whether the chat page can be mounted; imports nothing of it."""
+    return find_spec("gradio") is not None and find_spec(CHAT) is not None
+
+
+def mount_chat(
+    app: FastAPI,
+    llm: Engine,
+    gate: Gate,
+    *,
+    name: str,
+    examples: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    trusted_proxies: Sequence[str] = (),
+) -> FastAPI:
+    """Mount the chat page at ``/``, behind all routes that are there.
+
+    Args:
+        app: The application.
+        llm: The engine that the page talks to.
+        gate: Lets its answers in, and says when the server leaves.
+        name: What the page is called.
+        examples: Questions that an empty chat offers.
+        origins: Origins whose pages may speak to it beside its own.
+        trusted_proxies: Whose word about the address of a user is taken.
+
+    Returns:
+        The application.
+    """
+    # By name: importing gradio takes seconds, and this module must work without it.
+    gradio = import_module("gradio")
+    chat = import_module(CHAT)
+    model = GatedModel(llm, gate)
+    page = chat.build_chat(model, name=name, examples=examples, trusted_proxies=trusted_proxies)
+    app.add_middleware(EndHeartbeats, gate=gate)
+    routes = app.router.routes
+    own = len(routes)
+    options = chat.launch_options(origins=origins)
+    mounted: FastAPI = gradio.mount_gradio_app(app, page, path="/", **options)
+    routes[own:] = [_OutsideApi(route) for route in routes[own:]]
+    return mounted
+
+
+class _OutsideApi(BaseRoute):
+    """A route that leaves ``/v1`` alone.
+
+    The page takes every path there is: what the API does not have, it would refuse in words of its
+    own, which no client of the API understands.
+    """
+
+    def __init__(self, route: BaseRoute) -> None:
+        self._route = route
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["path"] == API or scope["path"].startswith(f"{API}/"):
+            return Match.NONE, {}
+        return self._route.matches(scope)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._route.handle(scope, receive, send)

@@ -1,0 +1,121 @@
+"""Counts the requests that generate, refuses one too many, and ends them all on a drain.
+
+Lives on one event loop; knows neither HTTP nor the engine.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+from asyncgen_apps.openai_http.errors import SERVER, ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+BUSY_SECONDS = 1.0
+LEAVING_SECONDS = 5.0
+
+
+class Abortable(Protocol):
+    """What is under way."""
+
+    def abort(self, error: ApiError) -> None:
+        """End now, and tell the client this."""
+
+
+class Gate:
+    """The door of the generating routes.
+
+    Attributes:
+        ready: Whether new requests should be sent here.
+        draining: Whether nobody is let in any more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Open it.
+
+        Args:
+            limit: Most requests inside, at least 1.
+        """
+        self._limit = limit
+        self._inside: set[Abortable] = set()
+        self._empty: anyio.Event | None = None
+        self._leaving: list[anyio.Event] = []
+        self.ready = True
+        self.draining = False
+
+    @property
+    def count(self) -> int:
+        """How many are inside."""
+        return len(self._inside)
+
+    @contextmanager
+    def admit(self, request: Abortable) -> Iterator[None]:
+        """Let a request in for as long as the block runs.
+
+        Raises:
+            ApiError: 429 where the limit is reached, 503 on a drain.
+        """
+        if self.draining:
+            raise leaving()
+        if self.count >= self._limit:
+            raise ApiError(
+                429,
+                f"{self.count} requests are being answered, the most of this server; try again",
+                "rate_limit_error",
+                code="overloaded",
+                retry_after=BUSY_SECONDS,
+            )
+        self._inside.add(request)
+        try:
+            yield
+        finally:
+            self._inside.discard(request)
+            if self._empty is not None and not self._inside:
+                self._empty.set()
+
+    def drain(self) -> None:
+        """Let nobody in any more; those inside go on."""
+        self.ready = False
+        self.draining = True
+        for event in self._leaving:
+            event.set()
+
+    async def wait_draining(self) -> None:
+        """Return when the drain begins."""
+        if self.draining:
+            return
+        event = anyio.Event()
+        self._leaving.append(event)
+        try:
+            await event.wait()
+        finally:
+            self._leaving.remove(event)
+
+    async def wait_empty(self) -> None:
+        """Return when nobody is inside; after :meth:`drain`, that stays so."""
+        if self._inside:
+            if self._empty is None or self._empty.is_set():
+                self._empty = anyio.Event()
+            await self._empty.wait()
+
+    def abort_all(self) -> None:
+        """End what is inside; every client is told."""
+        self.drain()
+        for request in tuple(self._inside):
+            request.abort(leaving())
+
+
+def leaving() -> ApiError:
+    """What a client hears that comes, or still is, when the server leaves."""
+    return ApiError(
+        503,
+        "the server is shutting down; try again",
+        SERVER,
+        code="shutting_down",
+        retry_after=LEAVING_SECONDS,
+    )

@@ -1,0 +1,117 @@
+"""The streams over WebSocket inside of the server: its keys, its limits, its drain.
+
+They hang at ``/v1/stream`` of the application and, where it is wanted, on a port of their own.
+Knows how the two are set up alike; the protocol is that of :mod:`asyncgen_apps.websocket`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from asyncgen_apps.openai_http.chat_page import GatedModel, GatedStream
+from asyncgen_apps.serving.limits import MOST_BODY
+from asyncgen_apps.websocket import StreamService, StreamSettings, serve_websocket
+from asyncgen_apps.websocket.asgi import stream_route
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from typing import Any, Unpack
+
+    from fastapi import FastAPI
+
+    from asyncgen import Prompt, StreamParams
+    from asyncgen_apps.engine import Engine
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
+    from asyncgen_apps.openai_http.errors import ApiError
+    from asyncgen_apps.openai_http.settings import ServerSettings
+
+    Drain = Callable[[float], Coroutine[Any, Any, None]]
+    """Lets what runs go on for so many seconds, and then ends it."""
+
+
+class CountedModel(GatedModel):
+    """An engine for the streams: they count at the gate, and end by a drain of their own."""
+
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
+        """Answer a prompt."""
+        return _CountedStream(self._llm.stream(prompt, **params), self._gate)
+
+
+class _CountedStream(GatedStream):
+    def abort(self, error: ApiError) -> None:
+        """Do nothing: the drain of the streams ends them in time and tells their clients."""
+
+
+def stream_settings(
+    settings: ServerSettings, drain_seconds: float, resume_secret: str = ""
+) -> StreamSettings:
+    """Settings for the streams of a server.
+
+    Args:
+        settings: Of the server.
+        drain_seconds: How long requests may go on after a signal.
+        resume_secret: Shared by servers that take each other's streams up; empty: none do.
+
+    Raises:
+        ValueError: A key that no client of a stream could send, or a secret that is too short.
+    """
+    return StreamSettings(
+        model_name=settings.model_names[0],
+        tokens=settings.api_keys,
+        origins=settings.cors_origins,
+        allowed_hosts=settings.allowed_hosts,
+        trusted_proxies=settings.trusted_proxies,
+        allow_priority=settings.allow_priority,
+        priority_keys=settings.priority_keys,
+        open_metrics=settings.open_metrics,
+        max_connections=min(settings.max_requests, settings.max_connections),
+        max_message_bytes=settings.max_body_bytes,
+        open_seconds=settings.head_seconds,
+        drain_seconds=drain_seconds,
+        resume_secret=resume_secret,
+    )
+
+
+@asynccontextmanager
+async def with_streams(
+    app: FastAPI,
+    llm: Engine,
+    gate: Gate,
+    settings: StreamSettings,
+    listener: socket.socket | None = None,
+) -> AsyncIterator[Drain]:
+    """Add the streams to an application for as long as the block runs.
+
+    Args:
+        app: The application; what is mounted at ``/`` must come later.
+        llm: An open engine.
+        gate: Counts the streams together with the other requests.
+        settings: For the streams.
+        listener: A socket for a server of streams alone; its ``GET /`` gives their page.
+
+    Yields:
+        What lets the streams finish; to be called before the application ends.
+    """
+    model = CountedModel(llm, gate)
+    settings = settings.sized(llm, MOST_BODY)
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(StreamService(model, settings))
+        app.router.routes.append(stream_route(service))
+        drains: list[Drain] = [service.drain]
+        if listener is not None:
+            # Whether others may come without a key was decided for the other port already.
+            server = await stack.enter_async_context(
+                serve_websocket(model, settings=settings, sock=listener, allow_anonymous=True)
+            )
+            drains.append(server.drain)
+
+        async def drain(seconds: float) -> None:
+            async with anyio.create_task_group() as group:
+                for one in drains:
+                    group.start_soon(one, seconds)
+
+        yield drain

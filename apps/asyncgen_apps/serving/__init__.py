@@ -1,0 +1,1 @@
+"""Share clients, origins, limits, sockets and JSON parsing among the servers."""

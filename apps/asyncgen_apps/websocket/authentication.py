@@ -1,0 +1,75 @@
+"""Who is let in: bearer tokens, compared in constant time, hosts, and the origins of web pages.
+
+Knows header values; not where they come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen_apps.serving.clients import Client, Keys, Proxies
+from asyncgen_apps.serving.origins import is_own_origin
+from asyncgen_apps.websocket.errors import Fault
+
+if TYPE_CHECKING:
+    from asyncgen_apps.websocket.settings import StreamSettings
+
+
+class Door:
+    """Decides about a handshake."""
+
+    def __init__(self, settings: StreamSettings) -> None:
+        """Keep digests of the tokens, and the origins."""
+        self._keys = Keys(settings.tokens, settings.priority_keys)
+        self._proxies = Proxies(settings.trusted_proxies)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a client must show a token."""
+        return bool(self._keys)
+
+    def find(self, token: str) -> Client | None:
+        """Compare a token with all of ours; return whose it is, or ``None``."""
+        return self._keys.find(token)
+
+    def admit(
+        self,
+        authorization: str | None,
+        origin: str | None,
+        host: str | None,
+        *,
+        remote: str | None = None,
+        forwarded_for: str | None = None,
+    ) -> Client | Fault | None:
+        """Look at the headers of a handshake.
+
+        Args:
+            authorization: ``Authorization``.
+            origin: ``Origin``, which browsers send and other clients do not.
+            host: ``Host``.
+            remote: Address of the other end; ``None`` on a Unix socket.
+            forwarded_for: ``X-Forwarded-For``.
+
+        Returns:
+            Whom the connection belongs to; ``None`` if that is not known yet, and the client may
+            still send an ``auth``. A fault where it may not.
+        """
+        if origin is not None and not self._welcomes(origin, host):
+            return Fault("bad_origin", "pages of this origin may not connect; see --origin")
+        if not self.needs_token:
+            return self._proxies.client(remote, forwarded_for)
+        if authorization is None:
+            return None
+        client = self.client_of(authorization)
+        return client or Fault("unauthorized", "this token is not valid")
+
+    def client_of(self, authorization: str | None) -> Client | None:
+        """Read an ``Authorization``; return whose token it shows, or ``None``."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return self.find(token.strip()) if scheme.lower() == "bearer" else None
+
+    def _welcomes(self, origin: str, host: str | None) -> bool:
+        if "*" in self._origins or origin.lower() in self._origins:
+            return True
+        return is_own_origin(origin, host)

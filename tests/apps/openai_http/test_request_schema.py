@@ -1,0 +1,152 @@
+"""The shapes of requests: what is taken, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from asyncgen.generation.config.parameters import PARAMETERS
+from asyncgen_apps.openai_http.errors import from_validation
+from asyncgen_apps.openai_http.fields import MAX_IDS, MAX_SEQUENCES, MAX_WORDS
+from asyncgen_apps.openai_http.request_schema import (
+    MAX_CHOICES,
+    NEUTRAL,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationFields,
+)
+from asyncgen_apps.serving.template_limits import too_large
+from tests.cases import for_each
+
+CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def first_error(fields: dict[str, Any]) -> Any:
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionRequest.model_validate({**CHAT, **fields})
+    return refused.value.errors()[0]
+
+
+@for_each("name", NEUTRAL)
+def test_a_field_of_the_api_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+    for value in NEUTRAL[name]:
+        ChatCompletionRequest.model_validate({**CHAT, name: value})
+    error = first_error({name: {"some": "thing"}})
+    assert error["type"] == "extra_forbidden"
+    assert error["loc"] == (name,)
+
+
+def test_one_is_not_true() -> None:
+    assert first_error({"best_of": True})["loc"] == ("best_of",)
+    assert first_error({"store": 0})["loc"] == ("store",)
+
+
+def test_extras_are_parameters_of_a_stream() -> None:
+    aliases = {"min_tokens", "ignore_eos"}
+    remote = {each.name for each in PARAMETERS if not (each.elsewhere or each.is_local)}
+    assert set(GenerationFields.model_fields) - aliases <= remote
+    alike = {"num_return_sequences", "prompt_logprobs"}  # the API has n, and echo with logprobs
+    assert remote - alike <= set(ChatCompletionRequest.model_fields), "as over a WebSocket"
+    dangerous = {"custom_generate", "recipe", "trust_remote_code", "assistant_model"}
+    assert not dangerous & set(ChatCompletionRequest.model_fields)
+
+
+@for_each("value", ["1", True, float("nan"), float("inf"), [1], {}])
+def test_numbers_are_numbers(value: object) -> None:
+    assert first_error({"temperature": value})["loc"][0] == "temperature"
+
+
+def test_half_characters_are_refused() -> None:
+    assert first_error({"stop": "a\ud800"})["loc"][0] == "stop"
+
+
+def test_parts_of_a_message_are_texts() -> None:
+    image = [{"type": "image_url", "image_url": {"url": "x"}}]
+    error = first_error({"messages": [{"role": "user", "content": image}]})
+    assert error["loc"][:3] == ("messages", 0, "content")
+
+
+def test_variables_of_a_chat_template_are_few_and_short() -> None:
+    good = {"enable_thinking": False, "effort": "low", "deep": {"a": [1, 2.5, None]}}
+    taken: tuple[Any, ...] = (good, {}, None, {"a": "x" * 4000})
+    for field in taken:
+        asked = ChatCompletionRequest.model_validate({**CHAT, "chat_template_kwargs": field})
+        assert asked.chat_template_kwargs == field
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    many = {str(number): 0 for number in range(33)}
+    for field in ([], "a", {"a": "x" * 4096}, many, {"a": deep}, {"a": 10**5000}, {"a": "\ud800"}):
+        assert first_error({"chat_template_kwargs": field})["loc"][0] == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize("prompt", ["a", [1, 2], ["a", "b"], [[1], [2, 3]]])
+def test_forms_of_a_prompt(prompt: object) -> None:
+    assert CompletionRequest.model_validate({"model": "m", "prompt": prompt}).prompt == prompt
+
+
+@for_each("prompt", [None, [], [1, "a"], {}, 3])
+def test_no_prompt(prompt: object) -> None:
+    with pytest.raises(ValidationError):
+        CompletionRequest.model_validate({"model": "m", "prompt": prompt})
+
+
+def test_behind_too_many_variables_nothing_is_looked_at() -> None:
+    told = too_large({"a": ["x" * 4096, object()]})  # type: ignore[list-item]
+    assert told is not None and "at most 4096 characters" in told
+
+
+MILLION = 1_000_000
+MANY: dict[str, dict[str, Any]] = {
+    "no ids": {"suppress_tokens": ["a"] * MILLION},
+    "no sequences": {"bad_words_ids": [1] * MILLION},
+    "no words": {"force_words_ids": [1] * MILLION},
+    "no forms": {"force_words_ids": [[None] * MILLION]},
+    "no biases": {"sequence_bias": [1] * MILLION},
+    "no texts": {"stop": [1] * MILLION},
+    "no messages": {"messages": [1] * MILLION},
+    "no parts": {"messages": [{"role": "user", "content": [1] * MILLION}]},
+    "no numbers": {"logit_bias": {str(number): "x" for number in range(MILLION // 10)}},
+    "no settings": {
+        "watermarking_config": {str(number): [None] for number in range(MILLION // 10)}
+    },
+    "no fields": {f"x{number}": 1 for number in range(MILLION // 10)},
+    "no fields of a message": {
+        "messages": [
+            {"role": "user", "content": "a", **{str(one): 1 for one in range(MILLION // 10)}}
+        ]
+    },
+}
+
+
+@for_each("fields", MANY.values())
+def test_of_a_million_mistakes_one_is_told(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionRequest.model_validate({**CHAT, **fields})
+    assert refused.value.error_count() < 10
+    assert refused.value.errors()[0]["loc"][0] == next(iter(fields))
+
+
+@for_each(
+    ("name", "value"),
+    [
+        ("suppress_tokens", [1] * (MAX_IDS + 1)),
+        ("eos_token_id", [1] * (MAX_IDS + 1)),
+        ("bad_words_ids", [[1]] * (MAX_SEQUENCES + 1)),
+        ("sequence_bias", [[[1], 1.0]] * (MAX_SEQUENCES + 1)),
+        ("force_words_ids", [[1]] * (MAX_WORDS + 1)),
+        ("force_words_ids", [[[1]] * (MAX_WORDS + 1)]),
+        ("num_beams", MAX_CHOICES + 1),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_lists_that_hold_everybody_up_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionRequest.model_validate({**CHAT, name: value})
+    told = from_validation(refused.value.errors())
+    assert (told.param or "").startswith(name)
+    assert "at most" in told.message or "less than or equal" in told.message
+    less = value - 1 if isinstance(value, int) else value[:-1] or [value[0][:-1]]
+    ChatCompletionRequest.model_validate({**CHAT, name: less})
