@@ -32,6 +32,21 @@ ROOMS = (
     "asyncgen_apps",
 )
 
+ENGINE = (
+    {"metrics"},
+    {"sampling"},
+    {"kv_cache", "scheduling"},
+    {"options"},
+    {"requests"},
+    {"output"},
+    {"batch"},
+    {"lane"},
+    {"core"},
+    {"setup"},
+    {"thread"},
+)
+"""Folders and modules of ``asyncgen.engine`` in levels, from the ground up."""
+
 FOLDERS = {"streamers": ROOT, "asyncgen": ROOT, "asyncgen_apps": ROOT / "apps"}
 """Where each package lies."""
 
@@ -86,6 +101,20 @@ def test_imports_run_downwards() -> None:
         for name in _imports(path)
         if ROOMS.index(_room(name)) > ROOMS.index(_room(_module(path)))
     }
+    assert not upwards
+
+
+def test_imports_of_the_engine_run_downwards() -> None:
+    """Its folders are rooms as well: none imports from a level above its own."""
+    level = {name: number for number, names in enumerate(ENGINE) for name in names}
+    upwards = set()
+    for path in _sources():
+        own = _module(path).split(".")
+        if own[:2] == ["asyncgen", "engine"] and own[2:]:
+            for name in _imports(path):
+                other = name.split(".")
+                if other[:2] == own[:2] and level[other[2]] > level[own[2]]:
+                    upwards.add(f"{'.'.join(own)} imports {name}")
     assert not upwards
 
 
