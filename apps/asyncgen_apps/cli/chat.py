@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,15 +16,6 @@ from asyncgen_apps.cli.session import Session, model_of
 from asyncgen_apps.cli.settings import Settings, model_values
 from asyncgen_apps.cli.source import DEMO, Source
 from asyncgen_apps.cli.storage import LastConversation
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Options of the display."""
-
-    raw: bool
-    stats: bool
-    debug: bool
 
 
 @with_settings
@@ -79,13 +70,13 @@ def chat(
 
         import anyio
 
-        look = _Look(raw, stats, debug)
         if question is not None:
             # A single answer is kept only if it continues a conversation.
             kept = last if go_on and save else None
-            raise typer.Exit(anyio.run(_answer_once, source, session, question, look, kept))
+            raise typer.Exit(anyio.run(_answer_once, source, session, question, stats, kept))
         if not sys.stdout.isatty():
             raise UserError("standard output is no terminal: give a PROMPT to get one answer")
+        look = {"raw": raw, "stats": stats, "debug": debug}
         raise typer.Exit(anyio.run(_converse, source, session, look, last if save else None))
 
 
@@ -117,7 +108,7 @@ def _question(prompt: str | None) -> str | None:
 
 
 async def _answer_once(
-    source: Source, session: Session, question: str, look: _Look, last: LastConversation | None
+    source: Source, session: Session, question: str, stats: bool, last: LastConversation | None
 ) -> int:
     """Print one answer, and its statistics on standard error."""
     from rich.console import Console
@@ -134,13 +125,13 @@ async def _answer_once(
     if last is not None:
         session.keep(question, completion)
         last.keep(session)
-    if look.stats:
+    if stats:
         note(Console(stderr=True), statistics_line(completion))
     return INTERRUPTED if interrupted else 0
 
 
 async def _converse(
-    source: Source, session: Session, look: _Look, last: LastConversation | None
+    source: Source, session: Session, look: dict[str, Any], last: LastConversation | None
 ) -> int:
     """Hold a conversation in the terminal."""
     from rich.console import Console
@@ -158,14 +149,4 @@ async def _converse(
             note(console, f"going on behind {len(session.messages)} messages")
         # The settings of a server's model are not known.
         session.settings.model = model_values(getattr(llm, "generation_config", None))
-        chat = Chat(
-            llm,
-            session,
-            read_line,
-            console,
-            raw=look.raw,
-            stats=look.stats,
-            debug=look.debug,
-            last=last,
-        )
-        return await chat.run()
+        return await Chat(llm, session, read_line, console, **look, last=last).run()
