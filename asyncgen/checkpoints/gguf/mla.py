@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 KEYS, VALUES, BOTH = "attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight"
 
 
-def _unrotated(model: GgufModel, name: str, key: int, turned: int) -> int:
+def _unrotated(model: GgufModel, name: str, key: int, rotated: int) -> int:
     """Return the features of a key that are not rotated; ``name`` is the metadata of ``key``."""
-    if key <= turned:
-        raise model.own.bad(name, f"must be above the {turned} features that are turned")
-    return key - turned
+    if key <= rotated:
+        raise model.own.bad(name, f"must be above the {rotated} rotated features")
+    return key - rotated
 
 
 def _deepseek(model: GgufModel) -> Mapping[str, Any]:
@@ -42,13 +42,13 @@ def _deepseek(model: GgufModel) -> Mapping[str, Any]:
     def whole(key: str) -> int:
         return own.whole(key) or 0
 
-    turned = whole("rope.dimension_count")
+    rotated = whole("rope.dimension_count")
     key = whole("attention.key_length_mla") or whole("attention.key_length")
     found: dict[str, Any] = {
-        "head_dim": turned,
+        "head_dim": rotated,
         "num_key_value_heads": whole("attention.head_count"),
         "q_lora_rank": whole("attention.q_lora_rank") or None,
-        "qk_nope_head_dim": _unrotated(model, "attention.key_length_mla", key, turned),
+        "qk_nope_head_dim": _unrotated(model, "attention.key_length_mla", key, rotated),
         "v_head_dim": whole("attention.value_length_mla") or whole("attention.value_length"),
         "n_group": whole("expert_group_count") or 1,
         "topk_group": whole("expert_group_used_count") or 1,
@@ -75,13 +75,13 @@ def _minicpm3(model: GgufModel) -> Mapping[str, Any]:
     """Derive sizes of heads; the default size of a value is the hidden size divided by heads."""
     own = model.own
     heads = own.whole("attention.head_count") or 1
-    turned = own.whole("rope.dimension_count") or 0
+    rotated = own.whole("rope.dimension_count") or 0
     key = own.whole("attention.key_length") or 0
     width = own.whole("embedding_length") or 0
     return {
-        "head_dim": turned,
+        "head_dim": rotated,
         "num_key_value_heads": heads,
-        "qk_nope_head_dim": _unrotated(model, "attention.key_length", key, turned),
+        "qk_nope_head_dim": _unrotated(model, "attention.key_length", key, rotated),
         "v_head_dim": own.whole("attention.value_length") or width // heads,
     }
 
@@ -112,13 +112,13 @@ def _kimi(model: GgufModel) -> Mapping[str, Any]:
     """Derive sizes of heads and the types of layers."""
     own = model.own
     heads = own.whole("attention.head_count")
-    turned = own.whole("rope.dimension_count") or 0
+    rotated = own.whole("rope.dimension_count") or 0
     key = own.whole("attention.key_length_mla") or 0
     kinds = by_layer(model, "attention.head_count_kv")
     return {
         "num_key_value_heads": heads,
         "linear_num_heads": heads,
-        "qk_nope_head_dim": _unrotated(model, "attention.key_length_mla", key, turned),
+        "qk_nope_head_dim": _unrotated(model, "attention.key_length_mla", key, rotated),
         "layer_types": ["full_attention" if count else "linear_attention" for count in kinds],
     }
 

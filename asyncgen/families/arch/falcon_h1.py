@@ -61,7 +61,7 @@ def _mixer(values: ConfigValues, layer: int) -> StatePlan:
 def _attention_scale(values: ConfigValues) -> float:
     """Move the factor on keys to the scores."""
     heads = values.count("num_attention_heads")
-    size = values.head_dim(values.count("hidden_size"), heads, is_turned=True)
+    size = values.head_dim(values.count("hidden_size"), heads, is_rotary=True)
     return values.number("key_multiplier") / size**0.5
 
 

@@ -268,14 +268,14 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     if layers is None:
         layers = values.count("num_hidden_layers", most=MOST_LAYERS)
     positions: Positions = settled(family.positions, values)
-    is_turned = positions == "rotary"
+    is_rotary = positions == "rotary"
     has_length = positions not in ("buckets", "none")
     length = values.count("max_position_embeddings") if has_length else None
     latent = settled(family.latent, values)
     if latent is not None:
         size = head_dim = latent.head_dim
     else:
-        size = head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+        size = head_dim = values.head_dim(hidden, heads, is_rotary=is_rotary)
     window = settled(family.window, values)
     sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
     expected = tuple(
@@ -294,7 +294,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         kv_heads = max(each.kv_heads for each in varied)
         _check_varied(values, varied, heads, kv_heads)
     rope, ropes = RopeConfig(rope_type="none"), None
-    if is_turned:
+    if is_rotary:
         assert length is not None
         rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=size)
     config = ModelConfig(
@@ -347,8 +347,8 @@ def _ropes(
 
     def fitted(rope: RopeConfig) -> RopeConfig:
         # Whole features: the part may be a quotient whose last bit is off.
-        turned = int(rope.partial_rotary_factor * head_dim + 1e-6)
-        found = replace(rope, partial_rotary_factor=turned / head_dim)
+        rotated = int(rope.partial_rotary_factor * head_dim + 1e-6)
+        found = replace(rope, partial_rotary_factor=rotated / head_dim)
         require_pairs(found, head_dim)
         return found
 
@@ -364,7 +364,8 @@ def _check_varied(
             allowed = f"the {heads} query heads and the most key heads, {kv_heads}, are multiples"
             raise values.bad("num_key_value_heads", each.kv_heads, allowed)
         if each.head_dim % 2:
-            raise values.bad("head_dim", each.head_dim, "rotary embeddings turn pairs: an even one")
+            allowed = "rotary embeddings rotate pairs, so it must be even"
+            raise values.bad("head_dim", each.head_dim, allowed)
 
 
 def _layer_plans(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[LayerPlan, ...]:

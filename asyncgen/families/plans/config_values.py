@@ -236,15 +236,15 @@ class ConfigValues:
             return list(value)
         return self.token(key)
 
-    def head_dim(self, hidden: int, heads: int, *, is_turned: bool) -> int:
+    def head_dim(self, hidden: int, heads: int, *, is_rotary: bool) -> int:
         """Read the size of a head."""
         if self.value("head_dim") is None and hidden % heads:
             raise self.bad(
                 "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
             )
         size = self.count("head_dim", default=hidden // heads)
-        if size % 2 and is_turned:
-            raise self.bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
+        if size % 2 and is_rotary:
+            raise self.bad("head_dim", size, "rotary embeddings rotate pairs, so it must be even")
         return size
 
     def layer_types(

@@ -57,7 +57,7 @@ def lightning_plan(values: ConfigValues, layer: int) -> LightningPlan:
         layer: Number of the layer.
     """
     heads, layers = values.count("num_attention_heads"), values.count("num_hidden_layers")
-    size = values.head_dim(values.count("hidden_size"), heads, is_turned=True)
+    size = values.head_dim(values.count("hidden_size"), heads, is_rotary=True)
     part = 1 - layer / (layers - 1 + _LEAST) + _LEAST
     slopes = tuple(2.0 ** (-8 * (head + 1) / heads) * part for head in range(heads))
     scale = values.number("linear_attn_beta_factor")

@@ -69,7 +69,8 @@ def rope_values(
         for source in (stated, values.raw):
             if source.get("partial_rotary_factor") not in (None, 1, 1.0):
                 value = source["partial_rotary_factor"]
-                raise bad("partial_rotary_factor", value, "only whole heads can be turned (1.0)")
+                allowed = "must be 1.0: only whole heads can be rotated"
+                raise bad("partial_rotary_factor", value, allowed)
     parts = _parts_by_kind(stated, key) if family.ropes_by_kind else {"full_attention": stated}
     top = {name: values.value(name) for name in _BESIDE}
     read = {}
@@ -118,15 +119,15 @@ def require_pairs(rope: RopeConfig, size: int) -> None:
     Raises:
         ModelLoadError: The key and what it must be.
     """
-    turned = round(rope.partial_rotary_factor * size)
-    if rope.rope_type == "dynamic" and turned < 4:
+    rotated = round(rope.partial_rotary_factor * size)
+    if rope.rope_type == "dynamic" and rotated < 4:
         raise bad("head_dim", size, "must be at least 4 for rope type 'dynamic'")
     for name, factors in (
         ("short_factor", rope.short_factors),
         ("long_factor", rope.long_factors),
     ):
-        if factors is not None and len(factors) != turned // 2:
-            allowed = f"must list a number for each of the {turned // 2} pairs that are turned"
+        if factors is not None and len(factors) != rotated // 2:
+            allowed = f"must list a number for each of the {rotated // 2} rotated pairs"
             raise bad(f"rope_scaling.{name}", list(factors), allowed)
 
 

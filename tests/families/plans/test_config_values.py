@@ -23,7 +23,7 @@ def test_spellings_and_defaults_are_the_familys() -> None:
     assert read({"hidden_size": 32}).count("hidden_size") == 32
     assert read({}).count("hidden_size") == 64
     assert values.kv_heads(4) == 4
-    assert values.head_dim(48, 4, is_turned=True) == 12
+    assert values.head_dim(48, 4, is_rotary=True) == 12
     assert values.dtype() is None
     assert values.read >= {"hidden_size", "num_key_value_heads", "head_dim"}
     with pytest.raises(ModelLoadError, match="`n_embd` is 0"):
