@@ -97,12 +97,11 @@ class MixerLayer(DecoderLayer):
 
     def _make_residual_norms(self) -> tuple[Any, Any] | None:
         """Make the norms, with their factors, whose results replace the stream."""
-        if self.plan.normed_residual is None:
+        factors = self.plan.normed_residual
+        if factors is None:
             return None
         made = []
-        for norm, factor in zip(
-            (self.input_norm, self.post_norm), self.plan.normed_residual, strict=True
-        ):
+        for norm, factor in zip((self.input_norm, self.post_norm), factors, strict=True):
             assert norm is not None and norm.weight is not None
             weight = norm.scale()
             assert weight is not None
