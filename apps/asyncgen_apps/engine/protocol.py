@@ -1,4 +1,6 @@
-"""What the applications need of an engine. ``asyncgen.AsyncLLM`` is one; others may be.
+"""Protocols of the engine and its streams, as the applications use them.
+
+``asyncgen.AsyncLLM`` is one such engine.
 
 An engine may live in another process: whatever has to be asked for is awaited, what is told at once
 (health, the fingerprint, the tokenizer) it has at hand, and every value and every exception that
@@ -39,7 +41,7 @@ class EngineStream(Protocol):
 
     @property
     def result(self) -> Completion:
-        """What was generated, with finish reason, usage and timings."""
+        """Generated text with finish reason, usage and timings."""
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -55,7 +57,7 @@ class EngineStream(Protocol):
 
     @property
     def is_separated(self) -> bool:
-        """Whether its events tell reasoning or calls of tools apart from the text."""
+        """True if its events keep reasoning or tool calls apart from the text."""
 
     async def __aenter__(self) -> Self:
         """Start the request.
@@ -95,11 +97,11 @@ class Engine(Protocol):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it takes requests; if not, only a restart helps."""
+        """True if it takes requests; otherwise only a restart helps."""
 
     @property
     def is_degraded(self) -> bool:
-        """Whether long texts are refused, because others hang."""
+        """True if long texts are refused, because threads hang over others."""
 
     @property
     def fingerprint(self) -> str | None:

@@ -144,7 +144,7 @@ class _Page:
 
     @property
     def _views(self) -> list[Any]:
-        """What a handler may change, in the order of what it returns."""
+        """Components that a handler may change, in the order of its return values."""
         return [
             self._chatbot,
             self._box,
@@ -351,7 +351,7 @@ class _Page:
         self._sessions.close(request.session_hash)
 
     def _is_busy(self, session: Session) -> bool:
-        """Whether the conversation shown is being answered; says so."""
+        """Tell whether the conversation shown is being answered; if so, notify the user."""
         if not session.is_running(session.library.current):
             return False
         gr.Warning("This chat is being answered: stop the answer first.")

@@ -34,7 +34,7 @@ AIDED = frozenset({"lookup", "early_exit", "assistant", "dola"})
 
 
 def draws(values: Mapping[str, Any]) -> bool:
-    """Whether tokens are drawn at random, with the sampling parameters."""
+    """Tell whether tokens are sampled at random."""
     strategy = values["strategy"]
     return strategy in ("sampling", "beam_sample") or (strategy in AIDED and values["draw"] is True)
 
@@ -73,7 +73,7 @@ class Field:
     choices: Mapping[str, str] = field(default_factory=dict)
 
     def used_by(self, values: Mapping[str, Any]) -> bool:
-        """Whether what stands in the panel leaves it an effect."""
+        """Tell whether the field has an effect with the other values of the panel."""
         if self.group == SAMPLING and not draws(values):
             return False
         return self.only is None or values["strategy"] in self.only

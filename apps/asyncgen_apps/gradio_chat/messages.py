@@ -93,5 +93,5 @@ def _headline(figures: dict[str, str]) -> str:
 
 
 def _rest(figures: dict[str, str]) -> str:
-    """What the headline does not say."""
+    """Return the statistics that the headline leaves out."""
     return " · ".join([f"{k} {v}" for k, v in figures.items() if k not in HEADLINE])

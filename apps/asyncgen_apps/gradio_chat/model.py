@@ -1,4 +1,4 @@
-"""What the chat uses of an engine, so that tests can put a double in its place.
+"""Protocols of the engine as the chat uses it, so that tests can replace it.
 
 A part of :mod:`asyncgen_apps.engine`: every engine is a model for the page.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ChatStream(Protocol):
-    """What is used of an ``EngineStream``."""
+    """Part of an ``EngineStream`` that the chat uses."""
 
     @property
     def result(self) -> Completion:
@@ -49,14 +49,14 @@ class ChatStream(Protocol):
 
 
 class ChatTokenizer(Protocol):
-    """What is used of ``asyncgen.Tokenizer``."""
+    """Part of ``asyncgen.Tokenizer`` that the chat uses."""
 
     def encode_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text."""
 
 
 class ChatModel(Protocol):
-    """What is used of an ``Engine``; it is loaded."""
+    """Part of a loaded ``Engine`` that the chat uses."""
 
     @property
     def tokenizer(self) -> ChatTokenizer:
@@ -70,7 +70,7 @@ class ChatModel(Protocol):
         """Answer a prompt."""
 
     async def measure(self) -> MetricsSnapshot:
-        """What the engine counts."""
+        """Return the metrics of the engine."""
 
 
 def encoder(model: ChatModel) -> Encode:

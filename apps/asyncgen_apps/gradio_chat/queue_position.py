@@ -1,4 +1,4 @@
-"""How many requests are before ours in the queue, from the engine's counters alone.
+"""Compute a request's position in the waiting queue from the engine's counters.
 
 The engine takes requests up in the order in which they came, whichever door they came through. So
 those before ours are those that waited when ours was posted, less those taken up since.

@@ -127,7 +127,7 @@ def _session_of(page: gr.Blocks, event_id: str) -> str:
 
 
 def _is_busy(page: gr.Blocks, key: str) -> bool:
-    """Whether an event of a session waits or runs."""
+    """Tell whether an event of a session waits or runs."""
     queue = page._queue
     pending = queue.pending_event_ids_session.get(key, ())
     return any(event in queue.event_ids_to_events for event in pending)

@@ -1,4 +1,4 @@
-"""What the server knows of each open page: its conversations, and the answers on their way.
+"""Keep the conversations and running answers of each open page.
 
 The browser keeps the conversations; a session is their working copy for as long as the page is
 open. It is the only one that is written to, so an answer that runs while another conversation is
@@ -82,11 +82,11 @@ class Session:
             self.running.pop(conversation.key, None)
 
     def is_running(self, conversation: Conversation) -> bool:
-        """Whether a conversation is being answered, here or on another page."""
+        """Tell whether a conversation is being answered, here or on another page."""
         return conversation.key in self.running
 
     def is_elsewhere(self, conversation: Conversation) -> bool:
-        """Whether it is being answered on another page."""
+        """Tell whether it is being answered on another page."""
         return self.is_running(conversation) and conversation.key not in self.started
 
     def looks(self) -> tuple[object, ...]:

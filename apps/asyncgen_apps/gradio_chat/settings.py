@@ -1,4 +1,4 @@
-"""What is sent to the model for what stands in the settings panel.
+"""Translate the values of the settings panel into stream parameters.
 
 What stays at the model's own default is not sent, so that the model decides; what the strategy has
 no use for is hidden, and not sent either. Knows no widgets.

@@ -29,7 +29,7 @@ at an update only."""
 
 @dataclass(slots=True)
 class Reading:
-    """What has come of an answer so far.
+    """Received part of an answer.
 
     Attributes:
         texts: The pieces; joined they are the text.

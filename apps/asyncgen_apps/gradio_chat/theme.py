@@ -1,4 +1,4 @@
-"""How the chat looks, and what Gradio is told when it is launched or mounted.
+"""Theme of the chat page, and the options to launch or mount it in Gradio.
 
 Nothing is fetched from anywhere: system fonts, no analytics, no run history, no share link.
 """

@@ -93,11 +93,11 @@ HISTOGRAMS = {
 
 
 class Measured(Protocol):
-    """What is scraped; an ``AsyncLLM`` is one."""
+    """Engine whose metrics can be read at once; an ``AsyncLLM`` is one."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is an engine to read."""
+        """True if there is an engine to read."""
 
     def metrics(self) -> MetricsSnapshot:
         """Return its figures."""

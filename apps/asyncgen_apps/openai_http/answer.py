@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamWishes:
-    """What a streamed reply has beside its text.
+    """Options of a streamed reply.
 
     Attributes:
         usage: A last chunk with the token counts.
@@ -155,7 +155,7 @@ class Answer(Watched):
         return job.prompt_ids if self._plan.token_ids else []
 
     def _template(self, index: int, event: TokenEvent, wishes: StreamWishes) -> Template:
-        """What all pieces of a choice have in common."""
+        """Return the fields that all pieces of a choice share."""
         pattern = self._shape.chunk(index, replace(event, text=MARK))
         return Template({**pattern, "usage": None} if wishes.usage else pattern)
 

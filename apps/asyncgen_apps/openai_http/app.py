@@ -155,7 +155,7 @@ def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
 
 
 def _add_description(app: FastAPI, settings: ServerSettings) -> None:
-    """What SGLang's router asks a server for, before it sends requests."""
+    """Add the routes that SGLang's router reads before it sends requests."""
 
     @app.get(INFO_PATH)
     async def server_info() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What else hangs in the application: the chat page, where gradio is installed."""
+"""Mount the chat page in the application, if gradio is installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ API = "/v1"
 
 
 def has_chat() -> bool:
-    """Whether the chat page can be mounted; imports nothing of it."""
+    """Tell whether the chat page can be mounted; import nothing of it."""
     return find_spec("gradio") is not None and find_spec(CHAT) is not None
 
 

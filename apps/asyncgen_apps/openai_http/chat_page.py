@@ -1,4 +1,4 @@
-"""What the chat page needs to live in a server that has limits and a drain.
+"""Adapt the chat page to a server that has limits and a drain.
 
 Its answers go through the gate as those of the API do, and its connections that never end by
 themselves end with the server. Knows the page by what it asks of a model, and by one path.
@@ -55,12 +55,12 @@ class GatedModel:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine lives."""
+        """True if the engine is alive."""
         return self._llm.is_healthy
 
     @property
     def is_degraded(self) -> bool:
-        """Whether long texts are refused, because others hang."""
+        """True if long texts are refused, because threads hang over others."""
         return self._llm.is_degraded
 
     @property
@@ -98,7 +98,7 @@ class GatedModel:
         return await self._llm.embed(prompt, **params)
 
     async def measure(self) -> MetricsSnapshot:
-        """What the engine counts."""
+        """Return the metrics of the engine."""
         return await self._llm.measure()
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
@@ -138,7 +138,7 @@ class GatedStream:
 
     @property
     def is_separated(self) -> bool:
-        """Whether its events tell more than text."""
+        """True if its events have more than text."""
         return self._stream.is_separated
 
     async def __aenter__(self) -> Self:

@@ -21,7 +21,7 @@ LEAVING_SECONDS = 5.0
 
 
 class Abortable(Protocol):
-    """What is under way."""
+    """Request under way that can be aborted."""
 
     def abort(self, error: ApiError) -> None:
         """End now, and tell the client this."""
@@ -50,7 +50,7 @@ class Gate:
 
     @property
     def count(self) -> int:
-        """How many are inside."""
+        """Number of requests under way."""
         return len(self._inside)
 
     @contextmanager
@@ -111,7 +111,7 @@ class Gate:
 
 
 def leaving() -> ApiError:
-    """What a client hears that comes, or still is, when the server leaves."""
+    """Return the error for clients of a server that shuts down."""
     return ApiError(
         503,
         "the server is shutting down; try again",

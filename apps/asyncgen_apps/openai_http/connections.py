@@ -1,4 +1,4 @@
-"""What a connection may do before anybody knows whose it is: how much, how slowly, how many.
+"""Limit the size, the slowness and the number of connections before authentication.
 
 uvicorn's protocol, which in addition counts the bytes of a head and looks at the clock. All
 connections of a server share a few timers; none has a task. Knows HTTP's heads and bodies; no
@@ -56,7 +56,7 @@ FLUSH_SECONDS = 60.0
 
 
 class Place(Enum):
-    """Where a connection is."""
+    """State of a connection."""
 
     HEAD = auto()
     BODY = auto()
@@ -69,7 +69,7 @@ _HEAD, _BODY, _BETWEEN, _LEAVING = Place
 
 
 class Watch:
-    """What the connections of a server share.
+    """Counts and timers shared by the connections of a server.
 
     Attributes:
         settings: What they may do.
@@ -99,7 +99,7 @@ class Watch:
 
 
 def limited_protocol(settings: ServerSettings) -> Callable[..., LimitedProtocol]:
-    """What makes the connections of one server, for ``http=`` of uvicorn's configuration.
+    """Return the factory of connections for ``http=`` of uvicorn's configuration.
 
     Args:
         settings: What they may do.
@@ -161,7 +161,7 @@ class LimitedProtocol(HttpToolsProtocol):
         table.add(self)
 
     def _enter_reserve(self, beyond: int) -> None:
-        """Where the reserve is full too, the one goes that has been silent for longest."""
+        """Enter the reserve; if it is full, close the connection silent for longest."""
         self._is_beyond = True
         self.app = _Full(self.app)
         reserved = self._watch.reserved
@@ -348,7 +348,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _Full:
-    """What answers on connections beyond the limit."""
+    """Application that answers on connections beyond the limit."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What a conversation may hold over HTTP: messages, calls of tools in them, and tools."""
+"""Schema of a conversation over HTTP: messages, tool calls in them, and tools."""
 
 from __future__ import annotations
 

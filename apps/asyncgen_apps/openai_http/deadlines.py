@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OnLoop(Protocol):
-    """What lives on an event loop, and is to be found in a dictionary."""
+    """Hashable object that belongs to an event loop."""
 
     loop: asyncio.AbstractEventLoop
 

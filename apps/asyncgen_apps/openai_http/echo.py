@@ -78,7 +78,7 @@ class Echo:
             self._ends.append((detokenizer, len(text)))
 
     def number(self, index: int) -> int:
-        """Which prompt a choice continues."""
+        """Return the number of the prompt that a choice continues."""
         return index // self._choices
 
     def note(self, index: int, event: TokenEvent) -> None:
@@ -117,7 +117,7 @@ class Echo:
             yield text[offsets[start] : stop], places
 
     def place(self, index: int, entries: Sequence[TokenLogprob]) -> list[int]:
-        """Where generated tokens of a choice begin in its text; to be called with each, in order.
+        """Return where the next tokens of a choice begin in its text; call it with each, in order.
 
         Args:
             index: The choice.

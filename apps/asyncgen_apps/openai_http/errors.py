@@ -172,7 +172,7 @@ def _complaint(error: Mapping[str, object]) -> str:
 
 
 def clipped(word: str) -> str:
-    """What is repeated of a word of the client's, which may be as long as a body."""
+    """Shorten a word of the client, which may be as long as a body."""
     return word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…"
 
 

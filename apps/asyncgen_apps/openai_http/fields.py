@@ -122,5 +122,5 @@ class Strict(BaseModel):
 
     @classmethod
     def _is_idle(cls, name: object, value: object) -> bool:
-        """Whether an unknown field asks for nothing, and may be left out."""
+        """Tell whether an unknown field asks for nothing and may be left out."""
         return False

@@ -1,4 +1,4 @@
-"""What stands before the routes: names for requests, keys, a limit for bodies, and a short way.
+"""Middleware before the routes: request ids, keys, body limits, and a fast path.
 
 Plain ASGI, so that nothing stands between a stream and its client. Knows no engine.
 """
@@ -246,7 +246,7 @@ class _Body:
 
     @property
     def pieces(self) -> list[bytes]:
-        """What was read."""
+        """Parts of the body that were read."""
         return [message.get("body", b"") for message in self._messages]
 
     async def read(self) -> bool:
@@ -291,19 +291,19 @@ def _check_large(
 
 
 def _may_be_json(scope: Scope) -> bool:
-    """Whether somebody might take a body for JSON."""
+    """Tell whether a body may be JSON."""
     kind = Headers(scope=scope).get("content-type", "json").partition(";")[0]
     return kind.strip().lower().endswith("json")
 
 
 def _is_json(scope: Scope) -> bool:
-    """Whether a body is JSON beyond doubt."""
+    """Tell whether a body is certainly JSON."""
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
     return len(kinds) == 1 and kinds[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
 def too_large(limit: int) -> ApiError:
-    """What the sender of a body beyond ``limit`` bytes hears."""
+    """Return the error for a body of more than ``limit`` bytes."""
     message = (
         f"the body is larger than {limit} bytes, the most that is taken here; "
         "the server's option --max-body allows more"

@@ -1,4 +1,4 @@
-"""What the routes take: every field with its type, and nothing else.
+"""Schema of requests: every field with its type.
 
 Only shapes are checked here, so that the documents at ``/openapi.json`` say what is accepted;
 values are checked by the engine, which knows the model. Knows no engine and no HTTP.

@@ -126,7 +126,7 @@ class Job:
 
     @property
     def prompt_logprobs(self) -> list[tuple[TokenLogprob | None, ...] | None]:
-        """What is told of the tokens of each prompt, once everything was read."""
+        """Log-probabilities of the tokens of each prompt, once everything was read."""
         pairs = zip(self._parts, self._streams, strict=True)
         return [stream.result.prompt_logprobs for part, stream in pairs if part.counts_prompt]
 

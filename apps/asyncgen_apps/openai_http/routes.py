@@ -61,7 +61,7 @@ _LONGEST = (
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the routes answer with.
+    """Engine, settings and limits that the routes use.
 
     Attributes:
         llm: The engine.
@@ -145,7 +145,7 @@ class Service:
 
 
 def short_ways(service: Service) -> Answers:
-    """What answers bodies that need not go through the routes, by path."""
+    """Return the handlers of the fast path, by path."""
 
     def answer(
         kind: type[ChatCompletionRequest] | type[CompletionRequest] | type[EmbeddingRequest],
@@ -214,12 +214,12 @@ def token_routes(service: Service) -> APIRouter:
 
 
 def _are_ids(prompt: object) -> bool:
-    """Whether a prompt is one, of token ids; a list of others is several prompts."""
+    """Tell whether a prompt is one list of token ids; other lists are several prompts."""
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
 
 
 def _wishes(body: ChatCompletionRequest | CompletionRequest) -> StreamWishes | None:
-    """How to stream, or not to."""
+    """Return the streaming options; ``None`` for a reply in one piece."""
     options = body.stream_options
     if not body.stream:
         if options is not None:

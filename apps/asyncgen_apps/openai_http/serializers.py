@@ -28,7 +28,7 @@ _ALL = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands at the top of every reply of a request.
+    """Fields at the top of every reply of a request.
 
     Attributes:
         id: Name of the completion.
@@ -330,7 +330,7 @@ def _message(sample: Sample) -> Object:
 
 
 def _ending(reason: str | None, has_calls: bool) -> str | None:
-    """Why a choice ended, in the API's words."""
+    """Return the finish reason of a choice as the API names it."""
     return "tool_calls" if reason == "stop" and has_calls else reason
 
 

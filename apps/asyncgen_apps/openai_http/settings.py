@@ -1,4 +1,4 @@
-"""How a server is set up; a value, checked when it is made."""
+"""Settings of an HTTP server, checked when created."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ABOVE_ZERO = (
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What the application needs to know beyond the model.
+    """Settings of the application beside the model.
 
     Attributes:
         model_names: Names that requests may use; the first one is shown in replies.

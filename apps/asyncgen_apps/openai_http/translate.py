@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def choices(self) -> int:
-        """How many choices the reply has."""
+        """Number of choices in the reply."""
         return sum(part.samples for part in self.parts)
 
     @property
@@ -136,7 +136,7 @@ def plan(
 def _echo(
     request: CompletionRequest, prompts: list[Prompt], params: dict[str, Any], names: dict[str, str]
 ) -> Echo:
-    """What tells the prompts; asks the engine for what it says of them."""
+    """Return the echo of the prompts, and ask the engine for their log-probabilities."""
     if params.get("generated_ids"):
         message = "`echo` tells the prompt, which `generated_ids` are behind already: leave one out"
         raise ApiError(400, message, param="echo")

@@ -1,4 +1,4 @@
-"""How many replicas there should be, by what the engines say of themselves.
+"""Compute the number of replicas from the metrics of the engines.
 
 Ray Serve asks again and again, keeps the bounds, and waits before it follows. Here is only what is
 needed now: as many as keep each at its target of streams, those that wait included, and of pages in
@@ -20,7 +20,7 @@ PAGES = "pages"
 
 
 class Seen(Protocol):
-    """What the policy reads of Serve's context."""
+    """Part of Serve's context that the policy reads."""
 
     @property
     def running_replicas(self) -> Collection[Any]:
@@ -28,7 +28,7 @@ class Seen(Protocol):
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:
-        """What they have told, by name and replica: means of the last seconds."""
+        """Metrics by name and replica: means of the last seconds."""
 
     @property
     def total_num_requests(self) -> float:
@@ -40,7 +40,7 @@ class Seen(Protocol):
 
 
 def told(figures: Any) -> dict[str, float]:
-    """What a replica tells of its ``MetricsSnapshot``."""
+    """Return the values of a ``MetricsSnapshot`` that decide the number of replicas."""
     streams = figures.requests_running + figures.requests_waiting
     return {STREAMS: float(streams), PAGES: float(figures.cache_usage)}
 

@@ -74,7 +74,7 @@ class RayCalls:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether Ray is there."""
+        """True if Ray runs."""
         return bool(ray.is_initialized())
 
     def stream(self, order: Order) -> RayCall:
@@ -113,7 +113,7 @@ def telling() -> Iterator[None]:
 
 
 def told(error: Exception) -> Exception:
-    """What an error of Ray means to a caller."""
+    """Translate an error of Ray for the caller."""
     if isinstance(error, BackPressureError):
         return OverloadedError("all engines are full, and so is the queue", RETRY_SECONDS)
     if (isinstance(error, RpcError) or _is_unheard(error)) and (why := _too_large(error)):
@@ -126,12 +126,12 @@ def told(error: Exception) -> Exception:
 
 
 def _is_unheard(error: Exception) -> bool:
-    """Whether Serve heard nothing of who was asked; it has no class of its own for that."""
+    """Tell whether the replica did not respond; Serve has no exception class for that."""
     return type(error) is RuntimeError and str(error).startswith("Unexpected error (StatusCode.")
 
 
 def _too_large(error: Exception) -> str | None:
-    """What is larger than the transport takes, and what to do; ``None`` where nothing is."""
+    """Describe a message that is too large for the transport; ``None`` if none is."""
     text = str(error)
     found = _TOO_LARGE.search(text)
     if found is None or "RESOURCE_EXHAUSTED" not in text:

@@ -1,4 +1,4 @@
-"""Which replica a request goes to: the emptiest, unless another one knows its beginning.
+"""Choose the replica of a request: the one with its prefix cached, or the least loaded.
 
 A replica that is known to hold a page or more of a prompt saves its work, and may have somewhat
 more than its share for that: at most `BOUND` times the mean, and one more (Mirrokni, Thorup and
@@ -39,7 +39,7 @@ UNSENT_SECONDS = 1.0
 
 
 def fills_a_page(prompt: Prompt) -> bool:
-    """Whether a prompt has about a page of tokens."""
+    """Tell whether a prompt has about a page of tokens."""
     if isinstance(prompt, str):
         return len(prompt) >= PAGE * CHARACTERS
     length = 0

@@ -1,4 +1,4 @@
-"""What an ingress says of its replicas: whether there is one."""
+"""Answer ``/ready`` of an ingress: 503 while no replica is known."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TellReadiness:
         await self._app(scope, receive, send)
 
     async def _is_there(self) -> bool:
-        """Whether a replica is known; not where nobody tells."""
+        """Tell whether a replica is known; false if the metrics board does not answer."""
         with anyio.move_on_after(ASKING_SECONDS):
             try:
                 return bool(await self._llm.figures())

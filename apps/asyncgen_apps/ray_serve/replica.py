@@ -58,15 +58,15 @@ class Replica:
         return await reply(self._llm, kind, given)
 
     async def facts(self) -> Facts:
-        """What callers have at hand."""
+        """Return the facts that callers keep of the engine."""
         return facts_of(self._llm)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What decides how many replicas there are; Serve asks for it."""
+        """Return the values that autoscaling uses; Serve calls this."""
         return told(self._llm.metrics())
 
     async def figures(self) -> MetricsSnapshot:
-        """What the engine has counted, as of now."""
+        """Return the metrics of the engine."""
         return self._llm.metrics()
 
     async def process(self) -> int:

@@ -1,4 +1,4 @@
-"""What one says about the application: the model, how many engines, and how long to wait."""
+"""Settings of the application: the model, the number of engines, and times to wait."""
 
 from __future__ import annotations
 

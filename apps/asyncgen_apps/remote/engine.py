@@ -85,7 +85,7 @@ class RemoteLLM:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether a request can hope for an answer."""
+        """True if a request may get an answer."""
         return self._group is not None and self._calls.is_healthy
 
     @property
@@ -131,7 +131,7 @@ class RemoteLLM:
         return found
 
     async def measure(self) -> MetricsSnapshot:
-        """What all engines have counted together; as last heard, where nobody tells it now."""
+        """Sum the metrics of all engines; the last known ones if no replica answers in time."""
         # No stream waits for figures: who keeps them may be away, or new.
         is_unheard = suppress(ReplicaLostError, MessageTooLargeError)
         with anyio.move_on_after(_FIGURES_SECONDS), is_unheard:
@@ -140,7 +140,7 @@ class RemoteLLM:
         return self._figures
 
     async def figures(self) -> dict[str, MetricsSnapshot]:
-        """What each engine has counted."""
+        """Return the metrics of each engine by its name."""
         return await self._calls.figures()
 
     def _pump(self, order: Order, mailbox: Mailbox[Any]) -> Pump:

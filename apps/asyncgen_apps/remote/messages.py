@@ -1,4 +1,4 @@
-"""What crosses between an engine and those who read it from afar. Every value can be pickled."""
+"""Messages between an engine and its readers in other processes; each can be pickled."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def unpacked(given: Packed, since: float = 0.0) -> Iterator[TokenEvent]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is the same in all engines, and asked for once.
+    """Facts that are the same in all engines and are asked for once.
 
     Attributes:
         fingerprint: Of the engines.
@@ -140,7 +140,7 @@ class Calls(Protocol):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is any hope that a call is answered; if not, only a restart helps."""
+        """True if a call may be answered; otherwise only a restart helps."""
 
     def stream(self, order: Order) -> Call:
         """Give an order to the engine that suits it best."""

@@ -1,4 +1,4 @@
-"""How far an answer is, and what to ask another engine for when the first one is lost.
+"""Track the tokens of an answer, and build the request that another engine resumes from.
 
 Draws are a function of seed, position and token, so an engine that is told the tokens goes on as
 the first one would have. Strategies that cannot (beams, drafts of their own) are run again from
@@ -59,7 +59,7 @@ class _Row:
 
 
 class Progress:
-    """What was read of one answer.
+    """Tokens and text of one answer that were read.
 
     Attributes:
         first: How it began; ``None`` before that.
@@ -86,7 +86,7 @@ class Progress:
         return {index: row.ids for index, row in self._rows.items()}
 
     def is_over(self, index: int) -> bool:
-        """Whether a sample's last event was delivered."""
+        """Tell whether the last event of a sample was delivered."""
         return index in self._rows and self._rows[index].is_over
 
     def begin(self, begun: Begun) -> None:
@@ -104,7 +104,7 @@ class Progress:
                 row.ids_again, row.text_again = len(row.ids), len("".join(row.text))
 
     def take(self, events: Iterable[TokenEvent]) -> list[TokenEvent]:
-        """What is new of some events.
+        """Return the new part of some events.
 
         Raises:
             LostStreamError: An answer that is run again is another one.
@@ -159,7 +159,7 @@ class Progress:
         self.offset = elapsed
 
     def order(self) -> Order:
-        """What to ask for now: everything, or what is missing."""
+        """Build the request for the next engine: all of it, or the part that is missing."""
         first, params = self.first, dict(self._order.params)
         if first is None:
             return self._order
@@ -179,7 +179,7 @@ class Progress:
         return replace(self._order, params=params)
 
     def repeats_after(self, error: Exception) -> bool:
-        """Whether to run it again from the beginning, as the strategy cannot go on behind ids."""
+        """Tell whether to run it from the beginning; some strategies cannot resume after ids."""
         if self._is_repeated or self._order.params.get("generated_ids"):
             return False
         if not isinstance(error, InvalidRequestError) or error.parameter != "generated_ids":

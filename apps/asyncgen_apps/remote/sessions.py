@@ -1,4 +1,4 @@
-"""What goes together: requests that begin alike should reach the engine that has kept it."""
+"""Name requests by their beginning, so that equal beginnings reach the same engine."""
 
 from __future__ import annotations
 

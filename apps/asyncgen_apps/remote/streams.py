@@ -70,7 +70,7 @@ class RemoteStream:
 
     @property
     def is_separated(self) -> bool:
-        """Whether its events tell reasoning or calls of tools apart from the text."""
+        """True if its events keep reasoning or tool calls apart from the text."""
         return self._told.is_separated
 
     @property
@@ -81,7 +81,7 @@ class RemoteStream:
 
     @property
     def result(self) -> Completion:
-        """What was generated, once the stream has ended or was left.
+        """Generated text, once the stream has ended or was closed.
 
         An answer in a shape has its value in ``parsed``, or ``parse_error`` says why there is none.
         """

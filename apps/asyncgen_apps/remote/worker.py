@@ -55,7 +55,7 @@ async def reply(llm: AsyncLLM, kind: str, given: tuple[Any, ...]) -> Any:
 
 
 def facts_of(llm: AsyncLLM) -> Facts:
-    """What callers have at hand."""
+    """Collect the facts that callers keep of an engine."""
     known = (llm.fingerprint, llm.tokenizer, llm.generation_config, llm.config)
     return Facts(*known, llm.metrics())
 

@@ -1,4 +1,4 @@
-"""Which client a request belongs to: the key that it came with, or else the address.
+"""Identify the client of a request by its key, or else by its address.
 
 Both servers ask here, so that a client is the same one at each of their doors. Knows header values
 and addresses; no request.
@@ -60,7 +60,7 @@ class Client:
         return _digest(f"{self.cache_salt} {own}".encode(), b"asyncgen.salt").hex()
 
     def may_resume(self, owner: Client) -> bool:
-        """Whether it may take up what another began: under the same key, or both without one.
+        """Tell whether it may resume a request of ``owner``: both have the same key, or none.
 
         An address proves nothing, and a phone changes it: without keys the resume token must do.
         """
@@ -89,7 +89,7 @@ class Keys:
         self._clients = [(_sha256(key), _client_of(key, key in priority_keys)) for key in keys]
 
     def __bool__(self) -> bool:
-        """Whether a key is needed at all."""
+        """Return whether a key is needed."""
         return bool(self._clients)
 
     def find(self, key: str) -> Client | None:

@@ -1,4 +1,4 @@
-"""How long a request may be: as long as the model can use, whatever is in it."""
+"""Limit the size of a request to what the model can use."""
 
 from __future__ import annotations
 

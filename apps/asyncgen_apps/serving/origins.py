@@ -1,4 +1,4 @@
-"""Which requests of browsers are let in, by the host they ask for and the page they come from.
+"""Check the ``Host`` and ``Origin`` of requests that browsers send.
 
 A page of another site can send requests here by a name that it makes point at this machine (DNS
 rebinding), or send what needs no permission to read the reply. Both show in headers that no page
@@ -45,7 +45,7 @@ _OPEN_TO_PAGE = frozenset(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Tell whether only this machine reaches a server that listens at ``host``."""
     if host == "localhost":
         return True
     try:
@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether this is an address, and no name."""
+    """Tell whether ``host`` is an address and not a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -94,7 +94,7 @@ def check_hosts(names: Sequence[str]) -> None:
 
 
 def is_host_of(header: str | None, names: Collection[str] | None) -> bool:
-    """Whether a server is called by one of its names.
+    """Tell whether a ``Host`` header has one of the server's names.
 
     Args:
         header: ``Host``, with any port.
@@ -113,7 +113,7 @@ def unknown_host(header: str | None) -> str:
 
 
 def is_own_origin(origin: str, host: str | None) -> bool:
-    """Whether a page came from the server that it speaks to.
+    """Tell whether a page came from the server that it sends requests to.
 
     Args:
         origin: ``Origin``.
@@ -201,7 +201,7 @@ class GuardPage:
         await self._app(scope, _Again(body, receive), send)
 
     def _welcomes(self, scope: MutableMapping[str, Any]) -> bool:
-        """Whether a request that may change something comes from a page of ours, or from none."""
+        """Tell whether a request comes from an allowed page, or from no page at all."""
         origin = _header(scope, b"origin")
         if "*" in self._origins or (origin or "").lower() in self._origins:
             return True
@@ -254,7 +254,7 @@ class _FileNamed(Exception):
 
 
 def _names_file(body: bytes) -> bool:
-    """Whether Gradio would fetch or read a file for it; what is no JSON is Gradio's to refuse."""
+    """Tell whether Gradio would read a file for a body; Gradio itself refuses invalid JSON."""
     if not any(mark in body for mark in (b"gradio", b"\\u", b"\0")):
         return False  # spelled out, with escapes, or in UTF-16 or 32: there is no other way
     try:
@@ -297,7 +297,7 @@ def _header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
 
 
 def _is_host(name: str) -> bool:
-    """Whether it is a host without a port, an IPv6 address with brackets or without."""
+    """Tell whether it is a host without a port; an IPv6 address may have brackets."""
     if ":" not in name:
         return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
     try:

@@ -1,4 +1,4 @@
-"""What all servers hold: a longest head, and as many connections as files may be open.
+"""Limit connections by the files that this process may open, and open listening sockets.
 
 A server that runs out of files can neither accept nor read its own, and whoever holds the
 connections has locked everybody out. Knows the process's limit; nothing of servers.
@@ -56,7 +56,7 @@ def open_files() -> int | None:
 
 
 def too_many(most: int, listeners: int = 1) -> str | None:
-    """Why so many connections cannot be had; ``None`` if they can.
+    """Return the reason why so many connections are impossible; ``None`` if they are possible.
 
     Args:
         most: Connections that each of the listening sockets is to take.

@@ -1,4 +1,4 @@
-"""How much a client may tell a chat template beside its messages, over HTTP and WebSocket.
+"""Limit the variables that a client gives to a chat template, over HTTP and WebSocket.
 
 A template can do with its variables what it likes, and write each of them at every message.
 """

@@ -75,7 +75,7 @@ def give_way() -> None:
 
 
 def rest(others: int | None = None) -> float:
-    """How long to rest after a slice, in seconds, so that half of the time is left.
+    """Return the seconds to rest after a slice, so that half of the time is left to others.
 
     Args:
         others: How many rest and work as this one does, itself included; by default the threads

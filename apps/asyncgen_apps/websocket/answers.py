@@ -153,7 +153,7 @@ class Registry:
         self.num_running = 0
 
     def __len__(self) -> int:
-        """How many there are, the ended ones included."""
+        """Count the requests, ended ones included."""
         return len(self._answers)
 
     @property
@@ -163,7 +163,7 @@ class Registry:
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept of requests that have ended, about."""
+        """Bytes kept of requests that have ended, about."""
         return self._kept
 
     def create(self, channel: Listener, request_id: str) -> Answer:
@@ -214,7 +214,7 @@ class Registry:
 
     @property
     def next_expiry(self) -> float | None:
-        """When the next one expires; ``None`` if none is about to."""
+        """Time at which the next request expires; ``None`` if none does."""
         return next(iter(self._leaving.values()), None)
 
     def expire(self, now: float) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Who is let in: bearer tokens, compared in constant time, hosts, and the origins of web pages.
+"""Authenticate clients by bearer token, host, and origin of a web page.
 
 Knows header values; not where they come from.
 """
@@ -26,7 +26,7 @@ class Door:
 
     @property
     def needs_token(self) -> bool:
-        """Whether a client must show a token."""
+        """True if a client must send a token."""
         return bool(self._keys)
 
     def find(self, token: str) -> Client | None:

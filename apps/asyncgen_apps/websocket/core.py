@@ -133,7 +133,7 @@ class Channel:
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the client was let in."""
+        """True if the client is authenticated."""
         return self.client is not None
 
     @property
@@ -302,7 +302,7 @@ class Channel:
         return [Begin(answer, wanted, behind, replaced, is_checked)]
 
     def _refusal(self, request_id: str) -> Fault | None:
-        """Why no request of this name can be taken."""
+        """Return the error for a request of this name that cannot be accepted."""
         if request_id in self._answers:
             return Fault("duplicate_id", "a request of this id has not ended")
         if self.is_draining:

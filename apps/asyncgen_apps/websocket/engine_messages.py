@@ -35,7 +35,7 @@ def piece_of(event: TokenEvent, position: int, *, with_tokens: bool) -> Piece | 
 
 
 def prompt_pieces(event: TokenEvent) -> Iterator[Piece]:
-    """What an event tells of the prompt, in pieces that fit a message; none of most events.
+    """Yield the prompt's log-probabilities of an event, in pieces that fit a message.
 
     Args:
         event: From ``TextStream.events()``, of a client that wants ids.

@@ -1,4 +1,4 @@
-"""What can go wrong, in the words of the protocol.
+"""Translate exceptions into the error messages of the protocol.
 
 Knows exceptions and messages; not how they are sent.
 """

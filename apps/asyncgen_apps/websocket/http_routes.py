@@ -1,4 +1,4 @@
-"""What the port answers to plain ``GET`` requests: health, readiness, figures, the page.
+"""Answer plain ``GET`` requests: health, readiness, metrics, the page.
 
 Knows paths and replies as values; not how they are sent.
 """
@@ -106,14 +106,14 @@ class PlainReplies:
         return _say("nothing is here", 404)
 
     def _health(self) -> Reply:
-        """Whether the engine lives; if not, only a restart helps."""
+        """Reply whether the engine is alive; if not, only a restart helps."""
         if not self._service.is_healthy:
             return _say("the engine is dead", 503)
         # No failure: it serves all but long texts, and a restart would end what runs.
         return _say("degraded" if self._service.is_degraded else "ok")
 
     def _ready(self) -> Reply:
-        """Whether clients should be sent here."""
+        """Reply whether the server takes new clients."""
         if not self._service.is_healthy:
             return _say("the engine is dead", 503)
         return _say("draining", 503) if self._service.is_draining else _say("ok")

@@ -1,4 +1,4 @@
-"""What a server of streams has counted, for Prometheus.
+"""Metrics of the WebSocket server for Prometheus.
 
 =========================================  =======  ===============================================
 name                                       kind     what it is

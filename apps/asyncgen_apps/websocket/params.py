@@ -1,4 +1,4 @@
-"""Which parameters of a stream may come over a network.
+"""Check the parameters of a stream that came over a network.
 
 Refused is what runs code, opens files, or is no JSON: what the library's table of parameters calls
 local, as a test says. Values are the engine's to judge, apart from numbers

@@ -1,4 +1,4 @@
-"""What a request has said: pieces that wait to be sent, and pieces that were, to be sent again.
+"""Buffer the pieces of a request: those not sent yet, and those sent, for a resume.
 
 A piece gets its number when it is taken to be sent, and keeps it. Until then, pieces of a sample
 merge: a socket that is slow gets fewer and longer ones. Knows no connection and no message.
@@ -96,7 +96,7 @@ class Replay:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is there that was never taken."""
+        """True if there are pieces that were never sent."""
         return bool(self._waiting)
 
     @property
@@ -106,7 +106,7 @@ class Replay:
 
     @property
     def overflows(self) -> bool:
-        """Whether what was never taken is more than may be kept."""
+        """True if the pieces never sent are larger than the limit."""
         return self._waiting_size > self._limit
 
     @property
@@ -141,7 +141,7 @@ class Replay:
         return taken
 
     def after(self, seq: int) -> list[Piece]:
-        """What was sent behind a number, merged anew.
+        """Return the pieces sent after a number, merged again.
 
         Args:
             seq: At least ``first_kept - 1``.

@@ -1,4 +1,4 @@
-"""What a resume token says, signed: enough for another server to take a request up.
+"""Sign and read resume tokens, by which another server can resume a request.
 
 A token is handed to the client and comes back, so a server that shares the secret needs nothing of
 the one that is gone. It says whose the request is, what was asked for (as a digest), with which
@@ -48,7 +48,7 @@ _LATER = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a token says.
+    """Content of a resume token.
 
     Attributes:
         began: When the request was accepted first, in seconds since 1970.

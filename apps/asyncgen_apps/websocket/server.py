@@ -69,13 +69,13 @@ class StreamServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port that it listens on."""
         port: int = next(iter(self._server.sockets)).getsockname()[1]
         return port
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """URL that clients connect to."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"ws://{host}:{self.port}/v1/stream"
 
@@ -166,14 +166,14 @@ async def serve_websocket(
 
 
 def _where(host: str, port: int, sock: socket.socket | None) -> dict[str, Any]:
-    """Where to listen; a name may mean several addresses, which asyncio looks up."""
+    """Return the arguments that say where to listen; asyncio looks names up."""
     if sock is None and is_address(host):
         sock = listen(host, port, _BACKLOG)
     return {"sock": sock} if sock is not None else {"host": host, "port": port}
 
 
 class _Front:
-    """What every connection meets first."""
+    """Handler of new connections."""
 
     def __init__(self, service: StreamService, plain: PlainReplies) -> None:
         self._service = service

@@ -46,7 +46,7 @@ _SOON = 0.002
 
 
 class StreamService:
-    """What all connections of a server share. Enter it to begin, leave it to end what runs.
+    """Requests and limits shared by all connections; enter it to start, leave it to stop.
 
     Attributes:
         settings: As given.
@@ -81,12 +81,12 @@ class StreamService:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine lives."""
+        """True if the engine is alive."""
         return self._llm.is_healthy
 
     @property
     def is_degraded(self) -> bool:
-        """Whether long texts are refused, because others hang."""
+        """True if long texts are refused, because threads hang over others."""
         return self._llm.is_degraded
 
     @property
@@ -96,7 +96,7 @@ class StreamService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients should come."""
+        """True if the server takes new clients."""
         return self.is_healthy and not self.is_draining
 
     @property
@@ -260,7 +260,7 @@ class StreamService:
             self._calm = None
 
     def _refusal(self) -> Fault | None:
-        """Why nobody is let in."""
+        """Return the error that refuses all clients, if any."""
         if self.is_draining:
             message = "the server is about to leave; try another, or later"
             return Fault("draining", message, retry_after=RESTART_SECONDS)

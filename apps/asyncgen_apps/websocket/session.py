@@ -44,7 +44,7 @@ _NO_TOKEN = Fault("invalid_message", "no token is as long")
 
 
 class Service(Protocol):
-    """What all sessions share, as far as one of them knows it."""
+    """Part of the service that a session uses."""
 
     settings: StreamSettings
     registry: Registry
@@ -111,7 +111,7 @@ class Session:
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the client was let in."""
+        """True if the client is authenticated."""
         return self._channel.is_authenticated
 
     @property
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def is_congested(self) -> bool:
-        """Whether the server should stop reading from the client until the client has read."""
+        """True if the server should not read from the client until the client has read."""
         return self._channel.backlog > MOST_BACKLOG
 
     def receive(self, frame: str | bytes) -> None:
@@ -145,7 +145,7 @@ class Session:
                 self._take_in(message, is_checked=True)
 
     def _may_read(self, frame: str | bytes) -> bool:
-        """Whether a frame is to be read; one that is too long ends the connection."""
+        """Tell whether to read a frame; one that is too long ends the connection."""
         if self.closing is not None:
             return False
         limit = self._service.settings.max_message_bytes or MOST_MESSAGE

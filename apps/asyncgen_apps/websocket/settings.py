@@ -1,4 +1,4 @@
-"""How streams are served; a value, checked when it is made."""
+"""Settings of a WebSocket server, checked when created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def most_connections() -> int:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What a server of streams needs to know beyond the model and the socket.
+    """Settings of a WebSocket server beside the model and the socket.
 
     Attributes:
         model_name: What ``hello`` says.
@@ -122,7 +122,7 @@ class StreamSettings:
 
     @property
     def limits(self) -> Limits:
-        """What clients are told of it."""
+        """Limits that clients are told."""
         return Limits(
             max_message_bytes=self.max_message_bytes or MOST_MESSAGE,
             max_requests=self.max_requests,

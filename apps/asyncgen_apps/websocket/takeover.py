@@ -31,7 +31,7 @@ _LEAST_TIME = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Where a request goes on.
+    """Position from which a request resumes.
 
     Attributes:
         ticket: What its token says.
@@ -43,7 +43,7 @@ class Behind:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether anything has arrived."""
+        """True if any token has arrived."""
         return any(self.generated_ids)
 
 

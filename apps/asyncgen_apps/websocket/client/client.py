@@ -107,7 +107,7 @@ class Client:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether new requests make sense: not closed, and the server's engine has not died."""
+        """True if the client is open and the server's engine has not died."""
         return not (self._link.closed or self._link.engine_died)
 
     @property
@@ -124,7 +124,7 @@ class Client:
 
     @property
     def limits(self) -> Limits:
-        """What the server allows, as it last said."""
+        """Limits of the server, as last received."""
         return self._hello.limits
 
     @property

@@ -1,4 +1,4 @@
-"""What the client raises: the errors of a server as exceptions, and those of the way to it.
+"""Exceptions of the client: errors of the server and of the connection.
 
     AsyncgenError
     ├── ConnectionLostError (also ConnectionError)    no way to the server, or lost for too long
@@ -76,7 +76,7 @@ class RemoteError(AsyncgenError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a connection ended, or never began.
+    """Reason why a connection ended, or could not be opened.
 
     Attributes:
         error: What the streams raise if it does not come back.

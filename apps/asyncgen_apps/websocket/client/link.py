@@ -56,7 +56,7 @@ CLOSE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is, and what it gets to see.
+    """Address of the server, and the credentials sent to it.
 
     Attributes:
         url: ``ws://`` or ``wss://``.
@@ -71,7 +71,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the client waits for what, in seconds; all above 0.
+    """Timeouts of the client in seconds, all above 0.
 
     Attributes:
         open: For a connection and the server's first message.
@@ -143,7 +143,7 @@ class Link:
 
     @property
     def may_move(self) -> bool:
-        """Whether there is another server to go to."""
+        """True if there is another server to connect to."""
         return len(self._addresses) > 1
 
     def attend(self, request: Request) -> None:

@@ -89,7 +89,7 @@ def _text_keyed(value: object) -> bool:
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether lists and objects are nested deeper than that."""
+    """Tell whether lists and objects are nested deeper than that."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [

@@ -36,7 +36,7 @@ class GapError(Exception):
 
 
 class Phase(Enum):
-    """How far a request has come."""
+    """State of a request."""
 
     NEW = auto()
     """Nothing was sent."""
@@ -50,7 +50,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class _Text:
-    """What has arrived of one sample."""
+    """Received part of one sample."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -126,19 +126,19 @@ class Request:
 
     @property
     def asked(self) -> int:
-        """How many samples were asked for; whether there may be so many is the server's to say."""
+        """Number of samples asked for; the server decides if it allows them."""
         asked = self.params.get("num_return_sequences") or self.params.get("n") or 1
         return max(asked if isinstance(asked, int) else 1, 1)
 
     @property
     def num_samples(self) -> int:
-        """How many samples the server has taken up; one as long as it has not."""
+        """Number of samples that the server has accepted; 1 before that."""
         accepted = 1 if self._accepted_at is None else self.asked
         return max(accepted, *(index + 1 for index in self._samples), 1)
 
     @property
     def given_up(self) -> bool:
-        """Whether the server need not go on with it."""
+        """True if the server need not continue it."""
         return self.left or self.cancel_wanted
 
     def accept(self, resume_token: str, seed: int | None = None) -> None:
@@ -164,7 +164,7 @@ class Request:
         self._forget_parts()
 
     def _forget_parts(self) -> None:
-        """What the next server says again."""
+        """Forget the parts that the next server sends again."""
         self._rests.clear()
         if not self._is_prompt_told:
             self._prompt.clear()
@@ -177,7 +177,7 @@ class Request:
 
     @property
     def starts_over(self) -> bool:
-        """Whether it was begun anew, as it cannot go on behind tokens."""
+        """True if it was started again, because it cannot resume after tokens."""
         return self._starts_over
 
     def start_over(self, fingerprint: str | None) -> bool:
@@ -197,7 +197,7 @@ class Request:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether any have arrived."""
+        """True if tokens have arrived."""
         return any(sample.token_ids for sample in self._samples.values())
 
     @property
@@ -380,7 +380,7 @@ class Request:
         return Completion(tuple(samples), usage, self._timing or self._own_timing(), prompt)
 
     def _follows(self, first_seq: int, seq: int) -> bool:
-        """Whether a message brings something new; it then counts as arrived."""
+        """Tell whether a message brings something new; if so, count it as received."""
         if seq <= self.seq:
             return False
         if first_seq != self.seq + 1:
@@ -389,7 +389,7 @@ class Request:
         return True
 
     def _repeats(self, index: int, token_ids: Sequence[int]) -> bool:
-        """Whether a request that was begun anew says what has arrived of it before."""
+        """Tell whether a restarted request repeats what was received before."""
         _, count = self._dropped.get(index, (0, 0))
         if not count:
             return True
@@ -397,7 +397,7 @@ class Request:
         return expected == list(token_ids[:count])
 
     def _rest(self, index: int) -> str:
-        """What a sample ends with, as text that has arrived."""
+        """Return the text that ends a sample, as received text."""
         rest = self._rests.pop(index, "")
         self._samples[index].texts.append(rest)
         return rest
@@ -409,7 +409,7 @@ class Request:
         token_ids: Sequence[int],
         logprobs: Sequence[TokenLogprob] | None,
     ) -> tuple[str, Sequence[int], Sequence[TokenLogprob] | None]:
-        """What of a delta has not arrived before, of a request that was begun anew."""
+        """Return the part of a delta that is new, for a restarted request."""
         letters, ids = self._dropped.get(index, (0, 0))
         if not letters and not ids:
             return text, token_ids, logprobs
@@ -420,7 +420,7 @@ class Request:
         return 0.0 if self._accepted_at is None else self._clock() - self._accepted_at
 
     def _own_timing(self) -> Timing:
-        """What can be said of a stream that did not reach its end."""
+        """Return the timings of a stream that did not reach its end."""
         times = self._times
         first, last = (times[0], times[-1]) if times else (None, None)
         rate = None

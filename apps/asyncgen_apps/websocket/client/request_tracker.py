@@ -86,7 +86,7 @@ class Ledger:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for the server."""
+        """True if a caller waits for the server."""
         requests = (*self._waiting, *self._live.values())
         return any(not one.given_up and one.phase is not Phase.ENDED for one in requests)
 
@@ -280,7 +280,7 @@ class Ledger:
 
     @property
     def _is_under_way(self) -> bool:
-        """Whether the server has anything that somebody waits for."""
+        """Tell whether the server has a request that a caller waits for."""
         return any(
             one.phase is Phase.ACCEPTED and not one.is_repeated and not one.given_up
             for one in self._live.values()
@@ -381,7 +381,7 @@ def _generate(request: Request) -> str:
 
 
 def _cannot_go_on(message: Error, request: Request) -> bool:
-    """Whether a server refuses what this client has added."""
+    """Tell whether a server refuses the fields that this client has added."""
     return message.param in ("generated_ids", "fingerprint") and request.has_tokens
 
 
@@ -408,7 +408,7 @@ def _told(prompt: dict[str, Any]) -> object:
 
 
 def _is_aborted(done: Done) -> bool:
-    """Whether a server has ended any sample because it leaves."""
+    """Tell whether a server has ended a sample because it shuts down."""
     return "aborted" in {done.finish_reason, *(one.finish_reason for one in done.choices or ())}
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Attendant(Protocol):
-    """Who looks after the requests of a client; both methods return at once."""
+    """Owner of the requests of a client; both methods return at once."""
 
     def attend(self, request: Request) -> None:
         """Do what the state of a request calls for; in the loop of the client."""
@@ -131,7 +131,7 @@ class RemoteStream:
 
     @property
     def result(self) -> Completion:
-        """What was generated, with finish reason, usage and timings, once the stream has ended.
+        """Generated text with finish reason, usage and timings, once the stream has ended.
 
         An answer in a shape has its value in ``parsed``, or ``parse_error`` says why there is none.
         Of a stream that was left early: what had arrived, with timings by the client's clock.
