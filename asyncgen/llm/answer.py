@@ -50,18 +50,7 @@ def _prepare(
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.requests.prepare import prepare_request
 
-    return prepare_request(
-        opened.model,
-        opened.tokenizer,
-        prompt,
-        params,
-        cancel=cancel,
-        sink=sink,
-        room=opened.room,
-        place=place,
-        fingerprint=opened.fingerprint,
-        formats=opened.formats,
-    )
+    return prepare_request(opened.served, prompt, params, cancel=cancel, sink=sink, place=place)
 
 
 @dataclass(frozen=True, slots=True)

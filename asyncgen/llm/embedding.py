@@ -118,17 +118,7 @@ def _prepare(
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.requests.embedding import prepare_embedding
 
-    return prepare_embedding(
-        opened.model,
-        opened.tokenizer,
-        prompt,
-        params,
-        cancel=cancel,
-        sink=sink,
-        room=opened.room,
-        place=place,
-        fingerprint=opened.fingerprint,
-    )
+    return prepare_embedding(opened.served, prompt, params, cancel=cancel, sink=sink, place=place)
 
 
 class EmbeddingAnswer(Answer):

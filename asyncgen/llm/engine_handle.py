@@ -262,4 +262,4 @@ def _token_ids(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> list
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.requests.prepare import read_prompt
 
-    return read_prompt(opened.model, opened.tokenizer, prompt, given, opened.formats)[0]
+    return read_prompt(opened.served, prompt, given)[0]

@@ -11,13 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.options import EngineOptions
+from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.errors import InvalidRequestError
-from asyncgen.text.tool_calls.format_detection import (
-    NO_FORMATS,
-    ChatFormats,
-    check_formats,
-    find_formats,
-)
+from asyncgen.text.tool_calls.format_detection import check_formats, find_formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,20 +81,34 @@ class Opened:
     """What the event loop side reads of a loaded engine.
 
     Attributes:
-        model: The model.
-        tokenizer: Its tokenizer.
-        room: Memory for keys and values; ``None`` where a foreign model sees to its own.
-        metrics: What the engine counts.
-        fingerprint: Equal ones promise equal tokens; ``None`` where nothing is promised.
-        formats: How the model writes calls and reasoning.
+        served: The model, its tokenizer, and the facts that requests need of them.
+        metrics: Counts of the engine.
     """
 
-    model: PreTrainedModel
-    tokenizer: Tokenizer
-    room: CacheRoom | None
+    served: ServedModel
     metrics: EngineMetrics
-    fingerprint: str | None = None
-    formats: ChatFormats = NO_FORMATS
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model."""
+        model: PreTrainedModel = self.served.model
+        return model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        assert self.served.tokenizer is not None
+        return self.served.tokenizer
+
+    @property
+    def room(self) -> CacheRoom | None:
+        """Memory for keys and values; ``None`` for a foreign model, which has its own."""
+        return self.served.room
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Fingerprint of the engine; ``None`` where nothing is promised."""
+        return self.served.fingerprint
 
 
 def open_engine(
@@ -141,7 +151,8 @@ def open_engine(
     formats = find_formats(
         getattr(tokenizer, "chat_template", None), source.tool_format, source.reasoning_format
     )
-    return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint, formats)
+    served = ServedModel.of(model, tokenizer, room, fingerprint=fingerprint, formats=formats)
+    return engine, Opened(served, engine.metrics)
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer, cache_dtype: str) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
+from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.opening import ModelSource, open_engine
 from tests.doubles.models import TableModel, byte_tokenizer
@@ -72,13 +73,11 @@ class Bench:
         """A request as the async face makes it."""
         sink = RecordingSink()
         request = prepare_request(
-            self.model,
-            _TOKENIZER,
+            ServedModel.of(self.model, _TOKENIZER, self.opened.room),
             prompt,
             given,
             cancel=CancelCriteria(),
             sink=sink,
-            room=self.opened.room,
         )
         request.place = self.admission.enter()
         return request, sink

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.batch.sequence import Sequence
 from asyncgen.engine.requests.prepare import prepare_request
+from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink
@@ -20,8 +21,7 @@ def request_for(
     """A request with a sink that records."""
     sink = RecordingSink()
     request = prepare_request(
-        model or TableModel(),
-        tokenizer or byte_tokenizer(),
+        ServedModel.of(model or TableModel(), tokenizer or byte_tokenizer()),
         prompt,
         given,
         cancel=CancelCriteria(),

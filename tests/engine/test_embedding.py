@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from asyncgen.engine.requests.embedding import prepare_embedding
+from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import byte_tokenizer
@@ -31,13 +32,11 @@ def pair() -> Any:
 def embed(bench: Bench, ids: list[int], **given: Any) -> Request:
     """Queue a text."""
     request = prepare_embedding(
-        bench.model,
-        byte_tokenizer(),
+        ServedModel.of(bench.model, byte_tokenizer(), bench.opened.room),
         ids,
         given,
         cancel=CancelCriteria(),
         sink=RecordingSink(),
-        room=bench.opened.room,
     )
     request.place = bench.admission.enter()
     bench.engine.add(request)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
 from asyncgen.engine.requests.params import RequestParams
 from asyncgen.engine.requests.pooling import HiddenPool
-from asyncgen.engine.requests.prepare import token_ids
+from asyncgen.engine.requests.prepare import read_prompt
 from asyncgen.engine.requests.request import Request, clock
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
@@ -27,35 +27,29 @@ if TYPE_CHECKING:
     from asyncgen.engine.kv_cache.cache_groups import CacheRoom
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
+    from asyncgen.engine.requests.served_model import ServedModel
     from asyncgen.generation.stopping.cancel import CancelCriteria
-    from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import Pooling, Prompt
 
 
 def prepare_embedding(
-    model: Any,
-    tokenizer: Tokenizer,
+    served: ServedModel,
     prompt: Prompt,
     given: Mapping[str, Any],
     *,
     cancel: CancelCriteria,
     sink: Sink,
-    room: CacheRoom | None = None,
     place: Seat | None = None,
-    fingerprint: str | None = None,
 ) -> Request:
     """Tokenize a text and check everything.
 
     Args:
-        model: The loaded model.
-        tokenizer: Its tokenizer.
+        served: The engine's model.
         prompt: A text or token ids, form already checked.
         given: Keyword parameters of ``embed``, each already held to its own rule.
         cancel: The flag of the reader.
         sink: Where events will go.
-        room: Memory for keys and values.
         place: Its place in the engine's queue.
-        fingerprint: Of the engine.
 
     Returns:
         A request that is ready to be posted; its ``pool`` has the vector in the end.
@@ -65,6 +59,7 @@ def prepare_embedding(
         ContextLengthError: The text does not fit the context, or the memory.
     """
     accepted_at = clock()
+    model = served.model
     _require_decoder(model)
     settings: EmbeddingSettings = getattr(model, "embedding_settings", EmbeddingSettings())
     layers = settings.layers
@@ -73,8 +68,9 @@ def prepare_embedding(
     pooling = _pooling(settings, given.get("pooling"))
     normalize = given.get("normalize")
     words = _words(settings, prompt, pooling, given.get("prompt_name"))
-    ids = token_ids(model, tokenizer, words + prompt if isinstance(prompt, str) else prompt)
-    _check_length(model, room, prompt, len(ids))
+    text = words + prompt if isinstance(prompt, str) else prompt
+    ids, _ = read_prompt(served, text, {})
+    _check_length(model, served.room, prompt, len(ids))
     return Request(
         prompt_ids=ids,
         params=_params(given),
@@ -85,7 +81,7 @@ def prepare_embedding(
         continues_text=False,
         accepted_at=accepted_at,
         place=place,
-        fingerprint=fingerprint,
+        fingerprint=served.fingerprint,
         pool=HiddenPool(
             pooling,
             normalize=settings.normalize if normalize is None else normalize,

@@ -53,6 +53,9 @@ _AS_GIVEN = frozenset(
 )
 """Parameters that a request takes over as they are, or leaves at the default of `RequestParams`."""
 
+_METHODS = frozenset({"custom_generate", "recipe"})
+_NEGATIVE = frozenset({"negative_prompt_ids", "negative_prompt_attention_mask"})
+
 _SEED_BITS = 53
 """Of seeds that are drawn: numbers of so many bits go through JSON to any client and back."""
 
@@ -163,12 +166,14 @@ def resolve_params(
     if "generation_config" in params:
         _fill(config, defaults.to_dict(), keep_length=True)
     _imply_sampling(given)
-    _join_samples(given, params)
+    if "n" in params:
+        _join_samples(given, params)
     try:
         for name, value in given.items():
             setattr(config, name, value)
         _fill(config, _FILLED)
-        _add_stop_ids(config, params.get("stop_token_ids", ()))
+        if "stop_token_ids" in params:
+            _add_stop_ids(config, params["stop_token_ids"])
         mode = _check(config, given, params)
     except InvalidRequestError:
         raise
@@ -179,6 +184,9 @@ def resolve_params(
     else:
         end_with_prompt(config, given, prompt_length, context_length)
     stop, num_samples = params.get("stop", ()), config.num_return_sequences or 1
+    negative: dict[str, Any] = {
+        name: _negative_prompt(params, name, config) for name in _NEGATIVE & params.keys()
+    }
     return RequestParams(
         config=config,
         mode=mode,
@@ -190,15 +198,12 @@ def resolve_params(
         num_samples=num_samples,
         processors=LogitsProcessorList(params.get("logits_processor", ())),
         criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
-        method=_method(params),
+        method=_method(params) if _METHODS & params.keys() else None,
         method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
         presence_penalty=float(params.get("presence_penalty", 0.0)),
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
-        generated_ids=_generated_ids(params, num_samples),
-        negative_prompt_ids=_negative_prompt(params, "negative_prompt_ids", config),
-        negative_prompt_attention_mask=_negative_prompt(
-            params, "negative_prompt_attention_mask", config
-        ),
+        generated_ids=_generated_ids(params, num_samples) if "generated_ids" in params else (),
+        **negative,
         shape=read_output_format(params) if OUTPUT_FORMATS & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},

@@ -30,12 +30,12 @@ from asyncgen.generation.generate.defaults import check_direction, check_model_c
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.generate.resolved_call import (
     check_cache,
-    make_criteria,
+    eos_ids,
     make_guidance,
-    make_processors,
 )
+from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.reasoning import ReasoningBudget
-from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.stopping.ends import Ends
 from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
@@ -44,16 +44,16 @@ from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer
-from asyncgen.text.tool_calls.format_detection import NO_FORMATS
 from asyncgen.types import is_messages, size_of
 from streamers import StopStrings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from asyncgen.engine.kv_cache.cache_groups import CacheRoom
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
+    from asyncgen.engine.requests.served_model import ServedModel
     from asyncgen.generation.generate.resolved_call import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
@@ -70,94 +70,68 @@ _SHORT = 16
 """Characters a position of the context."""
 
 
-def why_alone(model: Any, params: RequestParams) -> str | None:
+def why_alone(served: ServedModel, params: RequestParams) -> str | None:
     """Tell why a request cannot share the steps of others.
 
     Args:
-        model: The engine's model.
+        served: The engine's model.
         params: Of the request, resolved.
 
     Returns:
         A reason in words; ``None`` where the batch serves it.
     """
-    return next((reason for applies, reason in _RULES if applies(model, params)), None)
+    config = params.config
+    if not served.is_packed:
+        return "the model is not a decoder that takes rows of all lengths at once"
+    if params.method is not None:
+        return "the decoding method is the user's"
+    if params.mode not in _BATCHED:
+        return "the strategy takes more than a token a step"
+    if config.token_healing:
+        return "the prompt's last token is chosen anew"
+    if config.guidance_scale not in (None, 1):
+        return "guidance runs the model a second time"
+    if config.cache_implementation is not None or config.cache_config or config.use_cache is False:
+        return "a kind of cache was asked for"
+    # The angles of `dynamic` rope, beyond its original length, are those of the longest row.
+    limit, end = served.model.core.packed_length, config.max_length
+    if limit is not None and (end is None or end > limit):
+        return "the rotary angles change with the length"
+    # Code that may remember its rows gets all samples at once, in one order.
+    watermark, allowed = config.watermarking_config, params.prefix_allowed_tokens_fn
+    remembers = params.processors or params.criteria or watermark or allowed
+    if params.num_samples > 1 and remembers:
+        return "the user's processors or criteria see all samples at once"
+    return None
 
 
 def num_rows(params: RequestParams) -> int:
-    """Rows of keys and values that a request keeps when it runs alone."""
+    """Count the rows of keys and values that a request keeps when it runs alone."""
     config = params.config
     rows = max(params.num_samples, config.num_beams or 1)  # samples are the best of the beams
     if params.mode is GenerationMode.CONTRASTIVE_SEARCH:
         rows *= max(config.top_k or 1, 1)
-    return rows * 2 if _is_guided(model=None, params=params) else rows
-
-
-def _cannot_pack(model: Any, params: RequestParams) -> bool:
-    core = getattr(model, "core", None)
-    return not callable(getattr(core, "decode_packed", None)) or model.config.is_encoder_decoder
-
-
-def _is_guided(model: Any, params: RequestParams) -> bool:
-    return params.config.guidance_scale not in (None, 1)
-
-
-def _chooses_its_cache(model: Any, params: RequestParams) -> bool:
-    config = params.config
-    asks = config.cache_implementation is not None or bool(config.cache_config)
-    return asks or config.use_cache is False
-
-
-def _turns_with_length(model: Any, params: RequestParams) -> bool:
-    """The angles of ``dynamic`` rope, beyond its original length, are those of the longest row."""
-    limit, end = model.core.packed_length, params.config.max_length
-    return limit is not None and (end is None or end > limit)
-
-
-def _sees_all_samples(model: Any, params: RequestParams) -> bool:
-    """Code that may remember its rows: all samples must come to it at once, in one order."""
-    watermark, allowed = params.config.watermarking_config, params.prefix_allowed_tokens_fn
-    remembers = params.processors or params.criteria or watermark or allowed
-    return params.num_samples > 1 and bool(remembers)
-
-
-_RULES: tuple[tuple[Callable[[Any, RequestParams], bool], str], ...] = (
-    (_cannot_pack, "the model is not a decoder that takes rows of all lengths at once"),
-    (lambda _, params: params.method is not None, "the decoding method is the user's"),
-    (lambda _, params: params.mode not in _BATCHED, "the strategy takes more than a token a step"),
-    (lambda _, params: bool(params.config.token_healing), "the prompt's last token is chosen anew"),
-    (_is_guided, "guidance runs the model a second time"),
-    (_chooses_its_cache, "a kind of cache was asked for"),
-    (_turns_with_length, "the rotary angles change with the length"),
-    (_sees_all_samples, "the user's processors or criteria see all samples at once"),
-)
+    return rows if config.guidance_scale in (None, 1) else rows * 2
 
 
 def prepare_request(
-    model: GenerativeModel,
-    tokenizer: Tokenizer | None,
+    served: ServedModel,
     prompt: Prompt,
     given: Mapping[str, Any],
     *,
     cancel: CancelCriteria,
     sink: Sink,
-    room: CacheRoom | None = None,
     place: Seat | None = None,
-    fingerprint: str | None = None,
-    formats: ChatFormats = NO_FORMATS,
 ) -> Request:
     """Tokenize and check everything.
 
     Args:
-        model: The loaded model; one without ``core`` decodes by itself.
-        tokenizer: Its tokenizer; ``None`` where prompts are ids and no text is wanted.
+        served: The engine's model.
         prompt: Text, messages or token ids, form already checked.
         given: Keyword parameters, names already checked.
         cancel: The flag of the stream.
         sink: Where events will go.
-        room: Memory for keys and values; ``None`` where it is not planned.
         place: Its place in the engine's queue.
-        fingerprint: Of the engine.
-        formats: How the model writes calls and reasoning.
 
     Returns:
         A request that is ready to be posted.
@@ -168,20 +142,24 @@ def prepare_request(
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
     accepted_at = clock()
-    check_direction(model)
+    model, tokenizer, formats = served.model, served.tokenizer, served.formats
+    if served.is_bidirectional:
+        check_direction(model)
     given = {name: value for name, value in given.items() if value is not None}
-    prompt_ids, rendered = read_prompt(model, tokenizer, prompt, given, formats)
-    has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
-    params = _params(model, given, 1 if has_encoder else len(prompt_ids))
+    prompt_ids, rendered = read_prompt(served, prompt, given)
+    has_encoder = served.has_encoder
+    params = _params(served, given, 1 if has_encoder else len(prompt_ids))
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
-    _check_stop_ids(model, given)
-    _check_cache_length(model, params)
+    if "stop_token_ids" in given:
+        _check_stop_ids(model, given)
+    if params.config.max_cache_len is not None:
+        _check_cache_length(served, params)
     if params.generated_ids:
         check_continues(model, params)
     if params.method is not None:
         _check_method(model, params)
-    elif hasattr(model, "core"):
-        if why_alone(model, params) is not None:  # what shares the batch can do no wrong
+    elif served.is_ours:
+        if why_alone(served, params) is not None:  # what shares the batch can do no wrong
             check_mode(params.mode, _situation(model, tokenizer, params))
     elif params.assistant_model is not None:
         name = type(params.assistant_model).__name__
@@ -190,24 +168,28 @@ def prepare_request(
     if params.config.token_healing:
         healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
         (prompt_ids,) = healing.rows
-        params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
-    alone = why_alone(model, params)
+        params = _params(served, given, len(prompt_ids))  # lengths count from the prompt's new end
+    alone = why_alone(served, params)
     scores, top = None, params.prompt_logprobs
     if top is not None:
         scores = scores_for(model, tokenizer, prompt_ids, top, alone, generates=params.generates)
-    num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
+    num_pages = _make_room(served.room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
     shape = params.shape
     if rendered is not None:
         shape = _shape(shape, rendered, formats, tokenizer, given)
         params = replace(params, shape=_told(params.shape, rendered, formats))
     grammar = None if shape is None else compile_for(model, tokenizer, params, shape)
-    processors = _processors(model, params, prompt_ids, has_encoder, grammar)
+    processors = _processors(served, params, prompt_ids, grammar)
     budget = given.get("max_reasoning_tokens")
     if budget is not None and tokenizer is not None and rendered is not None:
         processors.append(_budget(budget, tokenizer, formats, rendered, params, len(prompt_ids)))
-    criteria = make_criteria(
-        model, params.config, tokenizer=tokenizer, user=params.criteria, cancel=cancel
+    criteria = build_stopping_criteria(
+        params.config,
+        tokenizer=tokenizer,
+        max_position_embeddings=served.context_length,
+        user_criteria=params.criteria,
     )
+    criteria.append(cancel)
     if grammar is not None and alone is not None:  # in the batch a sample asks its own matcher
         criteria.append(GrammarCriteria(grammar, 1 if has_encoder else len(prompt_ids)))
     request = Request(
@@ -224,12 +206,14 @@ def prepare_request(
         shown=shown,
         accepted_at=accepted_at,
         decoder_ids=_decoder_ids(params) if has_encoder else None,
-        method=_method(model, params, processors, criteria, cancel),
+        method=None
+        if params.method is None
+        else _method(model, params, processors, criteria, cancel),
         alone=alone,
         num_pages=num_pages,
         stops=StopStrings(params.stop) if params.stop else None,
         place=place,
-        fingerprint=fingerprint,
+        fingerprint=served.fingerprint,
         reading=None if rendered is None else rendered.reading,
         grammar=grammar,
         scores=scores,
@@ -244,14 +228,9 @@ def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:
     return tokenizer is not None and tokenizer.decode(prompt_ids[-4:]).endswith("\ufffd")
 
 
-def _context_length(model: GenerativeModel) -> int | None:
-    """Most positions that a model has; ``None`` for no limit."""
-    return getattr(model.config, "max_position_embeddings", None)
-
-
-def _check_cache_length(model: GenerativeModel, params: RequestParams) -> None:
+def _check_cache_length(served: ServedModel, params: RequestParams) -> None:
     """A static cache is allocated whole: no more of it than the model has positions."""
-    length, context = params.config.max_cache_len, _context_length(model)
+    length, context = params.config.max_cache_len, served.context_length
     if length is not None and context is not None and length > context:
         allowed = f"at most the model's context, {context}"
         raise InvalidRequestError("max_cache_len", length, allowed)
@@ -291,15 +270,16 @@ def _situation(
     return Situation(model, params.config, params.num_samples, assistance=assistance)
 
 
-def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
-    """Checked parameters for a prompt."""
+def _params(served: ServedModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
+    """Check the parameters for a prompt."""
+    model = served.model
     if given.get("generation_config") is None:
         check_model_config(model.config)
     params = resolve_params(
         given,
         model.generation_config,
         prompt_length=prompt_length,
-        context_length=_context_length(model),
+        context_length=served.context_length,
     )
     join_equal_ids(params.config)
     return params
@@ -322,26 +302,15 @@ def _heal(
     return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
-def token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt) -> list[int]:
-    """Ids of a prompt, as `read_prompt` makes them where nothing else is said."""
-    return read_prompt(model, tokenizer, prompt, {}, NO_FORMATS)[0]
-
-
 def read_prompt(
-    model: GenerativeModel,
-    tokenizer: Tokenizer | None,
-    prompt: Prompt,
-    given: Mapping[str, Any],
-    formats: ChatFormats,
+    served: ServedModel, prompt: Prompt, given: Mapping[str, Any]
 ) -> tuple[list[int], Rendered | None]:
     """Ids of a prompt in any of its three forms.
 
     Args:
-        model: The loaded model.
-        tokenizer: Its tokenizer; ``None`` where prompts are ids.
+        served: The engine's model.
         prompt: Text, messages or token ids, form already checked.
         given: Parameters of the request; those of `OF_MESSAGES` count, and are checked here.
-        formats: How the model writes calls and reasoning.
 
     Returns:
         The ids, and what messages came to; ``None`` for another form.
@@ -352,11 +321,14 @@ def read_prompt(
         ContextLengthError: A text that cannot fit, whatever its tokens are.
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
-    given = {name: value for name, value in given.items() if value is not None}
-    check_values({name: given.get(name) for name in OF_MESSAGES})
-    if not is_messages(prompt):
-        refuse_without_messages(given)
-    if not (isinstance(prompt, str) or is_messages(prompt)):
+    model, tokenizer = served.model, served.tokenizer
+    told = {name: given[name] for name in OF_MESSAGES if given.get(name) is not None}
+    has_messages = is_messages(prompt)
+    if told:
+        check_values(told)
+        if not has_messages:
+            refuse_without_messages(told)
+    if not (isinstance(prompt, str) or has_messages):
         ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
         for token_id in ids:
             if not 0 <= token_id < size:
@@ -365,11 +337,13 @@ def read_prompt(
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if not isinstance(prompt, str):
-        _check_count(model, prompt)
-        rendered = render(tokenizer, cast("Sequence[Message]", prompt), given, formats)
-        _check_fits(model, tokenizer, rendered.text)
+        _check_count(served, prompt)
+        given = {name: value for name, value in given.items() if value is not None}
+        messages = cast("Sequence[Message]", prompt)
+        rendered = render(tokenizer, messages, given, served.formats)
+        _check_fits(served.context_length, tokenizer, rendered.text)
         return _encoded(tokenizer, rendered.text, prompt, add_special_tokens=False), rendered
-    _check_fits(model, tokenizer, prompt)
+    _check_fits(served.context_length, tokenizer, prompt)
     ids = _encoded(tokenizer, prompt, prompt)
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
@@ -432,17 +406,16 @@ def _budget(
     )
 
 
-def _check_count(model: GenerativeModel, messages: Prompt) -> None:
+def _check_count(served: ServedModel, messages: Prompt) -> None:
     """Refuse more messages than the context has tokens, before a template goes through them."""
-    context = _context_length(model)
+    context = served.context_length
     if context is not None and len(messages) > context:
         allowed = f"each takes at least a token, and the context holds {context}; send fewer"
         raise ContextLengthError("prompt", size_of(messages), allowed)
 
 
-def _check_fits(model: GenerativeModel, tokenizer: Tokenizer, text: str) -> None:
+def _check_fits(context: int | None, tokenizer: Tokenizer, text: str) -> None:
     """Refuse a text that is too long however it is cut, before it is tokenized."""
-    context = _context_length(model)
     # A checkpoint's longest token is longer than this: shorter texts are not worth a look.
     if context is None or len(text) <= _SHORT * context or not isinstance(tokenizer, Tokenizer):
         return
@@ -470,23 +443,24 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 
 
 def _processors(
-    model: GenerativeModel,
-    params: RequestParams,
-    prompt_ids: list[int],
-    has_encoder: bool,
-    grammar: Grammar | None,
+    served: ServedModel, params: RequestParams, prompt_ids: list[int], grammar: Grammar | None
 ) -> LogitsProcessorList:
-    """Built-in and user processors."""
+    """Build the processors of the configuration, and append the user's."""
     # Only strategies of our own promise that rows change at their end alone.
-    has_strategy = hasattr(model, "core") and params.method is None
+    has_strategy = served.is_ours and params.method is None
+    model, device, is_guided = served.model, served.device, params.config.guidance_scale is not None
+    device = model.device if device is None else device
+    eos = eos_ids(params.config)
     try:
-        return make_processors(
-            model,
+        return build_logits_processors(
             params.config,
-            prompt_length=1 if has_encoder else len(prompt_ids),
+            prompt_length=1 if served.has_encoder else len(prompt_ids),
+            eos_token_ids=torch.tensor(eos, device=device) if eos else None,
+            device=device,
+            vocab_size=model.config.vocab_size,
             user_processors=params.processors,
-            encoder_input_ids=torch.tensor([prompt_ids], device=model.device),
-            guidance=_guidance(model, params),
+            encoder_input_ids=torch.tensor([prompt_ids], device=device),
+            guidance=_guidance(served, params) if is_guided else None,
             tail_only=has_strategy and params.mode in TAIL_ONLY,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
@@ -499,13 +473,14 @@ def _processors(
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 
-def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
+def _guidance(served: ServedModel, params: RequestParams) -> Guidance | None:
     """What classifier-free guidance computes with, its prompt held against the model."""
+    model = served.model
     ids, size = params.negative_prompt_ids, model.config.vocab_size
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
         allowed = f"token ids are from 0 to {size - 1}"
         raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
-    context = _context_length(model)
+    context = served.context_length
     if ids is not None and context is not None and ids.shape[1] >= context:
         allowed = f"it has {ids.shape[1]} tokens, and the context holds {context}; shorten it"
         raise ContextLengthError("negative_prompt_ids", ids.tolist(), allowed)

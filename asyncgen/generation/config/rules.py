@@ -80,12 +80,12 @@ class Range:
     def __call__(self, value: Any) -> str | None:
         """Apply the rule; see `Rule`."""
         is_number = _is_whole(value) or not self.whole and _is_real(value)
-        return None if is_number and self._holds(value) else self.allowed
-
-    def _holds(self, value: float) -> bool:
+        if not is_number:
+            return self.allowed
         low, high = self.low, self.high
         over = low is None or (value > low if self.above else value >= low)
-        return over and (high is None or (value < high if self.below else value <= high))
+        under = high is None or (value < high if self.below else value <= high)
+        return None if over and under else self.allowed
 
     @property
     def allowed(self) -> str:

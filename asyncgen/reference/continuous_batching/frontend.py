@@ -16,6 +16,7 @@ from asyncgen.engine.lane.assistants import Assistants
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.request import clock, sample_name
+from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.engine.setup.assembly import assemble, plan_room
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
@@ -93,6 +94,7 @@ class Frontend:
         self._seeds = None if seed is None else itertools.count(seed)
         self._with_logprobs = batching is not None and batching.return_logprobs
         self._room = plan_room(model, options)
+        self._served = ServedModel.of(model, tokenizer, self._room)
 
     def open_engine(self) -> Engine:
         """Allocate the memory and build the engine; call it on the thread that will compute."""
@@ -145,13 +147,11 @@ class Frontend:
         cancel, seat = CancelCriteria(), self.admission.enter(given.get("client"))
         try:
             request = prepare_request(
-                self._model,
-                self._tokenizer,
+                self._served,
                 prompt,
                 given,
                 cancel=cancel,
                 sink=SimpleQueue(),  # replaced below, when the number of names is known
-                room=self._room,
                 place=seat,
             )
             request.id = request_id
