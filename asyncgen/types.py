@@ -64,7 +64,7 @@ def check_prompt(prompt: Prompt) -> None:
 
 
 def is_messages(prompt: Prompt) -> bool:
-    """Whether a checked prompt is a list of chat messages."""
+    """Tell whether a checked prompt is a list of chat messages."""
     return not isinstance(prompt, str) and isinstance(prompt[0], Mapping)
 
 
@@ -95,7 +95,7 @@ def length_of(prompt: Prompt) -> int:
 
 
 def size_of(prompt: Prompt) -> str:
-    """How long a checked prompt is, in words, before it is tokenized."""
+    """Say the length of a checked prompt in words, before it is tokenized."""
     unit = "character" if isinstance(prompt, str) else "token"
     return counted(len(prompt), "message" if is_messages(prompt) else unit)
 
@@ -209,7 +209,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the time of a request went, in seconds from its acceptance by the engine.
+    """Times of a request, in seconds from its acceptance by the engine.
 
     Attributes:
         queue: Until the decode thread took it up; ``None`` where the reader left before the end.
@@ -231,7 +231,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What one decode step settled for one sample.
+    """Tokens and text that one decode step settled for one sample.
 
     Attributes:
         index: Which sample of the request, from 0.
@@ -306,7 +306,7 @@ class Embedding:
     timing: Timing
 
     def __eq__(self, other: object) -> bool:
-        """Whether everything is the same, bit for bit."""
+        """Tell whether everything is the same, bit for bit."""
         if not isinstance(other, Embedding):
             return NotImplemented
         return self._rest == other._rest and self.vector.equal(other.vector)
@@ -372,7 +372,7 @@ class Completion:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the first sample ended."""
+        """Finish reason of the first sample."""
         return self.samples[0].finish_reason
 
     @property
@@ -387,7 +387,7 @@ class Completion:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before its first sample."""
+        """Reasoning of the model before its first sample."""
         return self.samples[0].reasoning
 
     @property
@@ -402,5 +402,5 @@ class Completion:
 
     @property
     def parse_error(self) -> str | None:
-        """Why an answer that was to have a shape has no value; ``None`` where it has one."""
+        """Reason for which a structured answer has no value; ``None`` where it has one."""
         return self.samples[0].parse_error

@@ -38,7 +38,7 @@ class SharedOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """How requests share steps and memory.
+    """Checked options of an engine: its steps and its memory.
 
     Attributes:
         max_running: Most samples that share a step; the others queue.
@@ -94,7 +94,7 @@ class EngineOptions:
 
     @property
     def packs_pages(self) -> bool:
-        """Whether keys and values are kept in 8 bits."""
+        """True if keys and values are kept in 8 bits."""
         return self.kv_cache_dtype == "int8"
 
 

@@ -111,7 +111,7 @@ class Answer:
 
     @property
     def result(self) -> Completion:
-        """What was generated, with finish reason, usage and timings, once the stream has ended.
+        """Result of the ended stream: what was generated, finish reason, usage and timings.
 
         Raises:
             RuntimeError: The stream is still being read.
@@ -143,7 +143,7 @@ class Answer:
 
     @property
     def position(self) -> tuple[int, ...]:
-        """How many tokens each sample has, as far as they were read; ``generated_ids`` count.
+        """Number of tokens of each sample that were read; ``generated_ids`` count.
 
         Together with ``prompt_ids``, ``seed``, the ids that were read and the other parameters it
         says where the stream is: another engine can go on from there.
@@ -178,7 +178,7 @@ class Answer:
     exact = renamed("exact", "is_exact")
 
     def __repr__(self) -> str:
-        """How far it is: state, length of the prompt, and what was read; never what was said."""
+        """Show the state, the length of the prompt and the tokens read; never a text."""
         if self._failure is not None:
             state = f"failed ({type(self._failure).__name__})"
         elif self._last is not None:
@@ -202,7 +202,7 @@ class Answer:
 
     @property
     def _ended(self) -> bool:
-        """Whether nothing more will be read."""
+        """True if nothing more will be read."""
         return self._left or self._last is not None or self._failure is not None
 
     @property
@@ -214,7 +214,7 @@ class Answer:
 
     @property
     def _reading(self) -> bool:
-        """Whether somebody reads."""
+        """True if somebody reads."""
         return self._turn.locked()
 
     @contextmanager
@@ -275,7 +275,7 @@ class Answer:
                 return text
 
     def _partial(self) -> Callable[[], Coroutine[Any, Any, Any]]:
-        """What reads the growing value of the answer; from the parameters alone.
+        """Return the function that reads the growing value of the answer.
 
         Raises:
             InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
@@ -313,7 +313,7 @@ class Answer:
                 raise
 
     def _is_over(self) -> bool:
-        """Whether the last event is there, read or not."""
+        """Tell whether the last event has arrived, read or not."""
         if not self._left:
             self._collect()
         return self._ended
@@ -431,5 +431,5 @@ class Answer:
 
 
 def _no_end(failure: Exception) -> RuntimeError:
-    """What is raised for an exception that would end the reader's loop as if all were well."""
+    """Return the error that replaces one which would end the reader's loop silently."""
     return RuntimeError(f"the request raised {failure!r}")

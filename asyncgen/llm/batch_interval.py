@@ -1,4 +1,4 @@
-"""How often a reader comes back: at most once an interval, and at once when there is no more.
+"""Let a reader come back at most once an interval, and at once at the end.
 
 Between its turns nothing wakes it: what arrives waits, and costs its event loop nothing.
 """

@@ -225,7 +225,7 @@ class EngineHandle:
 
     @property
     def fingerprint(self) -> str | None:
-        """What this engine generates with, in 32 hexadecimal digits; needs a loaded model.
+        """Fingerprint of the engine, 32 hexadecimal digits; needs a loaded model.
 
         Engines of equal fingerprints give the same request (its seed included) the same tokens,
         also from its middle on, behind ``generated_ids``. ``None`` where that cannot be promised:

@@ -1,4 +1,4 @@
-"""What an engine must have in common with another for both to generate the same tokens.
+"""Compute the fingerprint of an engine: equal ones generate equal tokens.
 
 With our kernels a row's numbers depend on nothing but the row, so the same request gets the same
 tokens wherever the same things are computed: the same weights, in the same dtype, by the same
@@ -85,7 +85,7 @@ def fingerprint_of(
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says, without where it is from and who wrote it."""
+    """Return the settings of a configuration without its origin and author."""
     return {
         name: value
         for name, value in values.items()
@@ -94,7 +94,7 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_exact(model: Any) -> bool:
-    """Whether our kernels compute all of a model."""
+    """Tell whether our kernels compute all of a model."""
     core: Any = getattr(model, "core", None)
     if not callable(model) or not callable(getattr(core, "decode_packed", None)):
         return False
@@ -124,7 +124,7 @@ def _sums(table: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    """What a contiguous tensor on the CPU holds; torch itself tells that through numpy alone."""
+    """Return the bytes of a contiguous tensor on the CPU, without numpy."""
     return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 

@@ -1,4 +1,4 @@
-"""What the decode thread does first: load model and tokenizer, build the engine around them.
+"""Open an engine on the decode thread: load model and tokenizer, build the engine.
 
 Torch is imported there as well, and not where an event loop may run: it takes seconds.
 """
@@ -78,7 +78,7 @@ class ModelSource(EngineOptions):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What the event loop side reads of a loaded engine.
+    """Part of a loaded engine that event loops read.
 
     Attributes:
         served: The model, its tokenizer, and the facts that requests need of them.
@@ -195,7 +195,7 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
 
 
 def _assistants(model: PreTrainedModel, source: ModelSource) -> Assistants:
-    """Where draft models come from: they are loaded like the model itself."""
+    """Make the loader of draft models, which are loaded like the model itself."""
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.reference.load_model import load_model, load_tokenizer
 

@@ -67,7 +67,7 @@ class PreparingThreads:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether so many threads are abandoned that long texts are refused."""
+        """True if so many threads are abandoned that long texts are refused."""
         return self._num_abandoned >= MOST_ABANDONED
 
     async def run(self, function: Callable[[], T], *, length: int, limited: bool = True) -> T:
@@ -196,7 +196,7 @@ class PreparingThreads:
         worker.inbox.put(task)
 
     def _outcome(self, task: _Task[T], length: int, seconds: float | None) -> T:
-        """What a task has come to by now."""
+        """Return the result of a task, or abandon it."""
         if self._abandon(task):
             raise InvalidRequestError(
                 "prompt",
@@ -272,7 +272,7 @@ class _Task(Generic[T]):
             self._timer.cancel()
 
     def outcome(self) -> T:
-        """What the function returned; or raise what it raised."""
+        """Return what the function returned, or raise what it raised."""
         error, self._error = self._error, None
         if error is None:
             return cast("T", self._result)

@@ -1,4 +1,4 @@
-"""How a reader waits: as a task of an event loop, or by blocking its thread.
+"""Let a reader wait: as a task of an event loop, or by blocking its thread.
 
 What a stream does is written once, as coroutines (`asyncgen.llm.answer`). A task awaits them. A
 thread runs them with :func:`run_blocking`, and whatever they await blocks it: they end without ever
@@ -36,16 +36,16 @@ time.
 
 
 def is_last(letter: Letter) -> bool:
-    """Whether it ends its stream: its reader comes for it at once."""
+    """Tell whether an event ends its stream, so that its reader is woken at once."""
     return isinstance(letter, BaseException) or letter.usage is not None
 
 
 class Inbox(Protocol):
-    """Where the events of a request wait for its reader."""
+    """Place of the events that a reader has not read."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more is taken in."""
+        """True if nothing more is taken in."""
 
     def __len__(self) -> int:
         """Number of unread events."""

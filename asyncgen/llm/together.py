@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def is_prompts(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
-    """Whether this is a list of prompts: of texts, of lists of messages, or of lists of ids."""
+    """Tell whether this is a list of prompts: texts, lists of messages or lists of ids."""
     return (
         isinstance(prompt, Sequence)
         and not isinstance(prompt, str | bytes | bytearray)
@@ -116,7 +116,7 @@ def _read(stream: SyncTextStream, begun: Future[SyncTextStream]) -> Completion:
 
 @contextmanager
 def noted(place: int) -> Iterator[None]:
-    """What the block raises says which prompt it was for."""
+    """Note on an error of the block the prompt that it was for."""
     try:
         yield
     except Exception as error:

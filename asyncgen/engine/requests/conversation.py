@@ -46,7 +46,7 @@ _ID_LENGTH = 9
 
 @dataclass(frozen=True, slots=True)
 class AnswerReading:
-    """How the text of an answer is taken apart.
+    """Rules by which the text of an answer is split into text, reasoning and calls.
 
     Attributes:
         formats: Of the model.
@@ -212,7 +212,7 @@ def _names_read(tokenizer: Tokenizer, *, has_tools: bool) -> frozenset[str] | No
 
 
 def _variables(given: Mapping[str, Any], names: frozenset[str] | None) -> dict[str, Any]:
-    """What the template is given beside messages and tools."""
+    """Collect the variables of the template beside messages and tools."""
     variables = dict(given.get("chat_template_kwargs") or {})
     thinking, effort = given.get("enable_thinking"), given.get("reasoning_effort")
     switches = [name for name in ("enable_thinking", "thinking") if names and name in names]
@@ -241,7 +241,7 @@ def _set(variables: dict[str, Any], name: str, value: object) -> None:
 
 
 def _ends_in_reasoning(text: str, formats: ChatFormats, goes_on: bool) -> bool:
-    """Whether a prompt has opened the reasoning, and not closed it."""
+    """Tell whether a prompt has opened the reasoning, and not closed it."""
     reasoning = formats.reasoning
     if reasoning is None:
         return False

@@ -110,7 +110,7 @@ def _pooling(settings: EmbeddingSettings, given: Pooling | None) -> Pooling:
 
 
 def _words(settings: EmbeddingSettings, prompt: Prompt, pooling: Pooling, name: str | None) -> str:
-    """What stands before a text; nothing before token ids, which are complete."""
+    """Return the words before a text; none before token ids, which are complete."""
     is_text = isinstance(prompt, str)
     if name and not is_text:
         raise InvalidRequestError("prompt_name", name, "stands before a text, not before token ids")

@@ -228,7 +228,7 @@ def _check(
 
 
 def _asks_for_scores_alone(params: Mapping[str, Any]) -> bool:
-    """Whether ``max_new_tokens=0`` asks for the log-probabilities of the prompt, and no token."""
+    """Tell whether only the log-probabilities of the prompt are wanted (0 new tokens)."""
     most = params.get("max_new_tokens")
     return type(most) is int and most == 0 and "prompt_logprobs" in params
 

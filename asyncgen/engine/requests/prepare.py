@@ -224,7 +224,7 @@ def prepare_request(
 
 
 def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:
-    """Whether a prompt ends inside of a character, which would be the answer's to complete."""
+    """Tell whether a prompt ends inside of a character, which the answer completes."""
     return tokenizer is not None and tokenizer.decode(prompt_ids[-4:]).endswith("\ufffd")
 
 
@@ -262,7 +262,7 @@ def _make_room(
 def _situation(
     model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams
 ) -> Situation:
-    """What the strategy would run on; a draft model that must be loaded is looked at later."""
+    """Describe the call to the strategy; a draft model is checked once it is loaded."""
     helper, other = params.assistant_model, params.assistant_tokenizer
     assistance = None
     if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
@@ -288,7 +288,7 @@ def _params(served: ServedModel, given: Mapping[str, Any], prompt_length: int) -
 def _heal(
     model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt, prompt_ids: list[int]
 ) -> tuple[Healing, str]:
-    """What token healing chooses among, and the text that is chosen again."""
+    """Plan token healing, and return the text that is chosen again."""
     if not hasattr(model, "core") or model.config.is_encoder_decoder:
         raise InvalidRequestError("token_healing", True, "needs a decoder-only model of ours")
     if is_messages(prompt):
@@ -392,7 +392,7 @@ def _budget(
     params: RequestParams,
     prompt_length: int,
 ) -> ReasoningBudget:
-    """What ends the reasoning of a request in time."""
+    """Make the processor that ends the reasoning of a request in time."""
     reasoning = formats.reasoning
     assert reasoning is not None
     return ReasoningBudget(
@@ -434,7 +434,7 @@ def _encoded(tokenizer: Tokenizer, text: str, prompt: Prompt, **options: bool) -
 
 
 def _decoder_ids(params: RequestParams) -> list[int]:
-    """What the decoder of a model with an encoder begins with."""
+    """Return the first ids of the decoder of a model with an encoder."""
     try:
         return decoder_start(params.config, 1)[0].tolist()
     except ValueError as error:
@@ -474,7 +474,7 @@ def _processors(
 
 
 def _guidance(served: ServedModel, params: RequestParams) -> Guidance | None:
-    """What classifier-free guidance computes with, its prompt held against the model."""
+    """Make the input of classifier-free guidance, and check its prompt."""
     model = served.model
     ids, size = params.negative_prompt_ids, model.config.vocab_size
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
@@ -488,7 +488,7 @@ def _guidance(served: ServedModel, params: RequestParams) -> Guidance | None:
 
 
 def _check_method(model: GenerativeModel, params: RequestParams) -> None:
-    """What cannot be had together with a decoding method that the user wrote."""
+    """Refuse parameters that a decoding method of the user cannot serve."""
     if not hasattr(model, "core"):
         raise InvalidRequestError(
             "custom_generate", params.method, "a foreign model object has a `generate` of its own"

@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 
 
 class Sink(Protocol):
-    """Where the events of a request go. Called on the decode thread; must never wait."""
+    """Receiver of the events of a request. Called on the decode thread; must never wait."""
 
     def put_nowait(self, item: TokenEvent | BaseException, /) -> object:
         """Take in an event, or the exception that ends the stream."""
@@ -127,12 +127,12 @@ class Request:
 
     @property
     def starting_ids(self) -> list[int]:
-        """What the decoder continues."""
+        """Ids that the decoder continues."""
         return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
 
     @property
     def is_exact(self) -> bool:
-        """Whether its tokens are those that every engine of this fingerprint gives it."""
+        """True if every engine of this fingerprint gives it the same tokens."""
         if self.fingerprint is None or self.alone is not None:
             return False
         return not self.given or self.params.fingerprint == self.fingerprint
@@ -144,7 +144,7 @@ class Request:
         return [each.shown for each in self.given] if self.given else ["" for _ in rows]
 
     def tokens_of(self, index: int) -> list[int]:
-        """What a sample continues: the decoder's beginning, and what was generated before."""
+        """Return the ids that a sample continues: the first ids, and those generated before."""
         ids = self.starting_ids
         return [*ids, *self.given[index].token_ids] if self.given else list(ids)
 
@@ -166,12 +166,12 @@ class Request:
         )
 
     def goes_on(self, index: int) -> bool:
-        """Whether a sample has not ended with the tokens that it was given."""
+        """Tell whether a sample goes on behind the tokens that it was given."""
         return not self.given or self.given[index].reason is None
 
 
 def sample_name(request_id: str, index: int) -> str:
-    """What a sample of a request is called: the first as the request, like in the reference."""
+    """Name a sample of a request: the first as the request, as in the reference."""
     return f"{request_id}__child#{index - 1}" if index else request_id
 
 

@@ -116,7 +116,7 @@ def _taken_up(
 
 
 def _shaped(request: Request, index: int, ids: tuple[int, ...], reason: str | None) -> str | None:
-    """Why a sample whose answer has a shape ends with its tokens, which must be of that shape."""
+    """Return the reason that ends a structured answer, and check its tokens."""
     assert request.grammar is not None
     matcher = request.grammar.matcher(request.ends.eos_token_ids)
     matcher.extend(ids[:-1])
@@ -136,7 +136,7 @@ def _asked(request: Request) -> str:
 
 
 def _meets_stop_strings(request: Request, index: int) -> bool:
-    """Whether the newest of a sample's tokens completes one of ``stop_strings``.
+    """Tell whether the newest token of a sample completes one of ``stop_strings``.
 
     What the user wrote is asked from the next token on: the scores of this one are not known.
     """

@@ -49,7 +49,7 @@ def scores_for(
     *,
     generates: bool,
 ) -> PromptLogprobs:
-    """What takes the log-probabilities of a prompt.
+    """Make the receiver of the log-probabilities of a prompt.
 
     Args:
         model: The engine's model.

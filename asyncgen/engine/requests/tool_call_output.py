@@ -1,4 +1,4 @@
-"""What an answer must look like because of the tools that it may call.
+"""Derive the output format of an answer from the tools that it may call.
 
 ``tool_choice`` asks for a call, of any tool or of one: then the whole answer is calls, behind the
 reasoning where there is any. Otherwise an answer is free up to the marker of its first call, and a
@@ -119,7 +119,7 @@ def _refused(parameter: str, choice: object, tools: ToolFormat) -> Iterator[None
 
 
 def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]) -> CallGrammar:
-    """What writes the grammar of a request's calls."""
+    """Make the writer of the grammar of a request's calls."""
     assert formats.tools is not None
     choice = given.get("tool_choice", "auto")
     functions = [tool["function"] for tool in given["tools"]]

@@ -1,4 +1,4 @@
-"""What is checked of parameters before any work: names, values, token ids, and what excludes what.
+"""Check parameters before any work: names, values, token ids and combinations.
 
 What a single value must be is a rule in the table of `parameters`; here are the rules that tie
 parameters together, and the functions that apply them all. A parameter that would be off, or of no

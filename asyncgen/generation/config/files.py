@@ -1,4 +1,4 @@
-"""Where generation configurations come from and go to: plain values, JSON files, the hub.
+"""Read and write generation configurations: plain values, JSON files, the hub.
 
 Knows nothing of what the values mean.
 """

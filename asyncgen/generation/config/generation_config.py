@@ -29,7 +29,7 @@ _logger = logging.getLogger("asyncgen.generation")
 
 @dataclass
 class CompileConfig:
-    """How to compile the forward pass; the arguments of `torch.compile`.
+    """Arguments of `torch.compile` for the forward pass.
 
     Attributes:
         fullgraph: Require a single graph; on, as documented.

@@ -1,4 +1,4 @@
-"""Which decoding strategy a configuration asks for.
+"""Resolve the decoding strategy of a configuration.
 
 One pure function over a configuration; knows nothing of models or of how a strategy works.
 """

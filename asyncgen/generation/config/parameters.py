@@ -44,7 +44,7 @@ CACHE_IMPLEMENTATIONS = (*STATIC_CACHES, *GROWING_CACHES, "quantized", "paged")
 
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """What the token ids in a parameter are.
+    """Kind of the token ids in a parameter.
 
     Attributes:
         several: Whether there may be a list of them.

@@ -55,7 +55,7 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
 
 
 def _are_built_in(values: Iterable[Any]) -> bool:
-    """Whether all values are Python's own; a long table has no time for a call of each."""
+    """Tell whether all values are built in, without a call for each."""
     return _BUILT_IN.issuperset(map(type, values))
 
 

@@ -1,4 +1,4 @@
-"""What a request may say of tools and reasoning, value by value; rules as in `rules`."""
+"""Rules for the values of a request about tools and reasoning, as in `rules`."""
 
 from __future__ import annotations
 
