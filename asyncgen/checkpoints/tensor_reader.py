@@ -85,17 +85,15 @@ class TensorReader:
         kind = DTYPES[tensor.kind]
         return kind.is_floating_point and not is_finite(self.join([tensor], kind))
 
-    def read_packed(
-        self, sources: Sequence[StoredTensor], rule: WeightRule, checkpoint: Checkpoint
-    ) -> list[PackedWeight]:
+    def read_packed(self, rule: WeightRule, checkpoint: Checkpoint) -> list[PackedWeight]:
         """Read packed tensors, their rows concatenated in the order of a rule.
 
         Raises:
             ModelLoadError: A scale is not finite.
         """
         parts = []
-        for source, name in zip(sources, rule.sources, strict=True):
-            part = self._packed(source)
+        for name in rule.sources:
+            part = self._packed(checkpoint.tensors[name])
             if not part.is_finite():
                 raise ModelLoadError(tell_broken(checkpoint, name))
             parts.append(part)

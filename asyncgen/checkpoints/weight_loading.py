@@ -116,75 +116,95 @@ def load_weights(
     modules = {rule.target: core.get_submodule(rule.target.rpartition(".")[0]) for rule in rules}
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
     stored = checkpoint.tensors
-    found = {rule.target: DTYPES.get(stored[rule.sources[0]].kind) for rule in rules}
-    as_stored = core.stays_as_stored(found) if is_here else None
     kinds = {
         rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
     }
     packings = {rule.target: packing_of(modules[rule.target], rule, quantize) for rule in rules}
-    if as_stored is not None and (
-        packings[as_stored]
-        or any(r.target == as_stored and is_packed([stored[s] for s in r.sources]) for r in rules)
-    ):
-        as_stored = None
-    twice = {rule.target: stored[rule.sources[0]] for rule in rules if rule.target == as_stored}
-    beside = sum(table.num_bytes for table in twice.values())
+    as_stored, table = _kept_table(core, rules, packings, stored) if is_here else (None, None)
     sizes = {
         rule.target: size
         for rule in rules
         if is_here and (size := packed_size(modules[rule.target], rule, packings, stored))
     }
     check_memory(
-        rules, kinds, beside, checkpoint, dtype=core.dtype, device=torch.device(device), sizes=sizes
+        rules,
+        kinds,
+        0 if table is None else table.num_bytes,
+        checkpoint,
+        dtype=core.dtype,
+        device=torch.device(device),
+        sizes=sizes,
     )
     if not sizes:
         log_unpacked(packings, stored, core.dtype, device)
     total = sum(stored[source].num_bytes for rule in rules for source in rule.sources)
-    total += sum(
-        table.num_bytes for target, table in twice.items() if DTYPES[table.kind] != kinds[target]
-    )
+    if as_stored is not None and table is not None and DTYPES[table.kind] != kinds[as_stored]:
+        total += table.num_bytes
     with Progress(total, "loading weights", progress=progress) as bar, TensorReader(bar) as reader:
         for module_name, group in _by_module(rules):
             module: Any = core.get_submodule(module_name)
             parts: list[PackedWeight] | None = None
             for rule in group:
-                sources = [stored[source] for source in rule.sources]
-                kind = kinds[rule.target]
                 packing = packings[rule.target]
-                if is_here and stays_packed(module, rule, sources):
-                    parts = reader.read_packed(sources, rule, checkpoint)
+                if is_here and stays_packed(module, rule, [stored[one] for one in rule.sources]):
+                    parts = reader.read_packed(rule, checkpoint)
                     continue
-                matrices = rule.matrices if rule.transposed else None
-                tensor = reader.join(sources, kind, transposed=matrices)
-                tensor = in_order(tensor, rule.order)
-                tensor = tensor if packing is not None else tensor.to(device)
-                if _MAKES_SCORES.search(rule.target) and not is_finite(tensor):
-                    broken = next(each for each in rule.sources if reader.is_broken(stored[each]))
-                    raise ModelLoadError(tell_broken(checkpoint, broken))
+                place = "cpu" if packing is not None else device
+                tensor = _read(reader, rule, kinds[rule.target], checkpoint, place)
                 if packing is not None:
                     packed = _pack(tensor, packing, rule.target, checkpoint)
+                    del tensor
                     if is_here and module.packs:
                         parts = [packed]
-                        del tensor, packed
+                        del packed  # `pack` makes a copy of it
                         continue
-                    tensor = packed.dequantise().to(device, kind)
+                    tensor = packed.dequantise().to(kinds[rule.target])
                     del packed
                 name = rule.target.rpartition(".")[2]
-                setattr(module, name, nn.Parameter(tensor, requires_grad=False))
+                setattr(module, name, nn.Parameter(tensor.to(device), requires_grad=False))
                 # Otherwise this name keeps the original alive while `prepare` makes its copy.
                 del tensor
-            prepare = getattr(module, "prepare", None)
             if parts is not None:
                 module.pack(parts)
                 del parts
-            elif prepare is not None:
-                prepare()
-            table = twice.get(group[0].target)
-            if table is not None:
+            elif hasattr(module, "prepare"):
+                module.prepare()
+            if table is not None and group[0].target == as_stored:
                 kind, own = DTYPES[table.kind], module.get_parameter("weight").detach()
                 core.use_stored(own if kind == own.dtype else reader.join([table], kind))
                 del own
     core.prepare()
+
+
+def _kept_table(
+    core: DecoderLM,
+    rules: Sequence[WeightRule],
+    packings: Mapping[str, Packing | None],
+    stored: Mapping[str, StoredTensor],
+) -> tuple[str | None, StoredTensor | None]:
+    """Return the parameter that is kept in its stored dtype as well, and its stored tensor."""
+    sources = {rule.target: [stored[name] for name in rule.sources] for rule in rules}
+    target = core.stays_as_stored({name: DTYPES.get(one[0].kind) for name, one in sources.items()})
+    if target is None or packings[target] or is_packed(sources[target]):
+        return None, None
+    return target, sources[target][0]
+
+
+def _read(
+    reader: TensorReader,
+    rule: WeightRule,
+    kind: torch.dtype,
+    checkpoint: Checkpoint,
+    device: torch.device | str,
+) -> torch.Tensor:
+    """Read a parameter to a device; refuse NaN that does not reach the logits."""
+    sources = [checkpoint.tensors[source] for source in rule.sources]
+    tensor = reader.join(sources, kind, transposed=rule.matrices if rule.transposed else None)
+    tensor = in_order(tensor, rule.order).to(device)
+    if _MAKES_SCORES.search(rule.target) and not is_finite(tensor):
+        broken = next(one for one in rule.sources if reader.is_broken(checkpoint.tensors[one]))
+        raise ModelLoadError(tell_broken(checkpoint, broken))
+    return tensor
 
 
 def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: Checkpoint) -> None:
