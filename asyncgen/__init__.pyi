@@ -86,8 +86,8 @@ from asyncgen.engine.requests.stream_params import (
     PromptParams as PromptParams,
     StreamParams as StreamParams,
 )
-from asyncgen.engine.scheduling.scheduler import Scheduler as Scheduler
-from asyncgen.engine.scheduling.policies import (
+from asyncgen.engine.scheduling.scheduler import (
+    Scheduler as Scheduler,
     FIFOScheduler as FIFOScheduler,
     PrefillFirstScheduler as PrefillFirstScheduler,
 )

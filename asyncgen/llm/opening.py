@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoints.packed.quantise import Packing
     from asyncgen.engine.core import Engine
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.kv_cache.cache_size import CacheSize
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
@@ -101,7 +101,7 @@ class Opened:
         return self.served.tokenizer
 
     @property
-    def room(self) -> CacheRoom | None:
+    def room(self) -> CacheSize | None:
         """Memory for keys and values; ``None`` for a foreign model, which has its own."""
         return self.served.room
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.kv_cache.block_pool import GONE, BlockPool
-from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.kv_cache.cached_sequence import GONE
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import RequestState
     from tests.doubles.paged import Loop
@@ -97,7 +98,7 @@ class Clients:
         """Pages of all groups, those of rows that end in this step included."""
         running = self.loop.scheduler.running()
         for client in self.manners:
-            tables = chain.from_iterable(s.tables for s in running if s.client == client)
+            tables = chain.from_iterable(s.block_tables for s in running if s.client == client)
             self.pages[client] += len({GONE}.union(*tables)) - 1
 
     def _prompt(self, manner: Manner) -> list[int]:

@@ -155,7 +155,7 @@ class PagedModel:
 
     def require_tails(self, tails: PartialBlocks) -> None:
         """Prove that what is kept of the ends of texts is what was written for these tokens."""
-        for page, (_, tokens) in tails._of_page.items():
+        for page, (_, tokens) in tails.by_block.items():
             written = self.texts[page][: len(tokens)]
             for token, (before, behind) in zip(tokens[1:], pairwise(written), strict=True):
                 assert behind == _mix(before + 1, token), "a tail is another text's"
@@ -220,7 +220,7 @@ class Loop:
         next_tokens = self.model.run(rows)
         scheduler.computed(rows)
         scheduler.check_integrity()
-        self.model.require_tails(scheduler.cache.tails)
+        self.model.require_tails(scheduler.cache.partial_blocks)
         for row, token in zip(rows, next_tokens, strict=True):
             if row.is_last and row.state.update_and_check_completion(token):
                 scheduler.finish_request(row.state.request_id)

@@ -68,7 +68,7 @@ def test_a_hit_needs_pages_and_a_state_at_the_same_place(pair: tuple[Any, Any]) 
     slots = bench.pool.slots
     assert slots is not None
     assert cached([1, 1]) == 0
-    slots.withdraw(list(slots._slot_of)[2:])  # states go, pages stay
+    slots.unpublish(list(slots._slot_of)[2:])  # states go, pages stay
     assert (bench.pool.num_kept, slots.num_kept) == (8, 2)
     assert cached([2, 2]) == 4
     assert cached([3, 3]) == 6

@@ -11,7 +11,7 @@ import pytest
 
 from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.engine.requests.stream_params import StreamParams
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.llm.opening import ModelSource

@@ -10,7 +10,7 @@ import anyio
 import pytest
 import torch
 
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.reference.pretrained_model import PreTrainedModel

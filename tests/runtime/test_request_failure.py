@@ -10,7 +10,7 @@ import anyio
 import pytest
 import torch
 
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.errors import EngineDiedError
 from asyncgen.generation.logits.base import (
     Definition,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.kv_cache.block_pool import UNREAD
+from asyncgen.engine.kv_cache.cached_sequence import UNREAD
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.runtime.transfer import to_device
 

@@ -13,7 +13,7 @@ import torch
 
 from asyncgen.engine.batch.async_step import BegunStep, UnreadTokens
 from asyncgen.engine.batch.sequence import Sequence
-from asyncgen.engine.kv_cache.cache_groups import withdraw
+from asyncgen.engine.kv_cache.block_tables import unshare
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sampling.logprobs import decoder_of
@@ -306,7 +306,7 @@ class Batch:
     def _choose(self) -> list[ScheduledRow]:
         """Let the scheduler choose rows within the prefill budget."""
         scheduler, prefill = self.scheduler, self._prefill_budget
-        prefill.see(scheduler.num_newcomers, self._num_decoding)
+        prefill.see(scheduler.num_admissible, self._num_decoding)
         budget = self._num_decoding + prefill.tokens
         entries = self._most_entries * scheduler.max_running
         scheduler.passes_decoding = prefill.are_alone
@@ -368,7 +368,7 @@ class Batch:
             if bool(torch.isnan(logits[number]).any())  # before any processor ran
         }
         for sequence in poisoned:
-            withdraw(self.scheduler.cache, sequence)
+            unshare(self.scheduler.cache, sequence)
         return [row for row in rows if row.state not in poisoned]
 
     def _append_tokens(
@@ -438,7 +438,7 @@ class Batch:
                         self.running[request].write(sequence.index, (), "stop")
                 except BaseException as error:
                     if isinstance(error, InvalidScoresError):
-                        withdraw(self.scheduler.cache, sequence)
+                        unshare(self.scheduler.cache, sequence)
                     self._fail(request, error)
                 else:
                     self._forget(request)
@@ -479,5 +479,5 @@ class Batch:
             # No other request could find them; other sequences of this one use the prompt's.
             cache = self.scheduler.cache
             length = len(sequence.request.prompt_ids)
-            withdraw(cache, sequence, length // cache.page_size if sequences else 0)
+            unshare(cache, sequence, length // cache.page_size if sequences else 0)
         self.scheduler.finish_request(sequence.request_id, evict_from_cache=evict)

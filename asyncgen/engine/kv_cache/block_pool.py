@@ -1,113 +1,79 @@
-"""Who holds which page of the key-value cache. Plain Python over integers; knows no tensors.
+"""Manage the blocks of the KV cache: which are free, held by sequences, or cached. Plain Python.
 
-A page is in exactly one of three places:
+A block is in exactly one of three states:
 
-    free    no request holds it, and what it contains is worth nothing
-    used    one or more requests hold it
-    kept    no request holds it, but it has a key: a request that begins alike may find it;
-            the one that was left longest ago makes room first
+    free    no sequence holds it, and its content is worthless
+    held    one or more sequences hold it
+    cached  no sequence holds it, but it has a hash: a sequence with the same beginning may find it;
+            the least recently used one is evicted first
 
-Full pages are published under a key (`keys`), and a full page is never written again. A page that
-is not full has a key only while it is kept, as the end of a text (`tails`): the one text that goes
-on from it takes it over, and the key away. So a write never meets a shared page, and nothing is
-ever copied. ``check_integrity`` proves it.
+Full blocks are published under a hash (`block_hashes`), and a full block is never written again. A
+partial block has a hash only while it is cached (`partial_blocks`): the one sequence that takes it
+over takes the hash away. So no shared block is ever written, and nothing is ever copied.
+``check_integrity`` proves it.
 
-Layers of a model form groups (``asyncgen.cache.layer_groups``), and a page holds the layers of one
-of them: whoever takes it decides of which. What a request holds in each group is the business of
-``groups``; the pool only knows the groups' windows.
+A block holds the layers of one cache group (``asyncgen.cache.layer_groups``), of any group. The
+pool only knows the groups' windows; `block_tables` serves a sequence in all groups.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 
 from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.engine.kv_cache.block_hashes import block_hashes, group_hash
+from asyncgen.engine.kv_cache.cached_sequence import GONE, blocks_in
 from asyncgen.engine.kv_cache.partial_blocks import PartialBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from asyncgen.engine.kv_cache.cached_sequence import CachedSequence
     from asyncgen.engine.kv_cache.state_slots import SlotPool
-
-UNREAD = -1
-"""Stands in a request's tokens for one that was sampled but not read from the device yet."""
-
-GONE: Final = -1
-"""Stands in a page table for a page behind a window, which was given back."""
 
 
 class OutOfBlocksError(Exception):
-    """Fewer pages are available than were asked for. Internal: the scheduler asks before."""
-
-
-class BlockHolder(Protocol):
-    """What ``check_integrity`` reads of a request."""
-
-    @property
-    def tables(self) -> Sequence[list[int]]:
-        """Its page tables, one a group of layers."""
-
-    @property
-    def slot(self) -> int:
-        """See `SlotHolder`."""
-
-    @property
-    def next_slot(self) -> int:
-        """See `SlotHolder`."""
-
-    @property
-    def block_hashes(self) -> list[bytes]:
-        """See `SlotHolder`."""
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and generated tokens."""
-
-    @property
-    def num_computed(self) -> int:
-        """How many of the tokens have their keys and values in the pages."""
-
-    @property
-    def salt(self) -> bytes:
-        """What the content depends on beside the tokens."""
+    """Fewer blocks are available than were requested. Internal: the scheduler checks before."""
 
 
 class Reservation:
-    """Space set aside for a cache outside the pool; see ``BlockPool.reserve``."""
+    """Memory that is reserved for a cache outside the pool; see ``BlockPool.reserve``."""
 
     __slots__ = ("_pool", "client", "num_pages")
 
     def __init__(self, pool: BlockPool, num_pages: int, client: str) -> None:
-        """Belongs to ``BlockPool.reserve``.
+        """Called by ``BlockPool.reserve``.
 
         Args:
-            pool: Whose pages.
-            num_pages: How many.
-            client: For whom.
+            pool: Pool of the blocks.
+            num_pages: Number of blocks.
+            client: Client that they are reserved for.
         """
         self._pool = pool
         self.client = client
         self.num_pages = num_pages
 
     def release(self) -> None:
-        """Give the space back; a second call does nothing."""
+        """Give the memory back; a second call does nothing."""
         self._pool._end_reservation(self)
         self.num_pages = 0
 
 
 class BlockPool:
-    """Pages ``0..num_pages-1`` of equal size, and who holds them.
+    """Blocks ``0..num_pages-1`` of equal size, and the number of holders of each.
 
     Attributes:
-        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
-        slots: Those for states, where the model keeps any.
-        snapshot_pages: A text's state is kept every so many pages.
-        reserved_by: Pages set aside for caches outside the pool, by client.
-        tails: Which kept pages are not full.
+        num_pages: Number of blocks.
+        page_size: Positions of a block.
+        sharing: True if blocks are published.
+        windows: Keys that a query sees, itself included, in each cache group; ``None``: all.
+        slots: State slots; ``None`` if the model keeps no states.
+        snapshot_pages: Distance of state snapshots along a text, in blocks.
+        reserved_by: Blocks reserved for caches outside the pool, by client.
+        num_reserved: Sum of these.
+        partial_blocks: Index of the cached blocks that are not full.
     """
 
     def __init__(
@@ -120,17 +86,16 @@ class BlockPool:
         slots: SlotPool | None = None,
         snapshot_pages: int = 1,
     ) -> None:
-        """Start with all pages free.
+        """Start with all blocks free.
 
         Args:
-            num_pages: How many pages there are, at least 1.
-            page_size: Tokens of a page, at least 1.
-            sharing: Whether pages are published at all; without it every request computes its
-                whole prompt and nothing is kept.
-            windows: Keys that a query sees, itself included, in each group of layers; ``None``:
-                all. By default there is one group, which keeps everything.
-            slots: Those for states; ``None``: the model keeps none.
-            snapshot_pages: A text's state is kept every so many pages, at least 1.
+            num_pages: Number of blocks, at least 1.
+            page_size: Positions of a block, at least 1.
+            sharing: False to publish no blocks: every sequence computes its whole prompt.
+            windows: Keys that a query sees, itself included, in each cache group; ``None``: all.
+                By default there is one group without a window.
+            slots: State slots; ``None`` if the model keeps no states.
+            snapshot_pages: Distance of state snapshots along a text, in blocks, at least 1.
 
         Raises:
             ValueError: A size below 1.
@@ -146,65 +111,60 @@ class BlockPool:
         self.slots = slots
         self.snapshot_pages = snapshot_pages
         self.windows = windows
-        # Pages from `_untouched` on were never used: the heap of free ones starts empty, however
-        # large the pool, and memory that is only mapped on first use stays unmapped.
-        self._untouched = 0
+        # Blocks from `num_touched` on were never used: they need no entry in the heap, and memory
+        # that the system maps on first use stays unmapped.
+        self._num_touched = 0
         self._freed: list[int] = []
         self._holders: dict[int, int] = {}
-        self._kept: OrderedDict[int, None] = OrderedDict()  # in the order in which they were left
-        self._page_of: dict[bytes, int] = {}
-        self._key_of: dict[int, bytes] = {}
-        self._num_reserved = 0
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
+        self.num_reserved = 0
         self.reserved_by: Counter[str] = Counter()
-        self.tails = PartialBlocks()
+        self.partial_blocks = PartialBlocks()
 
     @property
     def num_available(self) -> int:
-        """Pages that can be taken: free ones and kept ones, less those that are reserved."""
-        return self.num_pages - len(self._holders) - self._num_reserved
+        """Blocks that can be taken: free and cached ones, less the reserved ones."""
+        return self.num_pages - len(self._holders) - self.num_reserved
 
     @property
     def num_used(self) -> int:
-        """Pages that requests hold."""
+        """Blocks that sequences hold."""
         return len(self._holders)
 
     @property
     def num_held(self) -> int:
-        """Pages that requests hold or that are reserved."""
-        return len(self._holders) + self._num_reserved
+        """Blocks that sequences hold or that are reserved."""
+        return len(self._holders) + self.num_reserved
 
     @property
     def occupied(self) -> tuple[int, int]:
-        """How much of the memory requests hold or have reserved, of how much: rows or pages."""
+        """Memory that requests hold or have reserved, and all of it: in rows or in blocks."""
         if self.slots is not None:
             return self.slots.num_running, self.slots.num_rows
-        return self.num_held, self.num_pages
+        return len(self._holders) + self.num_reserved, self.num_pages
 
     @property
     def num_kept(self) -> int:
-        """Pages that no request holds and that may be found again."""
-        return len(self._kept)
-
-    @property
-    def num_reserved(self) -> int:
-        """Pages set aside for caches outside the pool."""
-        return self._num_reserved
+        """Cached blocks: no sequence holds them, and they can be found."""
+        return len(self._cached)
 
     @property
     def num_touched(self) -> int:
-        """Pages that were used at some time: those with ids below this number."""
-        return self._untouched
+        """Blocks that were used at some time: those with ids below this number."""
+        return self._num_touched
 
     def pages_for(self, num_tokens: int) -> int:
-        """How many pages of one table so many tokens fill."""
+        """Return the blocks of one table that so many tokens fill."""
         return -(-num_tokens // self.page_size)
 
     def take(self, count: int) -> list[int]:
-        """Take pages that no request holds, lowest ids first so that used pages lie close together.
+        """Take blocks that no sequence holds, lowest ids first so that used ones lie together.
 
         Args:
-            count: How many. Kept pages make room where the free ones do not suffice, the one that
-                was left longest ago first.
+            count: Number of blocks. Cached blocks are evicted where the free ones do not suffice,
+                the least recently used first.
 
         Returns:
             Their ids in ascending order.
@@ -212,235 +172,235 @@ class BlockPool:
         Raises:
             OutOfBlocksError: Fewer are available; nothing was taken.
         """
-        self._require(count)
-        self._evict(count + self._num_reserved - self._num_free)
+        self._make_free(count)
         freed, holders = self._freed, self._holders
-        pages = [heapq.heappop(freed) for _ in range(min(count, len(freed)))]
-        fresh = self._untouched
-        self._untouched = fresh + count - len(pages)
-        pages.extend(range(fresh, self._untouched))
-        for page in pages:
-            holders[page] = 1
-        return pages
+        blocks = [heapq.heappop(freed) for _ in range(min(count, len(freed)))]
+        fresh = self._num_touched
+        self._num_touched = fresh + count - len(blocks)
+        blocks.extend(range(fresh, self._num_touched))
+        for block in blocks:
+            holders[block] = 1
+        return blocks
 
-    def share(self, pages: Iterable[int]) -> None:
-        """Hold pages that ``lookup`` found, together with the requests that hold them already."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """Hold blocks that ``lookup`` found, together with the sequences that hold them."""
         holders = self._holders
-        for page in pages:
-            count = holders.get(page, 0)
+        for block in blocks:
+            count = holders.get(block, 0)
             if not count:
-                del self._kept[page]
-            holders[page] = count + 1
+                del self._cached[block]
+            holders[block] = count + 1
 
-    def release(self, pages: Sequence[int]) -> None:
-        """Hold pages no longer.
+    def release(self, blocks: Sequence[int]) -> None:
+        """Hold blocks no longer.
 
-        Those that no other request holds are free at once, or kept if they have a key. The end of a
-        request is given up before its beginning, which more requests may have in common.
+        Blocks that no other sequence holds become cached if they have a hash, else free. The end
+        of a text is evicted before its beginning, which more texts may have in common.
 
         Args:
-            pages: Pages that the caller holds, from the beginning of the request to its end.
+            blocks: Blocks that the caller holds, from the beginning of the text to its end.
         """
-        holders, keys = self._holders, self._key_of
-        for page in reversed(pages):
-            count = holders[page]
+        holders, hashes = self._holders, self._hash_of
+        for block in reversed(blocks):
+            count = holders[block]
             if count > 1:
-                holders[page] = count - 1
+                holders[block] = count - 1
                 continue
-            del holders[page]
-            if page in keys:
-                self._kept[page] = None
+            del holders[block]
+            if block in hashes:
+                self._cached[block] = None
             else:
-                heapq.heappush(self._freed, page)
+                heapq.heappush(self._freed, block)
 
-    def publish(self, page: int, key: bytes) -> None:
-        """Let others find a page that will not be written again, or not before somebody takes it.
+    def publish(self, block: int, block_hash: bytes) -> None:
+        """Add a block to the prefix cache; it must not be written until a sequence takes it over.
 
-        Of two pages with the same content the first one stays the one that is found.
-
-        Args:
-            page: A page that the caller holds.
-            key: Name of its content (see `keys`).
-        """
-        if self.sharing and key not in self._page_of and page not in self._key_of:
-            self._page_of[key] = page
-            self._key_of[page] = key
-
-    def withdraw(self, pages: Iterable[int]) -> None:
-        """Take the keys of pages away, so that no request finds them; they may contain NaN.
+        Of two blocks with the same content the first one stays in the cache.
 
         Args:
-            pages: Any pages; those that are only kept become free.
+            block: A block that the caller holds.
+            block_hash: Hash of its content (see `block_hashes`).
         """
-        for page in pages:
-            key = self._key_of.pop(page, None)
-            if key is None:
+        if self.sharing and block_hash not in self._block_of and block not in self._hash_of:
+            self._block_of[block_hash] = block
+            self._hash_of[block] = block_hash
+
+    def unpublish(self, blocks: Iterable[int]) -> None:
+        """Take blocks out of the prefix cache; they may contain NaN, or will be written.
+
+        Args:
+            blocks: Any blocks; cached ones become free.
+        """
+        for block in blocks:
+            if block not in self._hash_of:
                 continue
-            del self._page_of[key]
-            self.tails.forget(page)
-            if page in self._kept:
-                del self._kept[page]
-                heapq.heappush(self._freed, page)
+            self._forget_hash(block)
+            if block in self._cached:
+                del self._cached[block]
+                heapq.heappush(self._freed, block)
 
-    def lookup(self, keys: Iterable[bytes]) -> list[int]:
-        """Find pages with this content; ``share`` them before anything else is taken.
+    def lookup(self, hashes: Iterable[bytes]) -> list[int]:
+        """Find blocks by hash; ``share`` them before any others are taken.
 
         Args:
-            keys: Keys of a request's first pages, in order.
+            hashes: Hashes of a sequence's first blocks, in order.
 
         Returns:
-            The pages of the longest run from the beginning.
+            The longest run from the beginning.
         """
-        page_of = self._page_of
-        pages: list[int] = []
-        for key in keys:
-            page = page_of.get(key)
-            if page is None:
+        block_of = self._block_of
+        blocks: list[int] = []
+        for each in hashes:
+            block = block_of.get(each)
+            if block is None:
                 break
-            pages.append(page)
-        return pages
+            blocks.append(block)
+        return blocks
 
-    def num_whole(self, keys: Sequence[bytes]) -> int:
-        """How many of a request's first pages are known in all groups that keep everything."""
-        count = len(keys)
+    def num_in_full_groups(self, hashes: Sequence[bytes]) -> int:
+        """Return how many of a sequence's first blocks all groups without a window have."""
+        count = len(hashes)
         for group, window in enumerate(self.windows):
             if window is None:
-                count = len(self.lookup(group_hash(key, group) for key in keys[:count]))
+                count = len(self.lookup(group_hash(each, group) for each in hashes[:count]))
         return count
 
-    def knows(self, key: bytes) -> bool:
-        """Whether there is a page with this content."""
-        return key in self._page_of
+    def knows(self, block_hash: bytes) -> bool:
+        """Return whether there is a block with this content."""
+        return block_hash in self._block_of
 
-    def num_with_others(self, pages: Iterable[int]) -> int:
-        """How many of these used pages have more than one holder."""
-        return sum(self._holders[page] > 1 for page in pages)
+    def num_with_others(self, blocks: Iterable[int]) -> int:
+        """Return how many of these held blocks have more than one holder."""
+        return sum(self._holders[block] > 1 for block in blocks)
 
-    def num_kept_among(self, pages: Iterable[int]) -> int:
-        """How many of these would no longer be available once they are shared."""
-        kept = self._kept
-        return sum(page in kept for page in pages)
+    def num_kept_among(self, blocks: Iterable[int]) -> int:
+        """Return how many of these are cached, and so no longer available once they are shared."""
+        cached = self._cached
+        return sum(block in cached for block in blocks)
 
-    def is_private(self, page: int) -> bool:
-        """Whether a used page has one holder and cannot be found, so that it may be written."""
-        return self._holders[page] == 1 and page not in self._key_of
+    def is_private(self, block: int) -> bool:
+        """Return whether a held block may be written: it has one holder and no hash."""
+        return self._holders[block] == 1 and block not in self._hash_of
 
     def reserve(self, num_pages: int, client: str = "") -> Reservation:
-        """Set space aside for a cache outside the pool, which is planned with the same memory.
+        """Reserve memory for a cache outside the pool, which is planned with the same memory.
 
-        It is accounting only: so many pages are left free, and because the lowest ids are taken
-        first, it is the high end of the pool that stays unused.
+        Nothing is allocated: so many blocks are left free. The lowest ids are taken first, so the
+        high end of the pool stays unused.
 
         Args:
-            num_pages: How many pages' worth of memory, at least 0.
-            client: For whom.
+            num_pages: Memory in blocks, at least 0.
+            client: Client that they are reserved for.
 
         Returns:
-            What to release when the cache is gone.
+            Reservation to release once the cache is gone.
 
         Raises:
             OutOfBlocksError: Fewer are available; nothing was reserved.
         """
-        self._require(num_pages)
-        self._evict(num_pages + self._num_reserved - self._num_free)
-        self._num_reserved += num_pages
+        self._make_free(num_pages)
+        self.num_reserved += num_pages
         self.reserved_by[client] += num_pages
         return Reservation(self, num_pages, client)
 
     def forget_kept(self) -> None:
-        """Free every page that is only kept."""
-        self._evict(len(self._kept))
+        """Free every cached block."""
+        self._evict(len(self._cached))
 
-    def check_integrity(self, states: Iterable[BlockHolder]) -> None:
-        """Prove that the books are right; for tests, since it recomputes every key.
+    def check_integrity(self, sequences: Iterable[CachedSequence]) -> None:
+        """Prove that the pool is consistent; for tests, since it computes every hash again.
 
         Args:
-            states: Every request that holds pages.
+            sequences: Every sequence that holds blocks.
 
         Raises:
-            AssertionError: A page is in two places or in none, has more or fewer holders than
-                requests name it, or is shared although it will be written; a table is too short,
-                or lacks a page that is seen; a key does not belong to the content;
-                reservations do not add up; a tail is held, or cannot be found.
+            AssertionError: A block is in two states or in none, has more or fewer holders than
+                tables name it, or is shared although it will be written; a table is too short,
+                or lacks a block that is seen; a hash does not belong to the content;
+                reservations do not add up; a partial block is held, or cannot be found.
         """
-        states = list(states)
-        free = {*self._freed}  # and those that were never used, which are no others' either
-        touched = free | self._holders.keys() | self._kept.keys()
-        assert not touched or max(touched) < self._untouched, "a page was never taken"
-        assert len(free) == len(self._freed), "a page is free twice"
-        assert not free & self._holders.keys(), "a page is both free and used"
-        assert not free & self._kept.keys(), "a page is both free and kept"
-        assert not self._kept.keys() & self._holders.keys(), "a page is both kept and used"
-        assert len(free) + len(self._kept) + len(self._holders) == self._untouched, "a page is lost"
-        assert 0 <= self._num_reserved <= self._num_free, "reserved pages are in use"
-        assert Counter(page for state in states for page in held(state.tables)) == self._holders, (
-            "holders are not those that name the page"
-        )
-        assert self._key_of == {page: key for key, page in self._page_of.items()}
-        assert self._kept.keys() <= self._key_of.keys(), "a page is kept that cannot be found"
-        assert not free & self._key_of.keys(), "a free page can be found"
-        self.tails.check_integrity(self.page_size)
-        for page, key in self.tails.keys():
-            assert page in self._kept, "a tail is held"
-            names = [group_hash(key, group) for group in range(len(self.windows))]
-            assert self._key_of[page] in names, "a tail can be found under a wrong key"
-        for state in states:
-            self._check_tables(state)
+        sequences = list(sequences)
+        free, holders = {*self._freed}, self._holders  # without those that were never used
+        touched = free | holders.keys() | self._cached.keys()
+        assert not touched or max(touched) < self._num_touched, "a block was never taken"
+        assert len(free) == len(self._freed), "a block is free twice"
+        assert not free & holders.keys(), "a block is both free and held"
+        assert not free & self._cached.keys(), "a block is both free and cached"
+        assert not self._cached.keys() & holders.keys(), "a block is both cached and held"
+        assert len(free) + len(self._cached) + len(holders) == self._num_touched, "a block is lost"
+        num_free = self.num_pages - self._num_touched + len(free)
+        assert 0 <= self.num_reserved <= num_free, "reserved blocks are in use"
+        named = Counter(each for one in sequences for each in blocks_in(one.block_tables))
+        assert named == holders, "holders are not those whose tables name the block"
+        assert self._hash_of == {block: name for name, block in self._block_of.items()}
+        assert self._cached.keys() <= self._hash_of.keys(), "a cached block cannot be found"
+        assert not free & self._hash_of.keys(), "a free block can be found"
+        self.partial_blocks.check_integrity(self.page_size)
+        for block, name in self.partial_blocks.hashes().items():
+            assert block in self._cached, "a partial block is held"
+            names = [group_hash(name, group) for group in range(len(self.windows))]
+            assert self._hash_of[block] in names, "a partial block has a wrong hash"
+        for sequence in sequences:
+            self._check_tables(sequence)
         if self.slots is not None:
-            self.slots.check_integrity(states, self.page_size)
+            self.slots.check_integrity(sequences, self.page_size)
 
-    def _check_tables(self, state: BlockHolder) -> None:
-        """Prove that what a request computed and will see is there, and the rest is its own."""
-        size, computed = self.page_size, state.num_computed
+    def _check_tables(self, sequence: CachedSequence) -> None:
+        """Prove that a sequence has all blocks that it will see, and writes none that is shared."""
+        size, computed, tables = self.page_size, sequence.num_computed, sequence.block_tables
         full = computed // size
-        pages = held(state.tables)
-        assert len(set(pages)) == len(pages), "a page is twice in the tables of a request"
-        assert len(state.tables) == len(self.windows), "a group has no table"
-        keys = block_hashes(state.tokens[: full * size], size, state.salt)
-        for group, (table, window) in enumerate(zip(state.tables, self.windows, strict=True)):
+        blocks = blocks_in(tables)
+        assert len(set(blocks)) == len(blocks), "a block is twice in the tables of a sequence"
+        assert len(tables) == len(self.windows), "a group has no table"
+        hashes = block_hashes(sequence.tokens[: full * size], size, sequence.salt)
+        for group, (table, window) in enumerate(zip(tables, self.windows, strict=True)):
             assert len(table) * size >= computed, "the table is too short"
             num_gone = table.count(GONE)
-            assert num_gone <= first_block(window, computed, size), "a page that is seen is gone"
-            assert GONE not in table[num_gone:], "a page is gone behind one that is not"
-            for page in table[full:]:
-                assert self._holders[page] == 1, "a page that will be written is shared"
-                assert page not in self._key_of, "a page that will be written can be found"
-            for page, chained in zip(table, keys, strict=False):
-                key = group_hash(chained, group)
-                assert self._key_of.get(page, key) == key, "a page can be found under a wrong key"
+            assert num_gone <= first_block(window, computed, size), "a block that is seen is gone"
+            assert GONE not in table[num_gone:], "a block is gone behind one that is not"
+            for block in table[full:]:
+                assert self._holders[block] == 1, "a block that will be written is shared"
+                assert block not in self._hash_of, "a block that will be written can be found"
+            for block, chained in zip(table, hashes, strict=False):
+                name = group_hash(chained, group)
+                assert self._hash_of.get(block, name) == name, "a block has a wrong hash"
 
-    @property
-    def _num_free(self) -> int:
-        return self.num_pages - self._untouched + len(self._freed)
-
-    def _require(self, count: int) -> None:
-        if count > self.num_available:
-            raise OutOfBlocksError(f"{count} pages are wanted, {self.num_available} are available")
+    def _make_free(self, count: int) -> None:
+        """Evict cached blocks until so many blocks are free beside the reserved ones."""
+        available = self.num_pages - len(self._holders) - self.num_reserved
+        if count > available:
+            raise OutOfBlocksError(f"{count} blocks are wanted, {available} are available")
+        num_free = self.num_pages - self._num_touched + len(self._freed) - self.num_reserved
+        if count > num_free:
+            self._evict(count - num_free)
 
     def _evict(self, count: int) -> None:
-        """Free so many kept pages, the one that was left longest ago first."""
+        """Free so many cached blocks, the least recently used first."""
         for _ in range(count):
-            page, _ = self._kept.popitem(last=False)
-            del self._page_of[self._key_of.pop(page)]
-            self.tails.forget(page)
-            heapq.heappush(self._freed, page)
+            block, _ = self._cached.popitem(last=False)
+            self._forget_hash(block)
+            heapq.heappush(self._freed, block)
+
+    def _forget_hash(self, block: int) -> None:
+        del self._block_of[self._hash_of.pop(block)]
+        self.partial_blocks.remove(block)
 
     def _end_reservation(self, reservation: Reservation) -> None:
-        self._num_reserved -= reservation.num_pages
+        self.num_reserved -= reservation.num_pages
         self.reserved_by[reservation.client] -= reservation.num_pages
         if not self.reserved_by[reservation.client]:
             del self.reserved_by[reservation.client]
 
 
-def most_pages(
+def max_blocks(
     windows: Sequence[int | None], page_size: int, positions: int, chunk: int = 1
 ) -> int:
-    """Pages that a text holds at most, in all groups, until it has so many positions.
+    """Return the most blocks that a text holds at a time, in all groups, up to a length.
 
     Args:
-        windows: Of each group.
-        page_size: Positions of a page.
-        positions: At least 1.
+        windows: Window of each group.
+        page_size: Positions of a block.
+        positions: Length of the text, at least 1.
         chunk: Tokens of it that are computed at once, at least 1.
     """
     blocks, total = -(-positions // page_size), 0
@@ -448,11 +408,3 @@ def most_pages(
         seen = blocks if window is None else most_blocks(window - 1 + chunk, page_size)
         total += min(blocks, seen)
     return total
-
-
-def held(tables: Sequence[Sequence[int]]) -> list[int]:
-    """The pages in some tables, from the beginning of the text to its end."""
-    if len(tables) == 1:
-        return [page for page in tables[0] if page != GONE]
-    blocks = zip_longest(*tables, fillvalue=GONE)
-    return [page for pages in blocks for page in pages if page != GONE]

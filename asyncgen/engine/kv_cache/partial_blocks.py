@@ -1,18 +1,13 @@
-"""Ends of texts that are kept for whoever goes on from them. Plain Python over integers.
+"""Index the partial blocks at the ends of finished texts. Plain Python over integers.
 
-The last page of a text is seldom full. When a text of more than a page gives its pages back, what
-is in that page stays as a *tail*: a kept page that is found by what comes before it and by its
-tokens, and is given up as any kept page is. One text goes on from it, and takes it over: nobody
-else finds it from then on, so that it may be written as any page of a text's own. What the text has
-in common with the tail is known; what is behind that in the page is overwritten.
+The last block of a text is seldom full. When a text longer than a block frees its blocks, that
+block stays in the prefix cache as a *partial block*: it is found by the hash of the blocks before
+it and by its tokens, and is evicted like any other cached block. One text takes it over and writes
+behind the tokens that both have in common; no other text finds it any more.
 
-The tail with the most in common is the one. A text that has less than half of it in common leaves
-it to others: texts that begin alike (with the same instructions) do not take the ends of others'
-texts away. Nor is it found out token by token what is in there: who has half of it in common takes
-it, whether the token behind that is the right one or not.
-
-Which tails there are is known here; `groups` leaves them and looks for them, for all groups of
-layers together.
+A text takes the partial block with most tokens in common, if at least half of the block matches.
+So texts that only begin alike (with the same instructions) do not take the ends of other texts
+away.
 """
 
 from __future__ import annotations
@@ -23,85 +18,80 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.kv_cache.block_hashes import next_block_hash, num_common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-_LOOKED_AT = 8
-"""PartialBlocks with most in common, of which there may be many, that one is chosen of."""
+_MAX_COMPARED = 8
+"""Candidates with equally many tokens in common that are compared; there may be very many."""
 
 
 class PartialBlocks:
-    """Tokens of all tails, by the key of what comes before them."""
+    """Tokens of all partial blocks, by the hash of the blocks before them.
+
+    Attributes:
+        by_block: Hash of the blocks before it and tokens of each partial block, by block id.
+    """
 
     def __init__(self) -> None:
-        """Start without any."""
-        # In the order of their tokens: who has most in common with a text stands beside its place.
+        """Start empty."""
+        # Sorted by tokens: the best match of a text stands beside the place of its own tokens.
         self._behind: dict[bytes, list[tuple[int, ...]]] = {}
-        self._of_page: dict[int, tuple[bytes, tuple[int, ...]]] = {}
+        self.by_block: dict[int, tuple[bytes, tuple[int, ...]]] = {}
 
-    def __len__(self) -> int:
-        """How many pages are tails or parts of one."""
-        return len(self._of_page)
-
-    def add(self, before: bytes, tokens: tuple[int, ...], pages: Iterable[int]) -> None:
-        """Note a tail, of which there is no other one with this content.
+    def add(self, before: bytes, tokens: tuple[int, ...], blocks: Iterable[int]) -> None:
+        """Add a partial block whose content is not in the index yet.
 
         Args:
-            before: Key of the pages before it.
-            tokens: What is in it, at least one.
-            pages: Where it is, in each group of layers.
+            before: Hash of the blocks before it.
+            tokens: Tokens in it, at least one.
+            blocks: Block ids, one for each cache group.
         """
         insort(self._behind.setdefault(before, []), tokens)
-        self._of_page.update(dict.fromkeys(pages, (before, tokens)))
+        self.by_block.update(dict.fromkeys(blocks, (before, tokens)))
 
-    def forget(self, page: int) -> None:
-        """Note that a page is not kept any more; with it goes the tail. Any other page is fine."""
-        before, tokens = self._of_page.pop(page, (b"", ()))
-        tails = self._behind.get(before, [])
-        place = bisect_left(tails, tokens)
-        if tails[place : place + 1] == [tokens]:
-            del tails[place]
-            if not tails:
+    def remove(self, block: int) -> None:
+        """Remove the partial block of this id in all groups; any other id is fine."""
+        before, tokens = self.by_block.pop(block, (b"", ()))
+        texts = self._behind.get(before, [])
+        place = bisect_left(texts, tokens)
+        if texts[place : place + 1] == [tokens]:
+            del texts[place]
+            if not texts:
                 del self._behind[before]
 
-    def find(
-        self, before: bytes, tokens: Sequence[int], start: int, end: int
-    ) -> tuple[tuple[int, ...], int] | None:
-        """Look for the tail that a text goes on from.
+    def find(self, before: bytes, tokens: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
+        """Find the partial block that a text can take over.
 
         Args:
-            before: Key of the text's first pages.
-            tokens: The text.
-            start: Position behind these pages.
-            end: Position of the first token behind them that is to be computed in any case.
+            before: Hash of the text's first blocks.
+            tokens: The text behind them, up to a full block.
 
         Returns:
-            The tokens of the tail, and how many of them the text goes on with: half or more.
+            Tokens of the partial block, and how many of them are in common: half or more.
         """
-        tails = self._behind.get(before)
-        if tails is None:
+        texts = self._behind.get(before)
+        if texts is None:
             return None
-        wanted = tuple(tokens[start:end])
-        place = bisect_left(tails, wanted)
-        common = max(num_common(tail, wanted) for tail in tails[max(place - 1, 0) : place + 1])
-        # Of those with as much one that is short: least of it is lost to others.
-        first = bisect_left(tails, wanted[:common])
-        some = tails[first : first + _LOOKED_AT]
-        tail = min((tail for tail in some if tail[:common] == wanted[:common]), key=len)
-        return (tail, common) if common and 2 * common >= len(tail) else None
+        wanted = tuple(tokens)
+        place = bisect_left(texts, wanted)
+        common = max(num_common(text, wanted) for text in texts[max(place - 1, 0) : place + 1])
+        # Of equally good ones take the shortest: it loses least for others.
+        first = bisect_left(texts, wanted[:common])
+        some = texts[first : first + _MAX_COMPARED]
+        best = min((text for text in some if text[:common] == wanted[:common]), key=len)
+        return (best, common) if common and 2 * common >= len(best) else None
 
-    def keys(self) -> Iterator[tuple[int, bytes]]:
-        """Pages, with what names their content in the first group of layers."""
-        for page, (before, tokens) in self._of_page.items():
-            yield page, next_block_hash(before, tokens)
+    def hashes(self) -> dict[int, bytes]:
+        """Return the hash of each partial block in the first cache group, by block id."""
+        return {block: next_block_hash(*content) for block, content in self.by_block.items()}
 
     def check_integrity(self, page_size: int) -> None:
-        """Prove that the tails that are found are those of pages; for tests.
+        """Prove that the index is consistent; for tests.
 
         Raises:
-            AssertionError: They are not.
+            AssertionError: It is not.
         """
-        found = {(before, tail) for before, tails in self._behind.items() for tail in tails}
-        assert found <= {*self._of_page.values()}, "a tail has no page"
-        assert len(found) == sum(map(len, self._behind.values())), "a tail is found twice"
-        assert all(tails == sorted(tails) != [] for tails in self._behind.values())
-        assert all(0 < len(tokens) < page_size for _, tokens in self._of_page.values())
+        found = {(before, text) for before, texts in self._behind.items() for text in texts}
+        assert found <= {*self.by_block.values()}, "an indexed text has no block"
+        assert len(found) == sum(map(len, self._behind.values())), "a text is indexed twice"
+        assert all(texts == sorted(texts) != [] for texts in self._behind.values())
+        assert all(0 < len(tokens) < page_size for _, tokens in self.by_block.values())

@@ -24,7 +24,7 @@ from asyncgen.types import size_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.kv_cache.cache_size import CacheSize
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
     from asyncgen.engine.requests.served_model import ServedModel
@@ -127,7 +127,7 @@ def _words(settings: EmbeddingSettings, prompt: Prompt, pooling: Pooling, name: 
     return settings.prompts[name]
 
 
-def _check_length(model: Any, room: CacheRoom | None, prompt: Prompt, length: int) -> None:
+def _check_length(model: Any, room: CacheSize | None, prompt: Prompt, length: int) -> None:
     """Refuse a text that is longer than the model or its memory."""
     limits = [
         (getattr(model.config, "max_position_embeddings", None), "the context holds {}"),

@@ -50,7 +50,7 @@ from streamers import StopStrings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.kv_cache.cache_size import CacheSize
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.engine.requests.served_model import ServedModel
@@ -237,7 +237,7 @@ def _check_cache_length(served: ServedModel, params: RequestParams) -> None:
 
 
 def _make_room(
-    room: CacheRoom | None,
+    room: CacheSize | None,
     params: RequestParams,
     prompt_ids: list[int],
     *,

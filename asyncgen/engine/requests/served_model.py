@@ -10,7 +10,7 @@ from asyncgen.text.tool_calls.format_detection import NO_FORMATS
 if TYPE_CHECKING:
     import torch
 
-    from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+    from asyncgen.engine.kv_cache.cache_size import CacheSize
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.text.tool_calls.format_detection import ChatFormats
 
@@ -35,7 +35,7 @@ class ServedModel:
 
     model: Any
     tokenizer: Tokenizer | None
-    room: CacheRoom | None
+    room: CacheSize | None
     fingerprint: str | None
     formats: ChatFormats
     is_ours: bool
@@ -50,7 +50,7 @@ class ServedModel:
         cls,
         model: Any,
         tokenizer: Tokenizer | None,
-        room: CacheRoom | None = None,
+        room: CacheSize | None = None,
         *,
         fingerprint: str | None = None,
         formats: ChatFormats = NO_FORMATS,

@@ -10,12 +10,12 @@ import heapq
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.kv_cache.cache_groups import num_alone, pages_of_clients
+from asyncgen.engine.kv_cache.block_tables import num_distinct, num_exclusive
 from asyncgen.engine.scheduling.fair_share import PATIENCE, Credits, split
 from asyncgen.engine.scheduling.state import RequestStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from asyncgen.engine.kv_cache.block_pool import BlockPool
     from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
@@ -89,14 +89,14 @@ class ClientShares:
             Running requests, each once.
         """
         self._refused.clear()
-        here, heads = {*self._queue.num_up, self.guest}, self._heads
+        here, heads = {*self._queue.num_ready, self.guest}, self._heads
         self._heads = {client: heads[client] for client in heads if client in here}
         self.short = {client: need for client, need in self.short.items() if client in here}
         rows: dict[str, list[RequestState]] = {}
         for state in running:
             steps = step - state.admitted_in
             if (
-                len(state.tokens) - state.admitted_with >= PATIENCE
+                len(state.tokens) - state.num_admitted >= PATIENCE
                 or steps >= PATIENCE << state.num_preemptions
             ):
                 rows.setdefault(state.client, []).append(state)
@@ -113,7 +113,7 @@ class ClientShares:
         queue, pages, seats = self._queue, self._pages, self._seats
         held = Counter(state.client for state in running.values())
         are_few = bool(pages.shares)
-        num_pages = pages_of_clients(self._pool, running.values() if are_few else ())
+        num_pages = blocks_of_clients(self._pool, running.values() if are_few else ())
 
         def place(client: str) -> tuple[float, int, float, tuple[int, int]]:
             head = queue.head(client)
@@ -122,7 +122,7 @@ class ClientShares:
             return above, held[client], -seats.credit(client), head.rank
 
         # The place of one changes with what it gets itself: a heap, as clients may be thousands.
-        left = [(place(each), each) for each in queue.num_up if queue.head(each) is not None]
+        left = [(place(each), each) for each in queue.num_ready if queue.head(each) is not None]
         heapq.heapify(left)
         while left:
             _, client = heapq.heappop(left)
@@ -132,7 +132,7 @@ class ClientShares:
             yield state
             if state.status is not RequestStatus.PENDING:
                 held[client] += 1
-                num_pages[client] += num_alone(self._pool, state) if are_few else 0
+                num_pages[client] += num_exclusive(self._pool, state) if are_few else 0
             if client in self._refused and pages.is_long_owed(client):
                 return
             if queue.head(client) not in (state, None):
@@ -141,7 +141,7 @@ class ClientShares:
     def ranked(self, running: Mapping[str, RequestState]) -> list[RequestState]:
         """All waiting requests in the order in which clients would have them start; a copy."""
         held = Counter(state.client for state in running.values())
-        num_pages = pages_of_clients(self._pool, running.values() if self._pages.shares else ())
+        num_pages = blocks_of_clients(self._pool, running.values() if self._pages.shares else ())
 
         def place(state: RequestState) -> tuple[float, int, float]:
             client = state.client
@@ -173,7 +173,7 @@ class ClientShares:
                 wanted[state.client] = min(wanted.get(state.client, 0) + left, budget)
         if has_seats:
             able = self._seekers().keys() - self._gave
-            wanted.update((client, budget) for client in self._queue.num_up if client in able)
+            wanted.update((client, budget) for client in self._queue.num_ready if client in able)
         self._wanted = budget, {}
         if len(wanted) < 2:
             return dict.fromkeys(wanted, budget) or None
@@ -216,9 +216,11 @@ class ClientShares:
         num_pages, states = self._pool.num_pages, running.values()
         held = Counter(state.client for state in states)
         self._seats.step(seats, held, held + self._seekers())
-        waiting = self._queue.num_up if len(running) < seats else {}  # not all of them were asked
+        waiting = (
+            self._queue.num_ready if len(running) < seats else {}
+        )  # not all of them were asked
         if self.short or (waiting and self._pages.shares):
-            held, wanting = pages_of_clients(self._pool, states), {*self.short, *waiting}
+            held, wanting = blocks_of_clients(self._pool, states), {*self.short, *waiting}
             everybody = dict.fromkeys((*held, *wanting))
             wanted = {each: num_pages if each in wanting else held[each] for each in everybody}
             self._pages.step(max(num_pages - spare, held.total()), held, wanted)
@@ -243,17 +245,17 @@ class ClientShares:
         share = self._pool.num_pages / len(present - {None})
         return 0 if self._pages.held.get(client, 0.0) < share else wanted
 
-    def junior(self, running: Sequence[RequestState]) -> RequestState:
+    def youngest(self, running: Sequence[RequestState]) -> RequestState:
         """Choose who gives its pages to a running request that needs one: the youngest of the
         client that holds most, what it is owed aside.
 
         Args:
             running: All running requests, most senior first; at least one.
         """
-        held, extra = pages_of_clients(self._pool, running), self._pages.extra
-        youngest = {state.client: state for state in running}
-        client = max(youngest, key=lambda each: (held[each] - extra(each), youngest[each].rank))
-        return youngest[client]
+        held, extra = blocks_of_clients(self._pool, running), self._pages.extra
+        last = {state.client: state for state in running}
+        client = max(last, key=lambda each: (held[each] - extra(each), last[each].rank))
+        return last[client]
 
     def _for_seats(
         self, running: Sequence[RequestState], rows: dict[str, list[RequestState]]
@@ -271,7 +273,7 @@ class ClientShares:
 
     def _seekers(self) -> Counter[str]:
         """Requests of each client that a seat would help: memory is not what they wait for."""
-        available, up = self._pool.num_available, self._queue.num_up
+        available, up = self._pool.num_available, self._queue.num_ready
         lacking = {client for client, need in self.short.items() if need > available}
         return Counter({client: up[client] for client in up if client not in lacking})
 
@@ -280,7 +282,7 @@ class ClientShares:
     ) -> list[RequestState]:
         credits, chosen = self._pages, []
         if self.short:
-            credits.hold(pages_of_clients(self._pool, running))
+            credits.hold(blocks_of_clients(self._pool, running))
         for client in credits.most_owed(self.short):
             # Not for its next request alone: while rows end by the dozen that would never do.
             least = self.short[client] - self._pool.num_available
@@ -294,9 +296,28 @@ class ClientShares:
                 if giver is None or not rows.get(giver):
                     break
                 rows_given.append(rows[giver].pop())
-                freed = num_alone(self._pool, rows_given[-1])
+                freed = num_exclusive(self._pool, rows_given[-1])
                 given += freed
                 credits.move(giver, freed)
             if given >= least:  # else it would be given up for nothing
                 chosen += rows_given
         return chosen
+
+
+def blocks_of_clients(pool: BlockPool, running: Iterable[RequestState]) -> Counter[str]:
+    """Return the blocks that each client holds, in all groups and in the side lane.
+
+    Blocks that several rows of a client hold count once; blocks that rows of several clients hold
+    count once for each of these.
+
+    Args:
+        pool: Pool of the blocks.
+        running: The running requests.
+    """
+    count = Counter(pool.reserved_by)
+    rows: dict[str, list[RequestState]] = {}
+    for state in running:
+        rows.setdefault(state.client, []).append(state)
+    for client, states in rows.items():
+        count[client] += num_distinct(states, pool.page_size)
+    return count

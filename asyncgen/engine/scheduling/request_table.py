@@ -1,7 +1,6 @@
-"""The requests of a scheduler: who waits, who runs, who has ended, and the pages that they hold.
+"""Keep the requests of a scheduler: waiting, running and finished ones, and their blocks.
 
-Knows ids, ranks and ends; which rows run in a step is decided in ``scheduler``. Plain Python over
-integers.
+Plain Python over integers. `scheduler` decides which of them run in a step.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.kv_cache.cache_groups import leave_partial_block
-from asyncgen.engine.kv_cache.state_snapshots import end_states
+from asyncgen.engine.kv_cache.block_pool import max_blocks
+from asyncgen.engine.kv_cache.block_tables import free
 from asyncgen.engine.scheduling.client_shares import ClientShares
 from asyncgen.engine.scheduling.kept_requests import KeptRequests
-from asyncgen.engine.scheduling.state import RequestStatus, check_new
-from asyncgen.engine.scheduling.waiting_queue import PrefixLeaders, WaitingQueue
+from asyncgen.engine.scheduling.state import RequestStatus
+from asyncgen.engine.scheduling.waiting_queue import PrefixesInProgress, WaitingQueue
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -25,19 +24,19 @@ _PENDING = RequestStatus.PENDING
 
 
 class RequestTable:
-    """Waiting, running and finished requests by id, and what becomes of their pages.
+    """Waiting, running and finished requests by id, and their blocks.
 
     Attributes:
-        cache: The pool that pages come from.
-        retain_cache_on_finish: Whether a new request goes on in the pages of a finished one of the
-            same id, whose pages were left in place (``finish_request`` without eviction).
+        cache: Pool of the blocks.
+        retain_cache_on_finish: True to let a new request go on in the blocks of a finished one of
+            the same id, if these were kept (``finish_request`` without eviction).
         active_requests: Running requests by id.
-        max_running: How many requests may run at a time.
-        ageing: How many steps of waiting a level of priority is worth, at least 1.
-        passes_decoding: Whether requests that decode sit the next step out: their tokens are left
+        max_running: Most requests that run at a time.
+        ageing: Steps of waiting that a level of priority is worth, at least 1.
+        passes_decoding: True to let decoding requests sit the next step out; their tokens are left
             unused.
-        held_back: Pages that admission leaves available, for a reservation that waits for them.
-        num_preemptions: How often a request had to give its pages up.
+        held_back: Free blocks that admission leaves for a reservation that waits for them.
+        num_preemptions: Number of preemptions so far.
         failed: Requests that outgrew the pool, until ``take_failed``.
     """
 
@@ -45,9 +44,9 @@ class RequestTable:
         """Start without requests.
 
         Args:
-            cache: The pool that pages come from.
-            retain_cache_on_finish: Whether a new request goes on in the pages of a finished one
-                of the same id, if these were left in place.
+            cache: Pool of the blocks.
+            retain_cache_on_finish: True to let a new request go on in the blocks of a finished
+                one of the same id, if these were kept.
         """
         self.cache = cache
         self.retain_cache_on_finish = retain_cache_on_finish
@@ -59,14 +58,14 @@ class RequestTable:
         self.num_preemptions = 0
         self.failed: list[RequestState] = []
         self._queue = WaitingQueue()
-        self._retained = KeptRequests(cache)
+        self._kept = KeptRequests(cache)
         self._cancelled: dict[str, RequestState] = {}
-        self._leaders = PrefixLeaders(self._queue)
+        self._prefixes = PrefixesInProgress(self._queue)
         self._present: Counter[str] = Counter()
         self._shares = ClientShares(self._present, self._queue, cache)
         self._arrivals = 0
         self._steps = 0
-        self._junior_rank = (0, -1)
+        self._youngest_rank = (0, -1)
         self._is_sorted = True
 
     @property
@@ -76,37 +75,41 @@ class RequestTable:
 
     @property
     def num_waiting(self) -> int:
-        """How many requests wait."""
-        return len(self._queue)
+        """Number of waiting requests."""
+        return len(self._queue.states)
 
     @property
     def num_running(self) -> int:
-        """How many requests hold pages and take part in steps."""
+        """Number of running requests: they hold blocks and take part in steps."""
         return len(self.active_requests)
 
     @property
-    def num_newcomers(self) -> int:
-        """Waiting requests that have a seat to begin in; of several clients, one of each."""
-        seats = self.max_running - self.num_running
-        many = len(self._present) if self._are_clients_several else self.num_waiting
-        return max(min(many, self.num_waiting, seats), 0)
+    def num_admissible(self) -> int:
+        """Number of waiting requests that a seat is free for; of several clients, one of each."""
+        num_waiting = len(self._queue.states)
+        if not num_waiting:
+            return 0
+        most = len(self._present) if self._has_several_clients else num_waiting
+        return max(min(most, num_waiting, self.max_running - len(self.active_requests)), 0)
 
     def running(self) -> list[RequestState]:
-        """The running requests, lowest rank (most senior) first; a copy."""
+        """Return the running requests, lowest rank (oldest) first; a copy."""
         if not self._is_sorted:
-            self._sort()
+            by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
+            self.active_requests = {state.request_id: state for state in by_rank}
+            self._is_sorted = True
         return list(self.active_requests.values())
 
     def waiting(self) -> list[RequestState]:
-        """The waiting requests, next first; a copy."""
-        several = self._are_clients_several
+        """Return the waiting requests, next first; a copy."""
+        several = self._has_several_clients
         return self._shares.ranked(self.active_requests) if several else self._queue.ranked()
 
     def add_waiting_request(self, state: RequestState) -> None:
         """Queue a request.
 
         Args:
-            state: A new one; its ``arrival`` and ``rank`` are set here.
+            state: A new request; its ``arrival`` and ``rank`` are set here.
 
         Raises:
             InvalidRequestError: Its id is taken, it has no tokens, or it could not run even if it
@@ -120,54 +123,53 @@ class RequestTable:
         self._queue.push(state)
 
     def has_pending_requests(self) -> bool:
-        """Whether anybody waits or runs."""
+        """Return whether any request waits or runs."""
         return bool(self.active_requests or self._queue.states)
 
     def finish_request(self, request_id: str, evict_from_cache: bool = True) -> None:
-        """Let a request go, wherever it is; an unknown one is fine.
+        """Remove a request, wherever it is; an unknown one is fine.
 
         Args:
-            request_id: A waiting, running or finished request.
-            evict_from_cache: Whether to give its pages back. If not, they stay its own until it
-                is finished again with eviction, until a request of the same id goes on in them
-                (``retain_cache_on_finish``), or until their space is needed.
+            request_id: Id of a waiting, running or finished request.
+            evict_from_cache: True to free its blocks. Else they are kept until the request is
+                finished again with eviction, until a request of the same id goes on in them
+                (``retain_cache_on_finish``), or until their memory is needed.
         """
         state = self._remove(request_id)
         if state is None:
-            if evict_from_cache and request_id in self._retained.states:
-                self._retained.evict(request_id)
+            if evict_from_cache and request_id in self._kept.states:
+                self._kept.evict(request_id)
             return
         state.end()
-        # A state goes on only from where it was kept, which it is with pages and without them.
-        if evict_from_cache or not state.pages or self.cache.slots is not None:
-            self._release(state)
+        if not state.block_tables:
+            return
+        # A text with a state goes on from a snapshot only, which needs no kept request.
+        if evict_from_cache or self.cache.slots is not None:
+            self._free(state)
         else:
-            self._retained.keep(state)
+            self._prefixes.remove(state)
+            self._kept.keep(state)
 
     def hold_back(self, num_pages: int, client: str = "") -> None:
-        """Leave pages available for a reservation that waits for them; see ``held_back``.
+        """Keep blocks free for a reservation that waits for them; see ``held_back``.
 
         Args:
-            num_pages: How many; 0 for none any more.
-            client: Whose they will be. Other clients take them all the same while they hold less
-                than their share.
+            num_pages: Number of blocks; 0 for none any more.
+            client: Client of the reservation. Other clients take the blocks all the same while
+                they hold less than their share.
         """
         self.held_back = num_pages
         self._shares.guest = client if num_pages else None
         if num_pages:
-            self.evict_retained(num_pages)
+            while self.cache.num_available < num_pages and self._kept.evict_oldest():
+                pass
 
     def may_reserve(self, client: str) -> bool:
-        """Whether pages that are available may be reserved for a client, others having had more."""
+        """Return whether a client may reserve free blocks; False if others have had less."""
         return self._shares.may_reserve(client)
 
-    def evict_retained(self, num_pages: int) -> None:
-        """Take pages away from finished requests, until so many are available or none has any."""
-        while self.cache.num_available < num_pages and self._retained.evict_oldest():
-            pass
-
     def get_active_request_static_outputs(self, request_id: str) -> list[int]:
-        """Token ids that a running request generated so far; empty for any other."""
+        """Return the token ids that a running request generated so far; empty for any other."""
         state = self.active_requests.get(request_id)
         return [] if state is None else state.generated_tokens
 
@@ -179,11 +181,7 @@ class RequestTable:
             self._cancelled[request_id] = state
 
     def clear_cancelled_requests(self) -> list[RequestState]:
-        """Let every request go that is marked.
-
-        Returns:
-            Who they are, with what they generated.
-        """
+        """Remove every request that is marked; return them, with the tokens they generated."""
         cleared = []
         for request_id, state in self._cancelled.items():
             if self._find(request_id) is state:
@@ -193,103 +191,119 @@ class RequestTable:
         return cleared
 
     def request_is_cancelled(self, request_id: str) -> bool:
-        """Whether a request is marked for cancellation, or is not here (any more)."""
+        """Return whether a request is marked for cancellation, or is not here (any more)."""
         state = self._find(request_id)
         return state is None or state.cancelled
 
     def take_failed(self) -> list[RequestState]:
-        """Requests that outgrew the pool since the last call; they are gone, ``error`` is set."""
+        """Return the requests that outgrew the pool since the last call; their ``error`` is set."""
         failed, self.failed = self.failed, []
         return failed
 
     def clear(self) -> list[RequestState]:
-        """Let every request go.
-
-        Returns:
-            The running and waiting ones, senior first.
-        """
+        """Remove every request; return the running and waiting ones, oldest first."""
         states = [*self.running(), *self.waiting()]
         for state in states:
             self.finish_request(state.request_id)
-        while self._retained.evict_oldest():
+        while self._kept.evict_oldest():
             pass
         self._cancelled.clear()
         return states
 
     def preempt(self, state: RequestState) -> None:
-        """Send a running request back to wait, without its pages.
+        """Free the blocks of a running request and put it back into the waiting queue.
 
-        Its rank brings it to the front again; pages that are still known are not computed again.
+        Its rank brings it to the front; blocks that stay in the prefix cache are not computed
+        again.
         """
         del self.active_requests[state.request_id]
-        self._release(state)
+        self._free(state)
         state.status = _PENDING
         state.num_preemptions += 1
         self.num_preemptions += 1
         self._queue.push(state)
 
     def check_integrity(self) -> None:
-        """Prove that the books of scheduler and pool are right; for tests.
+        """Prove that scheduler and pool are consistent; for tests.
 
         Raises:
             AssertionError: They are not.
         """
         running, waiting = self.active_requests, self._queue.states
         assert not running.keys() & waiting.keys(), "a request both waits and runs"
-        assert not running.keys() & self._retained.states, "a running one has ended"
+        assert not running.keys() & self._kept.states, "a running request has ended"
         for state in waiting.values():
             assert state.status is _PENDING, "a waiting request looks like a running one"
-            assert not state.pages, "a waiting request holds pages"
+            assert not state.block_tables, "a waiting request holds blocks"
         for state in running.values():
             assert state.status not in (_PENDING, RequestStatus.FINISHED, RequestStatus.FAILED)
-            assert state.pages, "a running request holds no pages"
-        self._leaders.check_integrity(running)
-        self.cache.check_integrity([*running.values(), *self._retained.states.values()])
+            assert state.block_tables, "a running request holds no blocks"
+        self._prefixes.check_integrity(running)
+        self.cache.check_integrity([*running.values(), *self._kept.states.values()])
 
     def _check(self, state: RequestState) -> None:
-        request_id = state.request_id
-        if self._find(request_id) is not None:
+        """Refuse a request whose id is in use, or that could not run in the empty pool."""
+        request_id, pool = state.request_id, self.cache
+        if request_id in self.active_requests or request_id in self._queue.states:
             raise InvalidRequestError("request_id", request_id, "must differ from those in use")
-        if request_id in self._retained.states and not self.retain_cache_on_finish:
+        if request_id in self._kept.states and not self.retain_cache_on_finish:
             raise InvalidRequestError(
                 "request_id",
                 request_id,
                 "the pages of a finished request of this id are still held; evict them first",
             )
-        check_new(state, self.cache)
+        if state.status is not _PENDING or state.block_tables:
+            raise InvalidRequestError(
+                "state", request_id, "was queued before; queue a new one, or a `fork` of it"
+            )
+        if not state.tokens:
+            raise InvalidRequestError("initial_tokens", [], "must hold at least one token")
+        most = state.max_new_tokens
+        if most is not None and most < 1:
+            raise InvalidRequestError(
+                "max_new_tokens", most, "must be at least 1, or None for no limit"
+            )
+        # Keys and values of the last token are never computed.
+        num_tokens = len(state.tokens)
+        left = max((most or 1) - num_tokens + state.num_prompt_tokens, 1)
+        needed = max_blocks(pool.windows, pool.page_size, num_tokens + left - 1)
+        if needed > pool.num_pages:
+            raise InvalidRequestError(
+                "max_new_tokens" if most else "initial_tokens",
+                most or num_tokens,
+                f"with {num_tokens} tokens before them this takes {needed} pages of "
+                f"{pool.page_size} tokens and the cache has {pool.num_pages}; ask for less or "
+                "give the cache more memory",
+            )
 
     def _find(self, request_id: str) -> RequestState | None:
         return self.active_requests.get(request_id) or self._queue.states.get(request_id)
 
     def _remove(self, request_id: str) -> RequestState | None:
-        """Take a request out of the running or waiting ones; its pages stay."""
+        """Remove a request from the running or waiting ones; it keeps its blocks."""
         state = self.active_requests.pop(request_id, None)
-        if state is not None:
-            self._leaders.leave(state)
-        elif (state := self._queue.states.get(request_id)) is not None:
+        if state is None:
+            state = self._queue.states.get(request_id)
+            if state is None:
+                return None
             self._queue.remove(state)
-        if state is not None:
-            self._present -= Counter((state.client,))
-            if len(self._present) == 1 and not self._are_clients_several:
-                self._shares.forget()
+        present = self._present
+        present[state.client] -= 1
+        if not present[state.client]:
+            del present[state.client]
+        if len(present) == 1 and not self._has_several_clients:
+            self._shares.forget()
         return state
 
-    def _release(self, state: RequestState) -> None:
-        """Take a request's pages away."""
-        self._leaders.leave(state)
-        end_states(self.cache, state)
-        leave_partial_block(self.cache, state)
-        self.cache.release(state.drop_pages())
-
-    def _sort(self) -> None:
-        by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
-        self.active_requests = {state.request_id: state for state in by_rank}
-        self._is_sorted = True
+    def _free(self, state: RequestState) -> None:
+        """Free the blocks of a request; others may compute the ones that it has not completed."""
+        self._prefixes.remove(state)
+        free(self.cache, state)
 
     @property
-    def _are_clients_several(self) -> bool:
-        """Whether there is anybody to share with, in the batch or beside it."""
-        present, beside, guest = self._present, self.cache.reserved_by, self._shares.guest
+    def _has_several_clients(self) -> bool:
+        """True if clients share seats and blocks, in the batch or in the side lane."""
+        present, reserved, guest = self._present, self.cache.reserved_by, self._shares.guest
         if len(present) > 1 or (guest is not None and guest not in present):
             return True
-        return bool(beside) and not beside.keys() <= present.keys()
+        return bool(reserved) and not reserved.keys() <= present.keys()

@@ -1,21 +1,21 @@
-"""Which rows run in the next step, and on which pages. Plain Python: no torch, no clock, no thread.
+"""Choose the rows of the next step and give them blocks. Plain Python: no torch, clock or thread.
 
-``Scheduler`` does everything but choose: it queues, admits, finds known prefixes, hands out pages,
-takes them back from the youngest when they run out, and keeps to the budgets. A subclass puts the
-candidates in order (``schedule_batch``) and leaves the rest to ``schedule``.
+``Scheduler`` does everything but choose an order: it admits waiting requests, finds their beginning
+in the prefix cache, allocates blocks, preempts the youngest request when blocks run out, and keeps
+to the budgets. A subclass puts the candidates in order (``schedule_batch``) and leaves the rest to
+``schedule``: first in first out and prefill first are below.
 
 The life of a request here::
 
-    add_waiting_request -> waiting -> admitted: running, with pages -> finish_request
-                              ^-------------- preempt ----'
+    add_waiting_request -> waiting -> admitted: running, with blocks -> finish_request
+                              ^-------------- preempt -----'
 
 For each step, the owner calls ``clear_cancelled_requests``, ``schedule_batch``, the model,
-``computed``; then appends the sampled tokens to ``state.tokens`` and ends the requests that are
+``computed``; then it appends the sampled tokens to ``state.tokens`` and ends the requests that are
 done. All of it happens on one thread.
 
-Clients share seats, pages and prompt tokens evenly (`clients`). No row that decodes is skipped for
-that: who waits below its share gets the place of a row of the client furthest above its own. Where
-``passes_decoding`` is set all of them sit a step out.
+Clients share seats, blocks and prompt tokens evenly (`client_shares`). No decoding row is skipped
+for that: a client below its share gets the seat of a row of the client furthest above its own.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.kv_cache.block_hashes import extend_block_hashes
-from asyncgen.engine.kv_cache.block_pool import GONE, held, most_pages
-from asyncgen.engine.kv_cache.cache_groups import (
-    begin_block_tables,
-    extend_block_tables,
-    find_partial_block,
-    give_back,
+from asyncgen.engine.kv_cache.block_pool import max_blocks
+from asyncgen.engine.kv_cache.block_tables import (
+    allocate,
+    blocks_to_start,
+    extend,
+    find_cached,
+    free_behind_windows,
     num_missing,
-    num_to_start,
-    publish,
+    publish_full_blocks,
+    share_cached,
 )
+from asyncgen.engine.kv_cache.cached_sequence import NO_SLOT, blocks_in
 from asyncgen.engine.kv_cache.state_snapshots import (
-    advance,
-    ask_for_snapshot,
-    begin_states,
-    find_start,
-    keep_state,
+    advance_state,
+    keep_snapshot,
+    stop_at_snapshot,
 )
 from asyncgen.engine.scheduling.request_table import RequestTable
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
-from asyncgen.engine.scheduling.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from asyncgen.engine.kv_cache.block_pool import BlockPool
     from asyncgen.engine.scheduling.state import RequestState
 
 
@@ -60,7 +60,7 @@ _DECODING = RequestStatus.DECODING
 
 
 class Scheduler(RequestTable, ABC):
-    """Waiting and running requests, their pages and their order.
+    """Waiting and running requests, their blocks and their order.
 
     A subclass overrides ``schedule_batch``, and ``may_admit`` if it likes.
     """
@@ -75,81 +75,83 @@ class Scheduler(RequestTable, ABC):
 
         Returns:
             Rows to compute, each request at most once; empty if nothing can run now. If nothing
-            can while ``passes_decoding`` is set, it is asked again without.
+            can while ``passes_decoding`` is set, the method is called again without.
         """
 
     def computed(self, rows: Sequence[ScheduledRow]) -> None:
-        """Note that rows were computed; their full pages can be found by others from now on.
+        """Note that rows were computed; others can find their full blocks from now on.
 
         Args:
-            rows: What ``schedule_batch`` gave. Rows of requests that left meanwhile are ignored.
+            rows: Rows from ``schedule_batch``. Those of requests that left since are ignored.
         """
-        page_size = self.cache.page_size
+        pool = self.cache
         for row in rows:
             state = row.state
-            if not state.pages:
+            if not state.block_tables:
                 continue
-            advance(self.cache, row)
+            if pool.slots is not None:
+                advance_state(pool.slots, state, row.target)
             state.num_computed = end = row.start + row.count
-            if end >= (state.num_published + 1) * page_size:
-                found = publish(self.cache, state)
-                keep_state(self.cache, row)
-                for key in found:
-                    self._leaders.settle(state, key)
+            if end >= (state.num_published + 1) * pool.page_size:
+                published = publish_full_blocks(pool, state)
+                if pool.slots is not None:
+                    keep_snapshot(pool, pool.slots, state)
+                for block_hash in published:
+                    self._prefixes.finish(state, block_hash)
             if state.status is not _DECODING:
                 state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
 
     def begun(self, rows: Sequence[ScheduledRow]) -> None:
         """Note that rows will have been computed by the time of the next step.
 
-        ``schedule_batch`` may come before ``computed`` then; others find the pages only after it.
+        ``schedule_batch`` may come before ``computed`` then; others find the blocks only after it.
 
         Args:
-            rows: What ``schedule_batch`` gave.
+            rows: Rows from ``schedule_batch``.
         """
         for row in rows:
-            advance(self.cache, row)
+            if self.cache.slots is not None:
+                advance_state(self.cache.slots, row.state, row.target)
             row.state.num_computed = row.start + row.count
             if row.state.status is not _DECODING:
                 row.state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
 
-    # What subclasses build on.
+    # For subclasses.
 
     def in_turn(self) -> Iterator[RequestState]:
-        """The waiting requests one by one, next first, for ``schedule`` alone.
+        """Iterate over the waiting requests, next first, for ``schedule`` alone.
 
         Of each client, it ends behind a request that could not be admitted, and costs nothing for
-        those behind; nor for anybody where no seat is free.
+        the requests behind it, nor for any if no seat is free.
         """
-        if not self._are_clients_several:
+        if not self._has_several_clients:
             yield from self._queue.in_turn(next(iter(self._present), ""))
-        elif self.num_running < self.max_running:
+        elif len(self.active_requests) < self.max_running:
             yield from self._shares.turns(self.active_requests)
 
     @property
     def num_spare(self) -> int:
-        """Pages that ``may_admit`` leaves available beside running requests; none, here."""
+        """Free blocks kept in reserve at admission; 0 by default."""
         return 0
 
     def may_admit(self, state: RequestState) -> bool:
-        """Whether a waiting request may start now, if there are pages for it; always, here.
+        """Return whether a waiting request may start now, if there are blocks; True by default.
 
         Args:
-            state: Who would be next.
+            state: Next request.
         """
         return True
 
     def schedule(
         self, candidates: Iterable[RequestState], token_budget: int, cache_budget: int
     ) -> list[ScheduledRow]:
-        """Make rows of candidates, in the order given, as far as budgets and pages go.
+        """Make rows of candidates, in the order given, as far as budgets and blocks go.
 
-        A running request that needs a page takes it, if none is left, from the running request of
-        the highest rank, of the client that holds most, what it is owed aside. A waiting one is
-        admitted if there are pages for all of its tokens; if not, no other one of its client is
-        admitted in this step, so that small requests do not pass a large one for ever. One whose
-        beginning another request computes now waits for that; so does a row that does not fit,
-        unless it is first.
+        A running request that needs a block takes it, if none is left, from the youngest running
+        request of the client that holds most beyond its share. A waiting one is admitted if there
+        are blocks for all of its tokens; if not, no other one of its client is admitted in this
+        step, so that small requests do not pass a large one for ever. A request whose beginning
+        another one computes now waits for that. A row that does not fit waits, unless it is first.
 
         Args:
             candidates: Running and waiting requests, most important first. Read one by one.
@@ -160,184 +162,310 @@ class Scheduler(RequestTable, ABC):
             The rows.
         """
         self._steps += 1
-        if self._queue.aside:
-            self._leaders.recall_the_impatient(self._steps)
+        if self._queue.deferred:
+            self._prefixes.stop_waiting_for_idle(self._steps)
         max_running = min(self.max_running, token_budget)
-        is_shared = self._are_clients_several
-        most = self._share_out(token_budget, max_running) if is_shared else None
+        is_shared = self._has_several_clients
+        allowed = self._share_out(token_budget, max_running) if is_shared else None
         preemptions = self.num_preemptions
-        passes = self.passes_decoding
-        tokens = token_budget - (self._count_decoding() if passes else 0)
-        plan = StepPlan(self.cache, tokens, cache_budget, passes, most)
-        for state in chain(candidates, plan.passed):
-            if plan.tokens <= 0:
+        tokens = token_budget - (self._num_decoding() if self.passes_decoding else 0)
+        step = _StepRows(tokens, cache_budget, allowed)
+        may_admit = True
+        for state in chain(candidates, step.passed):
+            if step.tokens <= 0:
                 break
-            if state.status is _PENDING:
-                if not plan.is_open or preemptions != self.num_preemptions or plan.entries <= 0:
+            status = state.status
+            if status is _PENDING:
+                if not may_admit or preemptions != self.num_preemptions or step.entries <= 0:
                     continue
-                if is_shared and self._shares.has_to_wait(state, most):
+                if is_shared and self._shares.has_to_wait(state, allowed):
                     continue
-                plan.is_open = self._admit(state, max_running)
+                may_admit = self._admit(state, max_running)
                 if state.status is _PENDING:
                     continue
-            row = plan.row(state)
-            if row is None:
+            elif status is _DECODING and self.passes_decoding:
                 continue
-            if row.start + row.count > state.room and not self._grow(row):
-                plan.is_open = False
+            count, is_cut = self._num_scheduled(step, state)
+            if is_cut:
+                may_admit = False
+            if count <= 0:
                 continue
-            plan.add(row, self._steps)
+            start, tables = state.num_computed, state.block_tables
+            is_last = start + count == len(state.tokens)
+            row = ScheduledRow(state, start, count, tables[0], is_last, tables[1:])
+            if start + count > state.num_allocated and not self._extend(row):
+                may_admit = False
+                continue
+            self._add(step, row)
         if preemptions != self.num_preemptions:
-            plan.drop_preempted()
-        if most is not None:
-            plan.lengthen()
+            step.rows = [row for row in step.rows if row.state.status is not _PENDING]
+        if allowed is not None:
+            self._lengthen(step)
         if is_shared:
-            self._shares.end_step(plan.rows, self.active_requests, max_running, self.num_spare)
-        return plan.rows
+            self._shares.end_step(step.rows, self.active_requests, max_running, self.num_spare)
+        return step.rows
 
     def _share_out(self, token_budget: int, max_running: int) -> dict[str, int] | None:
-        """Make way for clients below their shares; return what prompts of each may have now."""
+        """Preempt for clients below their shares; return the prompt tokens of each client."""
         guest = self._shares.guest
         if guest is not None and self.held_back > self.cache.num_available:
             self._shares.short[guest] = self.held_back
         for state in self._shares.to_give_up(self.running(), self._steps):
             self.preempt(state)
         active = self.active_requests
-        budget = max(token_budget - self._count_decoding(), 0)
+        budget = max(token_budget - self._num_decoding(), 0)
         has_seats = len(active) < max_running
         return self._shares.prompt_tokens(active, budget, has_seats=has_seats)
 
-    def _count_decoding(self) -> int:
-        """How many of the running requests decode."""
+    def _num_decoding(self) -> int:
+        """Return the number of running requests that decode."""
         return sum(state.status is _DECODING for state in self.active_requests.values())
 
-    # Pages.
+    # Rows of a step.
+
+    def _num_scheduled(self, step: _StepRows, state: RequestState) -> tuple[int, bool]:
+        """Return how many of the next tokens of a request fit, and whether entries cut them."""
+        start, total = state.num_computed, len(state.tokens)
+        count = total - start
+        if count > 1 and not state.is_whole:
+            count = min(count, step.tokens, state.prefill_chunk_size or count)
+        elif step.rows and (count > step.tokens or count > step.entries):
+            return 0, False  # alone in a step it may have more
+        allowed, is_decoding = step.allowed, state.status is _DECODING
+        if allowed is not None and not is_decoding and state not in step.passed:
+            if (most := allowed.get(state.client, count)) <= 0:
+                step.passed.append(state)
+                return 0, False
+            count = count if state.is_whole else min(count, most)
+        is_cut = start + count > step.entries and bool(step.rows)
+        if is_cut:
+            count = step.entries - start
+        if self.cache.slots is not None and count > 1 and not is_decoding and not state.is_whole:
+            count = stop_at_snapshot(self.cache, self.cache.slots, state, start + count) - start
+        return count, is_cut
+
+    def _add(self, step: _StepRows, row: ScheduledRow) -> None:
+        """Add a row that has its blocks to a step."""
+        state, slots = row.state, self.cache.slots
+        if state.status is not _DECODING:
+            state.status = _PREFILLING if row.is_last else _PREFILLING_SPLIT
+            state.last_chunk = self._steps
+            if step.allowed is not None and state.client in step.allowed:
+                step.allowed[state.client] -= row.count
+        if slots is not None:
+            if state.next_slot == NO_SLOT:
+                state.next_slot = slots.take()
+            row.source, row.target = state.slot, state.next_slot
+        step.rows.append(row)
+        step.tokens -= row.count
+        step.entries -= row.start + row.count
+
+    def _lengthen(self, step: _StepRows) -> None:
+        """Give prompts the tokens of the step that their clients and others have left."""
+        for row in step.rows:
+            state = row.state
+            if row.is_last or not state.block_tables:
+                continue
+            total, end = len(state.tokens), row.start + row.count
+            limit = (state.prefill_chunk_size or total) - row.count
+            left = min(total, state.num_allocated) - end
+            more = min(step.tokens, step.entries, limit, left)
+            if more > 0 and self.cache.slots is not None and not state.is_whole:
+                more = stop_at_snapshot(self.cache, self.cache.slots, state, end + more) - end
+            if more > 0:
+                row.count += more
+                step.tokens -= more
+                step.entries -= more
+                row.is_last = end + more == total
+                if row.is_last:
+                    state.status = _PREFILLING
+
+    # Blocks.
 
     def _admit(self, state: RequestState, max_running: int) -> bool:
-        """Start a waiting request or set it aside.
+        """Start a waiting request, or defer it until another one has computed its beginning.
 
         Returns:
-            Whether others may be admitted after it; its status tells whether it was.
+            True if others may be admitted after it; its status tells whether it was admitted.
         """
-        slots = self.cache.slots
-        if len(self.active_requests) >= max_running or not (slots is None or slots.has_room):
-            return False
-        several = self._are_clients_several
-        if not self.may_admit(state):
-            least = max(self.num_spare, self.cache.num_available) + 1
-            return several and self._shares.is_short(state, least)
-        if self._queue.is_aside(state):
-            return True
         pool = self.cache
+        if len(self.active_requests) >= max_running:
+            return False
+        if pool.slots is not None and not pool.slots.has_free_row:
+            return False
+        if not self.may_admit(state):
+            least = max(self.num_spare, pool.num_available) + 1
+            return self._has_several_clients and self._shares.is_short(state, least)
+        if state in self._queue.deferred_states:
+            return True
+        num_tokens, size, request_id = len(state.tokens), pool.page_size, state.request_id
         while True:
-            tables, num_known = self._known(state)
-            if state.waits_for_prefix:
-                # Each request computes at least its last token, because it needs the logits.
-                usable = (len(state.tokens) - 1) // pool.page_size
-                keys = state.block_hashes[num_known // pool.page_size : usable]
-                awaited = self._leaders.awaited_key(keys)
-                if awaited is not None:
-                    if slots is not None:
-                        ask_for_snapshot(*self._leaders.who_computes(awaited))
-                    self._queue.set_aside(state, awaited)
-                    return True
-            known = held(tables)
-            needed = num_to_start(pool, num_known, len(state.tokens)) + pool.num_kept_among(known)
+            tables, num_cached = find_cached(pool, state)
+            if request_id in self._kept.states:
+                kept, num_kept = self._kept.find(state)
+                if num_kept > num_cached:
+                    tables, num_cached = kept, num_kept
+            # The last token is computed in any case, because its logits are needed.
+            missing = state.block_hashes[num_cached // size : (num_tokens - 1) // size]
+            if missing and state.waits_for_prefix and self._prefixes.defer(state, missing):
+                return True
+            needed = blocks_to_start(pool, num_cached, num_tokens)
+            if num_cached:
+                needed += pool.num_kept_among(blocks_in(tables))
             if self.held_back:
                 needed += self._shares.left_to_others(state.client, self.held_back)
             if needed <= pool.num_available:
                 break
-            if not self._retained.evict_oldest():
-                return several and self._shares.is_short(state, needed)
+            if not self._kept.evict_oldest():
+                return self._has_several_clients and self._shares.is_short(state, needed)
         self._queue.remove(state)
-        pool.share(known)
-        if num_known % pool.page_size:  # the last page will be written, so nobody else may find it
-            pool.withdraw(table[-1] for table in tables)
-        if state.request_id in self._retained.states:
-            self._retained.evict(state.request_id)
-        self._start(
-            state, begin_block_tables(pool, tables, num_known, len(state.tokens)), num_known
-        )
+        if num_cached:
+            share_cached(pool, tables, num_cached)
+        if request_id in self._kept.states:
+            self._kept.evict(request_id)
+        allocate(pool, state, tables, num_cached)
+        self._start(state)
         return True
 
-    def _start(self, state: RequestState, tables: list[list[int]], num_known: int) -> None:
-        """Let an admitted request run, with its pages, so many of its tokens being known."""
+    def _start(self, state: RequestState) -> None:
+        """Let an admitted request run."""
         state.begin()
-        state.pages, *state.more = tables
-        begin_states(self.cache, state, num_known)
-        state.room = min(map(len, tables)) * self.cache.page_size
-        state.num_gone = sum(table.count(GONE) for table in tables)
-        state.num_computed = state.num_cached = num_known
-        state.num_published = num_known // self.cache.page_size
         state.status = _SPLIT_PENDING_REMAINDER
         state.last_chunk = state.admitted_in = self._steps
-        state.admitted_with = len(state.tokens)
         self._shares.short.pop(state.client, None)
         state.waits_for_prefix = True
-        if self.cache.sharing:
-            full = len(state.tokens) // self.cache.page_size
+        full = len(state.tokens) // self.cache.page_size
+        if full and self.cache.sharing:
             extend_block_hashes(
                 state.block_hashes, state.tokens, self.cache.page_size, state.salt, full
             )
-            self._leaders.lead(state)
-        if self.active_requests and state.rank < self._junior_rank:
+            self._prefixes.add(state)
+        if self.active_requests and state.rank < self._youngest_rank:
             self._is_sorted = False
         else:
-            self._junior_rank = state.rank
+            self._youngest_rank = state.rank
         self.active_requests[state.request_id] = state
 
-    def _known(self, state: RequestState) -> tuple[list[list[int]], int]:
-        """What the tables of a request may begin with, and how many of its tokens that holds."""
-        pool, page_size = self.cache, self.cache.page_size
-        tables: list[list[int]] = [[] for _ in pool.windows]
-        num_known = 0
-        if pool.sharing:
-            usable = (len(state.tokens) - 1) // page_size
-            extend_block_hashes(state.block_hashes, state.tokens, page_size, state.salt, usable)
-            tables, blocks, longest = find_start(pool, state.block_hashes[:usable])
-            if longest > blocks:
-                ask_for_snapshot(state, longest)
-            tables, num_known = find_partial_block(pool, state, blocks) or (
-                tables,
-                blocks * page_size,
-            )
-        if state.request_id in self._retained.states:
-            retained, num_retained = self._retained.known(state)
-            if num_retained > num_known:
-                return retained, num_retained
-        return tables, num_known
+    def _extend(self, row: ScheduledRow) -> bool:
+        """Give a running request blocks for its next tokens; preempt the youngest if need be.
 
-    def _grow(self, row: ScheduledRow) -> bool:
-        """Give a running request pages for its next tokens, at the cost of the youngest if need be.
+        Blocks behind its windows are freed.
 
         Args:
-            row: What shall be computed of it, less where pages are few; what is behind its windows
-                is given back.
+            row: Planned row; shortened if there are fewer blocks.
 
         Returns:
-            Whether it goes on: not if it waits for its seniors or outgrew the pool.
+            False if it has to wait for older requests, or outgrew the pool.
         """
         pool, state, end = self.cache, row.state, row.start + row.count
-        give_back(pool, state)
+        free_behind_windows(pool, state)
         blocks, least = pool.pages_for(end), pool.pages_for(row.start + 1)
         while num_missing(state, blocks) > pool.num_available:
             if blocks > least:
                 blocks -= 1
                 continue
-            if self._retained.evict_oldest():
+            if self._kept.evict_oldest():
                 continue
-            seniors = self.running()
-            junior = self._shares.junior(seniors) if self._are_clients_several else seniors[-1]
-            if junior is not state:
-                self.preempt(junior)
+            running = self.running()
+            several = self._has_several_clients
+            youngest = self._shares.youngest(running) if several else running[-1]
+            if youngest is not state:
+                self.preempt(youngest)
                 continue
-            if most_pages(pool.windows, pool.page_size, row.start + 1) > pool.num_pages:
+            if max_blocks(pool.windows, pool.page_size, row.start + 1) > pool.num_pages:
                 self._remove(state.request_id)
                 state.end(f"the cache of {pool.num_pages} pages holds no more of its tokens")
-                self._release(state)
+                self._free(state)
                 self.failed.append(state)
             return False
-        extend_block_tables(pool, state, blocks)
-        if state.room < end:
-            row.count, row.is_last = state.room - row.start, False
+        extend(pool, state, blocks)
+        if state.num_allocated < end:
+            row.count, row.is_last = state.num_allocated - row.start, False
         return row.count > 0
+
+
+class _StepRows:
+    """Rows of a step, and its budgets.
+
+    Attributes:
+        tokens: Tokens that may still run.
+        entries: Cache entries (positions, summed over rows) that may still be read.
+        allowed: Prompt tokens that each client may still have; ``None``: any number.
+        rows: Rows that run, each request at most once.
+        passed: Prompts whose clients have used up their tokens; they come again behind all others.
+    """
+
+    __slots__ = ("allowed", "entries", "passed", "rows", "tokens")
+
+    def __init__(self, tokens: int, entries: int, allowed: dict[str, int] | None) -> None:
+        """Start without rows."""
+        self.tokens = tokens
+        self.entries = entries
+        self.allowed = allowed
+        self.rows: list[ScheduledRow] = []
+        self.passed: list[RequestState] = []
+
+
+class FIFOScheduler(Scheduler):
+    """Decoding requests first, then prompts that were begun, then new ones, each by rank.
+
+    So a prompt that arrives delays running streams by one chunk: the rest of a step's token
+    budget. To keep blocks for the decoding ones, no new request is admitted beside others while
+    ``safety_margin`` of the pool or less is available.
+    """
+
+    def __init__(
+        self, cache: BlockPool, retain_cache_on_finish: bool = False, safety_margin: float = 0.2
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            cache: Pool of the blocks.
+            retain_cache_on_finish: True to let a new request go on in the blocks of a finished
+                one of the same id, if these were kept.
+            safety_margin: Share of the pool, from 0 to 1. By default new requests wait while 80 %
+                of it is full.
+
+        Raises:
+            ValueError: The margin is no share.
+        """
+        super().__init__(cache, retain_cache_on_finish)
+        if not 0 <= safety_margin <= 1:
+            raise ValueError(f"`safety_margin` is {safety_margin}: must be from 0 to 1")
+        self.safety_margin = safety_margin
+
+    @property
+    def num_spare(self) -> int:
+        """Blocks of the safety margin."""
+        return int(self.safety_margin * self.cache.num_pages)
+
+    def may_admit(self, state: RequestState) -> bool:
+        """Return whether enough of the pool is available, or no other request runs."""
+        return not self.active_requests or self.cache.num_available > self.num_spare
+
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
+        """Choose the rows of the next step; see ``Scheduler.schedule_batch``."""
+        decoding, begun = _by_phase(self.running())
+        candidates = chain(decoding, begun, self.in_turn())
+        return self.schedule(candidates, token_budget, cache_budget)
+
+
+class PrefillFirstScheduler(Scheduler):
+    """Prompts that were begun first, then decoding requests, then new ones, each by rank.
+
+    A prompt is completed as fast as the token budget allows, at the cost of the running streams.
+    """
+
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
+        """Choose the rows of the next step; see ``Scheduler.schedule_batch``."""
+        decoding, begun = _by_phase(self.running())
+        candidates = chain(begun, decoding, self.in_turn())
+        return self.schedule(candidates, token_budget, cache_budget)
+
+
+def _by_phase(running: list[RequestState]) -> tuple[list[RequestState], list[RequestState]]:
+    """Split running requests into those that decode and those whose prompt is being read."""
+    decoding = [state for state in running if state.status is _DECODING]
+    if len(decoding) == len(running):
+        return decoding, []
+    return decoding, [state for state in running if state.status is not _DECODING]

@@ -1,12 +1,12 @@
-"""Requests that wait: for their turn, or for another one to compute a common beginning.
+"""Queue the requests without memory, and defer those whose beginning another one computes now.
 
 A rank never changes: it is the step of arrival, less a fixed number of steps for each level of
-priority. So waiting counts as much as priority does, nothing has to be sorted again as time goes
-by, and no request is overtaken for ever. Ranks order the requests of one client: whose turn it is
-among clients is decided elsewhere.
+priority. So waiting counts as much as priority does, nothing is sorted again as time goes by, and
+no request is overtaken for ever. Ranks order the requests of one client; `client_shares` orders the
+clients.
 
-A request stands aside while another one computes the pages of their common beginning; when these
-are full, the pool has them. Knows keys of pages, not pages.
+A request is deferred while another one computes the blocks of their common beginning; once these
+are full, it finds them in the prefix cache.
 """
 
 from __future__ import annotations
@@ -24,185 +24,171 @@ if TYPE_CHECKING:
 
 _MIN_STALE = 64
 
-_PATIENCE = 8
-"""A request that computes nothing for so many steps is no longer waited for."""
+_MAX_IDLE_STEPS = 8
+"""Steps without a chunk after which other requests no longer wait for a request's blocks."""
 
 
 class WaitingQueue:
-    """Waiting requests of each client by rank; some stand aside until they are called back.
+    """Queue of requests without memory: those of each client by rank, some of them deferred.
 
     Attributes:
         states: All of them, by id.
-        aside: Those who stand aside, or did, by the key that they wait for.
-        num_up: How many requests of each client do not stand aside.
+        deferred: Requests that are or were deferred, by the block hash that they wait for.
+        deferred_states: Requests that are deferred now.
+        num_ready: Number of requests of each client that are not deferred.
     """
 
     def __init__(self) -> None:
         """Start empty."""
         self.states: dict[str, RequestState] = {}
-        # Entries of requests that left, or stand aside, go when they come up or grow too many.
+        # Entries of requests that left, or are deferred, go when they come up or grow too many.
         self._heaps: dict[str, list[tuple[tuple[int, int], int, RequestState]]] = {}
         self._pushes = itertools.count()
-        self.aside: dict[bytes, list[RequestState]] = {}
-        self.num_up: Counter[str] = Counter()
-        self._standing: set[RequestState] = set()
-
-    def __len__(self) -> int:
-        """How many wait, those who stand aside included."""
-        return len(self.states)
+        self.deferred: dict[bytes, list[RequestState]] = {}
+        self.deferred_states: set[RequestState] = set()
+        self.num_ready: Counter[str] = Counter()
 
     def push(self, state: RequestState) -> None:
         """Queue a request whose rank is set."""
         self.states[state.request_id] = state
-        self._enter(state)
+        heap = self._heaps.setdefault(state.client, [])
+        heapq.heappush(heap, (state.rank, next(self._pushes), state))
+        self.num_ready[state.client] += 1
 
     def remove(self, state: RequestState) -> None:
-        """Let a request go, wherever it stands."""
+        """Remove a waiting request, deferred or not."""
         del self.states[state.request_id]
-        if state in self._standing:
-            self._standing.remove(state)
+        if state in self.deferred_states:
+            self.deferred_states.remove(state)
         else:
-            self._leave(state.client)
+            self._count_out(state.client)
         heap = self._heaps.get(state.client, [])
-        most = _MIN_STALE + 2 * self.num_up[state.client]
         if not self.states:
             self._heaps.clear()
-        elif len(heap) > most:
-            heap[:] = [entry for entry in heap if self._is_up(entry[2])]
+        elif len(heap) > _MIN_STALE + 2 * self.num_ready[state.client]:
+            heap[:] = [entry for entry in heap if self._is_ready(entry[2])]
             heapq.heapify(heap)
 
     def head(self, client: str) -> RequestState | None:
-        """The next request of a client; ``None`` if none of its requests is up."""
+        """Return the next request of a client; ``None`` if none of its requests is ready."""
         heap = self._heaps.get(client, [])
         while heap:
             state = heap[0][2]
-            if self._is_up(state):
+            if self._is_ready(state):
                 return state
             heapq.heappop(heap)
         self._heaps.pop(client, None)
         return None
 
     def in_turn(self, client: str = "") -> Iterator[RequestState]:
-        """The waiting requests of a client, next first; it ends behind one that stays in its place.
+        """Iterate over the ready requests of a client, next first.
 
-        The caller removes each request or sets it aside; one that it leaves ends the iteration.
+        The caller removes or defers each request; one that it leaves ends the iteration.
         """
         while (state := self.head(client)) is not None:
             yield state
-            if self._is_up(state):
+            if self._is_ready(state):
                 return
 
     def ranked(self) -> list[RequestState]:
-        """All waiting requests, next first, those who stand aside included; a copy."""
+        """Return all waiting requests, next first, deferred ones included; a copy."""
         return sorted(self.states.values(), key=lambda state: state.rank)
 
-    def is_aside(self, state: RequestState) -> bool:
-        """Whether a waiting request stands aside."""
-        return state in self._standing
+    def defer(self, state: RequestState, block_hash: bytes) -> None:
+        """Let others pass a waiting request until ``recall`` is called with this hash."""
+        self.deferred_states.add(state)
+        self._count_out(state.client)
+        self.deferred.setdefault(block_hash, []).append(state)
 
-    def set_aside(self, state: RequestState, key: bytes) -> None:
-        """Let others go before one in the queue until ``call_back`` is called with this key."""
-        self._standing.add(state)
-        self._leave(state.client)
-        self.aside.setdefault(key, []).append(state)
+    def recall(self, block_hash: bytes) -> list[RequestState]:
+        """Put the requests that wait for a block back in their places, and return them."""
+        waiting = self.deferred_states
+        recalled = [state for state in self.deferred.pop(block_hash, ()) if state in waiting]
+        for state in recalled:
+            waiting.remove(state)
+            self.push(state)
+        return recalled
 
-    def call_back(self, key: bytes) -> list[RequestState]:
-        """Put those who wait for a key back in their places.
+    def _count_out(self, client: str) -> None:
+        self.num_ready[client] -= 1
+        if not self.num_ready[client]:
+            del self.num_ready[client]
 
-        Returns:
-            The requests; empty if none waits for it.
-        """
-        called = [state for state in self.aside.pop(key, ()) if state in self._standing]
-        for state in called:
-            self._standing.remove(state)
-            self._enter(state)
-        return called
-
-    def _enter(self, state: RequestState) -> None:
-        heap = self._heaps.setdefault(state.client, [])
-        heapq.heappush(heap, (state.rank, next(self._pushes), state))
-        self.num_up[state.client] += 1
-
-    def _leave(self, client: str) -> None:
-        self.num_up[client] -= 1
-        if not self.num_up[client]:
-            del self.num_up[client]
-
-    def _is_up(self, state: RequestState) -> bool:
-        return self.states.get(state.request_id) is state and state not in self._standing
+    def _is_ready(self, state: RequestState) -> bool:
+        return self.states.get(state.request_id) is state and state not in self.deferred_states
 
 
-class PrefixLeaders:
-    """Running requests by the keys of the pages that they are about to fill."""
+class PrefixesInProgress:
+    """Running requests by the hashes of the blocks that they are about to fill."""
 
     def __init__(self, queue: WaitingQueue) -> None:
-        """Start without leaders.
+        """Start empty.
 
         Args:
-            queue: Where those stand who wait for a leader.
+            queue: Queue whose requests are deferred.
         """
         self._queue = queue
-        self._leaders: dict[bytes, RequestState] = {}
+        self._computing: dict[bytes, RequestState] = {}
 
     def __len__(self) -> int:
-        """How many pages are being computed for the first time."""
-        return len(self._leaders)
+        """Return the number of blocks that are being computed for the first time."""
+        return len(self._computing)
 
-    def lead(self, state: RequestState) -> None:
-        """Note that a request computes its pages, from the first that is not published."""
-        for key in state.block_hashes[state.num_published :]:
-            self._leaders.setdefault(key, state)
+    def add(self, state: RequestState) -> None:
+        """Note that a request computes its blocks, from the first that is not published."""
+        for block_hash in state.block_hashes[state.num_published :]:
+            self._computing.setdefault(block_hash, state)
 
-    def settle(self, state: RequestState, key: bytes) -> None:
-        """Note that a request has computed a page, or never will; who waited for it may go on."""
-        if self._leaders.get(key) is state:
-            del self._leaders[key]
-            self._queue.call_back(key)
+    def finish(self, state: RequestState, block_hash: bytes) -> None:
+        """Recall the requests that wait for a block, since it is full or never will be."""
+        if self._computing.get(block_hash) is state:
+            del self._computing[block_hash]
+            self._queue.recall(block_hash)
 
-    def leave(self, state: RequestState) -> None:
-        """Let others compute what a request was about to compute."""
-        for key in state.block_hashes[state.num_published :]:
-            self.settle(state, key)
+    def remove(self, state: RequestState) -> None:
+        """Let others compute the blocks that a request was about to compute."""
+        for block_hash in state.block_hashes[state.num_published :]:
+            self.finish(state, block_hash)
 
-    def awaited_key(self, keys: Sequence[bytes]) -> bytes | None:
-        """What a request should wait for.
+    def defer(self, state: RequestState, hashes: Sequence[bytes]) -> bool:
+        """Defer a waiting request if another one is computing its next blocks.
+
+        It waits for the last of the blocks that this one request computes in a row.
 
         Args:
-            keys: Keys of the pages that it would have to compute.
+            state: The waiting request.
+            hashes: Hashes of the blocks that it would have to compute, at least one.
 
         Returns:
-            The last key of the run from the beginning that one leader is computing, if any.
+            True if it is deferred.
         """
-        leader = self._leaders.get(keys[0]) if keys else None
-        awaited = None
-        if leader is not None:
-            for key in keys:
-                if self._leaders.get(key) is not leader:
-                    break
-                awaited = key
-        return awaited
+        running = self._computing.get(hashes[0])
+        if running is None:
+            return False
+        for block_hash in hashes:
+            if self._computing.get(block_hash) is not running:
+                break
+            awaited = block_hash
+        running.keep_state_behind(running.block_hashes.index(awaited) + 1)
+        self._queue.defer(state, awaited)
+        return True
 
-    def who_computes(self, key: bytes) -> tuple[RequestState, int]:
-        """The leader of an awaited page, and how many pages of its text end with that one."""
-        leader = self._leaders[key]
-        return leader, leader.block_hashes.index(key) + 1
-
-    def recall_the_impatient(self, step: int) -> None:
-        """Call requests back for good whose leader has computed nothing for some steps.
+    def stop_waiting_for_idle(self, step: int) -> None:
+        """Recall requests for good if the request they wait for computed nothing for some steps.
 
         Args:
             step: Number of the present step.
         """
-        for key in list(self._queue.aside):
-            if self._leaders[key].last_chunk < step - _PATIENCE:
-                for state in self._queue.call_back(key):
+        for block_hash in list(self._queue.deferred):
+            if self._computing[block_hash].last_chunk < step - _MAX_IDLE_STEPS:
+                for state in self._queue.recall(block_hash):
                     state.waits_for_prefix = False
 
     def check_integrity(self, running: dict[str, RequestState]) -> None:
-        """Prove that every leader runs and that every awaited key has one; for tests.
+        """Prove that every awaited block is computed by a running request; for tests.
 
         Raises:
             AssertionError: It is not so.
         """
-        assert all(running.get(state.request_id) is state for state in self._leaders.values())
-        assert self._leaders.keys() >= self._queue.aside.keys(), "an awaited key has no leader"
+        assert all(running.get(state.request_id) is state for state in self._computing.values())
+        assert self._computing.keys() >= self._queue.deferred.keys(), "nobody computes a block"

@@ -17,8 +17,8 @@ from asyncgen.cache.states import StateStorage, slot_bytes
 from asyncgen.engine.batch.batch import Batch
 from asyncgen.engine.batch.runner import BatchRunner
 from asyncgen.engine.core import Engine
-from asyncgen.engine.kv_cache.block_pool import BlockPool, most_pages
-from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+from asyncgen.engine.kv_cache.block_pool import BlockPool, max_blocks
+from asyncgen.engine.kv_cache.cache_size import CacheSize
 from asyncgen.engine.kv_cache.state_slots import SlotPool
 from asyncgen.engine.lane.foreign_run import ForeignRun
 from asyncgen.engine.lane.lane import SideLane
@@ -26,10 +26,9 @@ from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.requests.request import clock
 from asyncgen.engine.sampling.sampler import BatchSampler
-from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.prefill_budget import PrefillBudget
 from asyncgen.engine.scheduling.prefill_cost import prefill_cost
-from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler, Scheduler
 from asyncgen.engine.setup.cache_memory import budget_bytes, plan_pages, share_slots
 from asyncgen.engine.setup.model_in_use import attach
 from asyncgen.errors import InvalidRequestError
@@ -116,7 +115,7 @@ _GATHERED_SHARE = 64
 """Divisor of a device's memory that recorded steps may gather keys in."""
 
 
-def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
+def plan_room(model: Any, options: EngineOptions) -> CacheSize:
     """Plan the pages that fit the memory budget, beside a loaded model of this library.
 
     Raises:
@@ -136,7 +135,7 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     windows = plan_groups(config).windows
     wanted = None
     if positions:
-        a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
+        a_row = max_blocks(windows, size, positions, _prefill_chunk(model, options))
         wanted = options.max_running * a_row + spare
     each = page_bytes(config, size, model.dtype, is_packed=options.packs_pages)
     num_pages = plan_pages(
@@ -151,7 +150,7 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     # A page that the shortest text needs comes first.
     spare = min(spare, num_pages - len(windows))
     outside = Fraction(page_bytes(config, size, model.dtype), each)
-    return CacheRoom(num_pages - spare, size, spare, windows, rows, snapshots, outside)
+    return CacheSize(num_pages - spare, size, spare, windows, rows, snapshots, outside)
 
 
 def _refuse_unpackable(model: Any) -> None:
@@ -195,7 +194,7 @@ def _wanted_slots(options: EngineOptions) -> int:
     return 2 * options.max_running + (options.max_running if beside is None else beside)
 
 
-def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
+def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheSize:
     """Plan the slots that fit the memory budget; pages hold nothing, so there are enough."""
 
     _records(model, options)
@@ -208,7 +207,7 @@ def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> Cach
         unit="what a text has of states, two of them,",
     )
     rows, snapshots = share_slots(num_slots, options.max_running, options.state_snapshots)
-    return CacheRoom(_PAGES_OF_NOTHING, page_size, num_slots=rows, num_snapshots=snapshots)
+    return CacheSize(_PAGES_OF_NOTHING, page_size, num_slots=rows, num_snapshots=snapshots)
 
 
 def _records(model: Any, options: EngineOptions) -> bool:
@@ -238,7 +237,7 @@ def assemble(
     model: Any,
     tokenizer: Tokenizer | None,
     options: EngineOptions,
-    room: CacheRoom | None,
+    room: CacheSize | None,
     *,
     assistants: Assistants | None = None,
     is_closing: Callable[[], bool] = bool,
@@ -281,7 +280,7 @@ def assemble(
     return engine
 
 
-def _make_pool(model: Any, options: EngineOptions, room: CacheRoom) -> BlockPool:
+def _make_pool(model: Any, options: EngineOptions, room: CacheSize) -> BlockPool:
     """Make the pages, and the slots of a model that keeps states."""
 
     has_slots = room.num_slots is not None
@@ -328,7 +327,7 @@ def _make_batch(
     model: Any,
     tokenizer: Tokenizer | None,
     options: EngineOptions,
-    room: CacheRoom,
+    room: CacheSize,
     pool: BlockPool,
     metrics: EngineMetrics,
     progress: ProgressOption,
@@ -358,7 +357,7 @@ def _make_batch(
     )
 
 
-def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
+def _make_context(model: Any, options: EngineOptions, room: CacheSize) -> Any:
     """Make the context that rows attend in; allocate its memory."""
 
     config, device, dtype = model.core.config, model.device, model.dtype
@@ -382,7 +381,7 @@ def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
 
 
 def _make_graphs(
-    model: Any, attention: PagedAttention, options: EngineOptions, room: CacheRoom
+    model: Any, attention: PagedAttention, options: EngineOptions, room: CacheSize
 ) -> DecodeGraphs | None:
     """Make recordings of decode steps, where they are wanted and possible."""
     if not _records(model, options):

@@ -12,7 +12,7 @@ from asyncgen import native
 from asyncgen.cache.paged_storage import PagedStorage
 from asyncgen.engine.batch.async_step import BegunStep, UnreadTokens
 from asyncgen.engine.batch.runner import BatchRunner
-from asyncgen.engine.kv_cache.block_pool import UNREAD
+from asyncgen.engine.kv_cache.cached_sequence import UNREAD
 from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList

@@ -29,12 +29,12 @@ def expected(core: DecoderLM, ids: list[int]) -> torch.Tensor:
 def test_chunks_and_single_tokens_in_one_pass(model_type: str) -> None:
     core = random_model(random_config(model_type))
     runner = BatchRunner(core, PagedAttention(core.config, PagedStorage(core.config, 16, 4)))
-    first = RequestState("first", [1, 2, 3, 4, 5], pages=[0, 1])
-    second = RequestState("second", [9, 8, 7, 6, 5, 4, 3], pages=[2, 3])
+    first = RequestState("first", [1, 2, 3, 4, 5], block_tables=[[0, 1]])
+    second = RequestState("second", [9, 8, 7, 6, 5, 4, 3], block_tables=[[2, 3]])
     logits = runner.logits(
         [
-            ScheduledRow(first, 0, 5, first.pages, True),
-            ScheduledRow(second, 0, 4, second.pages, False),
+            ScheduledRow(first, 0, 5, first.block_tables[0], True),
+            ScheduledRow(second, 0, 4, second.block_tables[0], False),
         ]
     )
     assert logits.shape[0] == 1
@@ -42,8 +42,8 @@ def test_chunks_and_single_tokens_in_one_pass(model_type: str) -> None:
     first.tokens.append(11)
     logits = runner.logits(
         [
-            ScheduledRow(first, 5, 1, first.pages, True),
-            ScheduledRow(second, 4, 3, second.pages, True),
+            ScheduledRow(first, 5, 1, first.block_tables[0], True),
+            ScheduledRow(second, 4, 3, second.block_tables[0], True),
         ]
     )
     for row, state in enumerate((first, second)):
@@ -53,5 +53,5 @@ def test_chunks_and_single_tokens_in_one_pass(model_type: str) -> None:
 def test_a_pass_without_an_end() -> None:
     core = random_model(random_config("llama"))
     runner = BatchRunner(core, PagedAttention(core.config, PagedStorage(core.config, 4, 4)))
-    state = RequestState("only", [1, 2, 3, 4], pages=[0])
+    state = RequestState("only", [1, 2, 3, 4], block_tables=[[0]])
     assert runner.logits([ScheduledRow(state, 0, 2, [0], False)]).shape[0] == 0

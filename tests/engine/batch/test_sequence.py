@@ -9,7 +9,7 @@ import torch
 
 from asyncgen.engine.batch.sequence import Sequence
 from asyncgen.engine.kv_cache.block_pool import BlockPool
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import EOS

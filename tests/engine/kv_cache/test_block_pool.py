@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
@@ -10,23 +10,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from asyncgen.engine.kv_cache.block_hashes import block_hashes
 from asyncgen.engine.kv_cache.block_pool import BlockPool, OutOfBlocksError, Reservation
+from asyncgen.engine.kv_cache.cached_sequence import CachedSequence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
-@dataclass
-class Holder:
-    """Somebody with pages."""
+class Holder(CachedSequence):
+    """A sequence with one block table."""
 
-    pages: list[int]
-    tokens: list[int] = field(default_factory=list)
-    num_computed: int = 0
-    slot: int = -1
-    next_slot: int = -1
-    block_hashes: list[bytes] = field(default_factory=list)
-    salt: bytes = b""
+    def __init__(self, pages: list[int], tokens: Iterable[int] = (), num_computed: int = 0) -> None:
+        super().__init__(block_tables=[pages], tokens=[*tokens], num_computed=num_computed)
 
     @property
-    def tables(self) -> list[list[int]]:
-        return [self.pages]
+    def pages(self) -> list[int]:
+        return self.block_tables[0]
 
 
 def hold(pool: BlockPool, tokens: list[int]) -> Holder:
@@ -52,7 +50,7 @@ def test_lowest_ids_first() -> None:
 def test_taking_too_much_takes_nothing() -> None:
     pool = BlockPool(3, 4)
     held = pool.take(2)
-    with pytest.raises(OutOfBlocksError, match="2 pages are wanted, 1 are available"):
+    with pytest.raises(OutOfBlocksError, match="2 blocks are wanted, 1 are available"):
         pool.take(2)
     assert (pool.num_used, pool.num_available) == (2, 1)
     pool.check_integrity([Holder(held)])
@@ -134,12 +132,12 @@ def test_without_sharing_nothing_is_kept() -> None:
 def test_withdrawn_pages_are_not_found() -> None:
     pool = BlockPool(4, 1)
     one, other = hold(pool, [1, 2]), hold(pool, [1, 3])
-    pool.withdraw(one.pages)
+    pool.unpublish(one.pages)
     assert pool.lookup(block_hashes([1, 2], 1)) == []
     pool.check_integrity([one, other])
     pool.release(one.pages)
     pool.release(other.pages)
-    pool.withdraw(other.pages)
+    pool.unpublish(other.pages)
     assert (pool.num_kept, pool.num_available) == (0, 4)
     pool.check_integrity([])
 
@@ -188,7 +186,7 @@ def test_wrong_books_are_noticed() -> None:
     pool.check_integrity([held])
     with pytest.raises(AssertionError, match="holders"):
         pool.check_integrity([])
-    with pytest.raises(AssertionError, match="wrong key"):
+    with pytest.raises(AssertionError, match="wrong hash"):
         pool.check_integrity([Holder(held.pages, [1, 2, 3, 9, 5], 5)])
     with pytest.raises(AssertionError, match="can be found"):
         pool.check_integrity([Holder(held.pages, held.tokens, 2)])
@@ -218,7 +216,7 @@ class Pool(RuleBasedStateMachine):
     def end(self, data: st.DataObject, withdrawn: bool) -> None:
         holder = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
         if withdrawn:
-            self.pool.withdraw(holder.pages)
+            self.pool.unpublish(holder.pages)
         self.pool.release(holder.pages)
 
     @rule(count=st.integers(0, 9))

@@ -11,7 +11,7 @@ import torch
 from asyncgen import native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import page_bytes
-from asyncgen.engine.kv_cache.block_pool import GONE
+from asyncgen.engine.kv_cache.cached_sequence import GONE
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair
@@ -147,7 +147,7 @@ def test_a_prefix_is_known_by_its_last_window(name: str) -> None:
     bench.step()
     [state] = bench.batch.states
     assert state.num_cached == 60 and request.cached_tokens == 60
-    for table, window in zip(state.tables, bench.pool.windows, strict=True):
+    for table, window in zip(state.block_tables, bench.pool.windows, strict=True):
         assert table.count(GONE) == (0 if window is None else (61 - window) // 4)
     bench.run()
     assert ids_of(sink) == compared.expected([*prompt, 5, 6], 8)

@@ -152,7 +152,7 @@ def test_nobody_goes_on_from_a_row_of_nan(runs_ahead: bool) -> None:
     bench.run()
     assert isinstance(bad.items[-1], FloatingPointError)
     assert ids_of(bad) == first[:2]
-    assert bench.pool.num_kept == len(bench.pool.tails) == 0
+    assert bench.pool.num_kept == len(bench.pool.partial_blocks.by_block) == 0
     model.core.table[place] = healthy[place]
     request, again = bench.add([*prompt, *first[:2], 1], max_new_tokens=9)
     bench.run()

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.kv_cache.block_hashes import num_common
-from asyncgen.engine.kv_cache.block_pool import GONE, UNREAD, BlockPool, most_pages
-from asyncgen.engine.kv_cache.cache_groups import withdraw
+from asyncgen.engine.kv_cache.block_pool import BlockPool, max_blocks
+from asyncgen.engine.kv_cache.block_tables import unshare
+from asyncgen.engine.kv_cache.cached_sequence import GONE, UNREAD
 from asyncgen.engine.kv_cache.partial_blocks import PartialBlocks
 from asyncgen.engine.kv_cache.state_slots import SlotPool
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
 from tests.cases import for_each
 from tests.doubles.paged import Loop, alone
@@ -66,7 +67,7 @@ def test_nothing_is_copied_and_the_page_stays() -> None:
     loop = opened()
     first = loop.add(range(10), 3)
     loop.step()
-    pages = list(first.pages)
+    pages = list(first.block_tables[0])
     loop.drain()
     kept = loop.scheduler.cache.num_kept
     loop.add([*first.tokens, 5], 1)
@@ -103,8 +104,8 @@ def test_two_want_the_same_tail() -> None:
     both = [loop.add([*first.tokens, number], 3) for number in (1, 2)]
     loop.step()
     assert [state.num_cached for state in both] == [13, 8]
-    assert both[0].pages[0] == both[1].pages[0]
-    assert both[0].pages[1] != both[1].pages[1]
+    assert both[0].block_tables[0][0] == both[1].block_tables[0][0]
+    assert both[0].block_tables[0][1] != both[1].block_tables[0][1]
     loop.drain()
     for state in both:
         assert state.generated_tokens == alone(state.initial_tokens, 3)
@@ -133,7 +134,7 @@ def test_of_two_with_the_same_tokens_the_newest_stays() -> None:
     both[1].waits_for_prefix = False
     loop.drain()
     assert [state.num_cached for state in both] == [0, 0]
-    assert pool.num_kept == 2 and len(pool.tails) == 1
+    assert pool.num_kept == 2 and len(pool.partial_blocks.by_block) == 1
     assert found(loop, [*range(10), 7, 8]) == 11
 
 
@@ -142,9 +143,9 @@ def test_tails_are_given_up_before_what_comes_before_them() -> None:
     first = loop.add(range(20), 1)
     loop.drain()
     pool = loop.scheduler.cache
-    assert (pool.num_kept, len(pool.tails)) == (3, 1)
+    assert (pool.num_kept, len(pool.partial_blocks.by_block)) == (3, 1)
     pool.reserve(2).release()
-    assert (pool.num_kept, len(pool.tails)) == (2, 0)
+    assert (pool.num_kept, len(pool.partial_blocks.by_block)) == (2, 0)
     assert found(loop, [*first.tokens, 5]) == 16
 
 
@@ -153,18 +154,18 @@ def test_who_needs_their_pages_gets_them() -> None:
     pool = loop.scheduler.cache
     for number in range(9):
         found(loop, [*range(8), *[number] * 4])
-    assert (len(pool.tails), pool.num_kept) == (3, 4)
+    assert (len(pool.partial_blocks.by_block), pool.num_kept) == (3, 4)
     assert found(loop, [9] * 25, 5) == 0
-    assert len(pool.tails) == 1
+    assert len(pool.partial_blocks.by_block) == 1
     pool.forget_kept()
-    assert len(pool.tails) == pool.num_kept == 0
+    assert len(pool.partial_blocks.by_block) == pool.num_kept == 0
 
 
 @for_each("windows", [(8,), (5,), (9,), (None, 5), (3, 12)])
 def test_a_text_that_needs_every_page_begins_behind_its_tail(windows: tuple[int, ...]) -> None:
     """A window sees a page less behind a tail than before it: none that is not seen is counted."""
     for length in range(9, 40):
-        loop = opened(most_pages(windows, 4, length + 13), 4, windows=windows)
+        loop = opened(max_blocks(windows, 4, length + 13), 4, windows=windows)
         state = loop.add(range(length), 1)
         loop.drain()
         assert found(loop, [*state.tokens, *[5] * 12]) == length
@@ -193,10 +194,10 @@ def test_a_tail_serves_who_sees_nothing_that_is_lost(lost: int, known: int) -> N
     loop = opened(40, 4, windows=(6,))
     state = loop.add(range(14), 2)
     loop.step()
-    pages = list(state.pages)
+    pages = list(state.block_tables[0])
     loop.scheduler.finish_request(state.request_id)
     # The page before the tail sees 7, and the tail, of 12 and 13, nothing before 9.
-    loop.scheduler.cache.withdraw([pages[lost]])
+    loop.scheduler.cache.unpublish([pages[lost]])
     state = loop.add([*range(14), 8, 8], 3)
     (row,) = loop.step()
     assert row.start == known
@@ -211,14 +212,14 @@ def test_a_tail_of_which_a_group_has_lost_its_page_serves_nobody() -> None:
     pool = loop.scheduler.cache
     loop.add(range(10), 1)
     loop.drain()
-    assert len(pool.tails) == 2
-    pool.withdraw([next(iter(pool.tails.keys()))[0]])
-    assert len(pool.tails) == 1
+    assert len(pool.partial_blocks.by_block) == 2
+    pool.unpublish([next(iter(pool.partial_blocks.by_block))])
+    assert len(pool.partial_blocks.by_block) == 1
     assert found(loop, [*range(10), 5]) == 8
-    assert len(pool.tails) == 1 + 2
+    assert len(pool.partial_blocks.by_block) == 1 + 2
     # The next one of the same tokens takes the place of what is left of it.
     assert found(loop, range(10)) == 8
-    assert len(pool.tails) == 2 + 2 and pool.num_kept == 4 + 2 + 2
+    assert len(pool.partial_blocks.by_block) == 2 + 2 and pool.num_kept == 4 + 2 + 2
     assert found(loop, [*range(10), 6]) == 10
 
 
@@ -228,7 +229,7 @@ def test_who_has_no_tails(kind: str) -> None:
     loop = opened(sharing=shares, slots=SlotPool(4, 4) if shares else None)
     first = loop.add(range(21), 4)
     loop.drain()
-    assert len(loop.scheduler.cache.tails) == 0
+    assert len(loop.scheduler.cache.partial_blocks.by_block) == 0
     assert found(loop, [*first.tokens, 5]) == (24 if shares else 0)
 
 
@@ -293,10 +294,10 @@ def test_what_was_withdrawn_is_not_left() -> None:
     pool = loop.scheduler.cache
     state = loop.add(range(13), 9)
     loop.step()
-    withdraw(pool, state)
+    unshare(pool, state)
     loop.scheduler.finish_request(state.request_id)
     loop.scheduler.check_integrity()
-    assert pool.num_kept == len(pool.tails) == 0
+    assert pool.num_kept == len(pool.partial_blocks.by_block) == 0
     assert found(loop, [*range(13), 1]) == 0
 
 
@@ -308,9 +309,9 @@ def test_who_took_a_tail_over_and_is_withdrawn_leaves_nothing_of_it() -> None:
     state = loop.add([*first.tokens, 1], 9)
     loop.step()
     assert state.num_cached == 13
-    withdraw(pool, state)
+    unshare(pool, state)
     loop.scheduler.finish_request(state.request_id)
-    assert pool.num_kept == len(pool.tails) == 0
+    assert pool.num_kept == len(pool.partial_blocks.by_block) == 0
 
 
 @pytest.mark.parametrize("steps", [2, 3, 6])
@@ -322,7 +323,7 @@ def test_a_preempted_one_goes_on_where_it_was(steps: int) -> None:
     computed, is_decoding = state.num_computed, len(state.tokens) > 13
     loop.scheduler.preempt(state)
     loop.scheduler.check_integrity()
-    assert not state.pages
+    assert not state.block_tables
     (row,) = loop.step()
     # Of a prompt that was not read to its end nobody knows whether there is NaN in it.
     page_size = loop.scheduler.cache.page_size
@@ -346,7 +347,7 @@ def test_a_tail_does_not_hide_the_page_that_a_leader_computes() -> None:
     for _ in range(3):
         loop.step()
     assert leader.num_computed == 11
-    assert twin.num_cached == 8 and len(loop.scheduler.cache.tails) == 1
+    assert twin.num_cached == 8 and len(loop.scheduler.cache.partial_blocks.by_block) == 1
     follower = loop.add([*text[:17], 1, 1], 1)
     loop.drain()
     assert follower.num_cached == 16
@@ -376,9 +377,9 @@ def test_of_tails_with_as_much_in_common_a_short_one_is_taken() -> None:
     tails = PartialBlocks()
     for page, tail in enumerate([(1, 2, 0, 0, 0, 0), (1, 2, 9)]):
         tails.add(b"before", tail, [page])
-    assert tails.find(b"before", [1, 2, 5, 5], 0, 4) == ((1, 2, 9), 2)
-    tails.forget(1)
-    assert tails.find(b"before", [1, 2, 5, 5], 0, 4) is None
+    assert tails.find(b"before", [1, 2, 5, 5]) == ((1, 2, 9), 2)
+    tails.remove(1)
+    assert tails.find(b"before", [1, 2, 5, 5]) is None
 
 
 @settings(max_examples=300, deadline=None)
@@ -391,15 +392,15 @@ def test_who_has_most_in_common_is_found(
         tails.add(b"before", tail, [page])
     tails.check_integrity(8)
     for page in data.draw(st.sets(st.integers(0, 14))):
-        contents -= {tokens for at, (_, tokens) in tails._of_page.items() if at == page}
-        tails.forget(page)
+        contents -= {tokens for at, (_, tokens) in tails.by_block.items() if at == page}
+        tails.remove(page)
         tails.check_integrity(8)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
     common = {tail: num_common(tail, text[start:end]) for tail in contents}
     most = max(common.values(), default=0)
-    best = tails.find(b"before", text, start, end)
-    assert tails.find(b"other", text, start, end) is None
+    best = tails.find(b"before", text[start:end])
+    assert tails.find(b"other", text[start:end]) is None
     if best is not None:
         assert best[1] == common[best[0]] == most > 0
         assert 2 * most >= len(best[0])
@@ -426,6 +427,6 @@ def test_the_work_of_a_look_up_does_not_grow_with_the_tails() -> None:
         for page in range(many):
             tails.add(b"", Counted(draw.randrange(9) for _ in range(30)), [page])
         reads = 0
-        tails.find(b"", [draw.randrange(9) for _ in range(30)], 0, 30)
+        tails.find(b"", [draw.randrange(9) for _ in range(30)])
         counts.append(reads)
     assert counts[1] <= 2 * counts[0] + 2

@@ -4,80 +4,90 @@ from __future__ import annotations
 
 from asyncgen.engine.kv_cache.block_hashes import block_hashes
 from asyncgen.engine.scheduling.state import RequestState
-from asyncgen.engine.scheduling.waiting_queue import PrefixLeaders, WaitingQueue
+from asyncgen.engine.scheduling.waiting_queue import PrefixesInProgress, WaitingQueue
 
 
 def request(name: str, tokens: list[int]) -> RequestState:
-    """A request whose pages of two tokens have their keys."""
+    """A request whose blocks of two tokens have their hashes."""
     state = RequestState(name, tokens)
     state.block_hashes = block_hashes(tokens, 2)
     return state
 
 
+def waits_for(prefixes: PrefixesInProgress, state: RequestState, first: int = 0) -> bytes | None:
+    """The hash of the block that a request is deferred for; it is recalled at once."""
+    queue = prefixes._queue
+    queue.push(state)
+    hashes = state.block_hashes[first:]
+    found = next(iter(queue.deferred)) if prefixes.defer(state, hashes) else None
+    if found is not None:
+        queue.recall(found)
+    queue.remove(state)
+    return found
+
+
 def test_one_waits_for_the_end_of_what_is_common() -> None:
-    leaders = PrefixLeaders(WaitingQueue())
-    leader, other = request("a", [1, 1, 2, 2, 3, 3]), request("b", [1, 1, 2, 2, 4, 4])
-    leaders.lead(leader)
-    assert leaders.awaited_key(other.block_hashes) == leader.block_hashes[1]
-    assert leaders.awaited_key(other.block_hashes[1:]) == leader.block_hashes[1]
-    assert leaders.awaited_key(other.block_hashes[2:]) is None
-    assert leaders.awaited_key([]) is None
+    prefixes = PrefixesInProgress(WaitingQueue())
+    running, other = request("a", [1, 1, 2, 2, 3, 3]), request("b", [1, 1, 2, 2, 4, 4])
+    prefixes.add(running)
+    assert waits_for(prefixes, other) == running.block_hashes[1]
+    assert waits_for(prefixes, other, 1) == running.block_hashes[1]
+    assert waits_for(prefixes, other, 2) is None
+    assert running.branch_blocks == [2], "its state is kept where the other one goes on"
 
 
-def test_one_waits_for_one_leader_at_a_time() -> None:
-    leaders = PrefixLeaders(WaitingQueue())
+def test_one_waits_for_one_request_at_a_time() -> None:
+    prefixes = PrefixesInProgress(WaitingQueue())
     first, second = request("a", [1, 1]), request("b", [1, 1, 2, 2])
-    leaders.lead(first)
-    leaders.lead(second)
-    assert leaders.awaited_key(second.block_hashes) == first.block_hashes[0]
-    leaders.settle(first, first.block_hashes[0])
-    assert leaders.awaited_key(second.block_hashes) is None
-    assert leaders.awaited_key(second.block_hashes[1:]) == second.block_hashes[1]
+    prefixes.add(first)
+    prefixes.add(second)
+    assert waits_for(prefixes, second) == first.block_hashes[0]
+    prefixes.finish(first, first.block_hashes[0])
+    assert waits_for(prefixes, second) is None
+    assert waits_for(prefixes, second, 1) == second.block_hashes[1]
 
 
-def test_only_what_is_not_published_is_led() -> None:
-    leaders = PrefixLeaders(WaitingQueue())
-    leader = request("a", [1, 1, 2, 2])
-    leader.num_published = 1
-    leaders.lead(leader)
-    assert len(leaders) == 1
-    assert leaders.awaited_key(leader.block_hashes) is None
+def test_published_blocks_are_not_in_progress() -> None:
+    prefixes = PrefixesInProgress(WaitingQueue())
+    running = request("a", [1, 1, 2, 2])
+    running.num_published = 1
+    prefixes.add(running)
+    assert len(prefixes) == 1
+    assert waits_for(prefixes, running) is None
 
 
-def test_followers_come_back_when_the_leader_leaves_or_gets_there() -> None:
+def test_deferred_requests_come_back_when_the_other_leaves_or_gets_there() -> None:
     for leaves in (True, False):
         queue = WaitingQueue()
-        leaders = PrefixLeaders(queue)
-        leader, follower = request("a", [1, 1, 2, 2]), request("b", [1, 1, 2, 2])
-        leaders.lead(leader)
-        queue.push(follower)
-        key = leaders.awaited_key(follower.block_hashes)
-        assert key is not None
-        queue.set_aside(follower, key)
-        leaders.check_integrity({"a": leader})
-        leaders.settle(follower, key)
-        assert queue.is_aside(follower)
+        prefixes = PrefixesInProgress(queue)
+        running, waiting = request("a", [1, 1, 2, 2]), request("b", [1, 1, 2, 2])
+        prefixes.add(running)
+        queue.push(waiting)
+        assert prefixes.defer(waiting, waiting.block_hashes)
+        prefixes.check_integrity({"a": running})
+        prefixes.finish(waiting, waiting.block_hashes[1])
+        assert waiting in queue.deferred_states
         if leaves:
-            leaders.leave(leader)
+            prefixes.remove(running)
         else:
-            leaders.settle(leader, leader.block_hashes[0])
-            assert queue.is_aside(follower)
-            leaders.settle(leader, leader.block_hashes[1])
-        assert not queue.is_aside(follower)
-        assert list(queue.in_turn()) == [follower]
-        assert len(leaders) == 0
+            prefixes.finish(running, running.block_hashes[0])
+            assert waiting in queue.deferred_states
+            prefixes.finish(running, running.block_hashes[1])
+        assert waiting not in queue.deferred_states
+        assert list(queue.in_turn()) == [waiting]
+        assert len(prefixes) == 0
 
 
-def test_patience_ends() -> None:
+def test_nobody_waits_for_an_idle_request() -> None:
     queue = WaitingQueue()
-    leaders = PrefixLeaders(queue)
-    leader, follower = request("a", [1, 1]), request("b", [1, 1])
-    leader.last_chunk = 10
-    leaders.lead(leader)
-    queue.push(follower)
-    queue.set_aside(follower, follower.block_hashes[0])
-    leaders.recall_the_impatient(18)
-    assert queue.is_aside(follower)
-    leaders.recall_the_impatient(19)
-    assert not queue.is_aside(follower)
-    assert not follower.waits_for_prefix
+    prefixes = PrefixesInProgress(queue)
+    running, waiting = request("a", [1, 1]), request("b", [1, 1])
+    running.last_chunk = 10
+    prefixes.add(running)
+    queue.push(waiting)
+    queue.defer(waiting, waiting.block_hashes[0])
+    prefixes.stop_waiting_for_idle(18)
+    assert waiting in queue.deferred_states
+    prefixes.stop_waiting_for_idle(19)
+    assert waiting not in queue.deferred_states
+    assert not waiting.waits_for_prefix

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
 from asyncgen.engine.kv_cache.block_pool import BlockPool
-from asyncgen.engine.kv_cache.state_slots import NO_SLOT, SlotPool
+from asyncgen.engine.kv_cache.cached_sequence import NO_SLOT, CachedSequence
+from asyncgen.engine.kv_cache.state_slots import SlotPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-@dataclass
-class Row:
-    slot: int = NO_SLOT
-    next_slot: int = NO_SLOT
-    num_computed: int = 0
-    block_hashes: list[bytes] = field(default_factory=list)
+class Row(CachedSequence):
+    """A row that runs."""
+
+    def __init__(
+        self,
+        slot: int = NO_SLOT,
+        next_slot: int = NO_SLOT,
+        num_computed: int = 0,
+        block_hashes: Sequence[bytes] = (),
+    ) -> None:
+        super().__init__(
+            slot=slot,
+            next_slot=next_slot,
+            num_computed=num_computed,
+            block_hashes=[*block_hashes],
+        )
 
 
-def left(pool: SlotPool, key: bytes, *, is_worthy: bool = False) -> int:
+def left(pool: SlotPool, key: bytes, *, is_important: bool = False) -> int:
     """A snapshot of a row that has ended."""
     pool.start(None)
     slot = pool.take()
-    assert pool.publish(slot, key, is_worthy=is_worthy)
+    assert pool.publish(slot, key, is_important=is_important)
     pool.end(NO_SLOT, slot)
     return slot
 
@@ -43,16 +57,16 @@ def test_what_is_kept_is_not_written_and_is_found() -> None:
     pool = SlotPool(3)
     pool.start(None)
     slot = pool.take()
-    assert pool.publish(slot, b"a", is_worthy=False)
-    assert not pool.publish(slot, b"b", is_worthy=False)
+    assert pool.publish(slot, b"a", is_important=False)
+    assert not pool.publish(slot, b"b", is_important=False)
     other = pool.take()
-    assert not pool.publish(other, b"a", is_worthy=False)
+    assert not pool.publish(other, b"a", is_important=False)
     assert pool.leave(slot) == NO_SLOT
     assert pool.knows(b"a")
     assert not pool.knows(b"b")
     assert pool.num_kept == 1
     assert [pool.start(b"a"), pool.start(b"a")] == [slot, slot]
-    assert not pool.has_room
+    assert not pool.has_free_row
     rows = [Row(slot, num_computed=2, block_hashes=[b"a"]) for _ in range(2)]
     pool.check_integrity([*rows, Row(other, num_computed=1)], 2)
     assert pool.leave(slot) == NO_SLOT
@@ -65,7 +79,7 @@ def test_what_is_kept_is_not_written_and_is_found() -> None:
 
 def test_those_on_the_way_make_room_first_and_the_oldest_of_them() -> None:
     pool = SlotPool(1, 2)
-    left(pool, b"end", is_worthy=True)
+    left(pool, b"end", is_important=True)
     for key in (b"one", b"two"):
         left(pool, key)
     pool.end(pool.start(b"one"))  # which makes it worth more than one that was never found
@@ -84,7 +98,7 @@ def test_those_on_the_way_make_room_first_and_the_oldest_of_them() -> None:
 def test_what_is_worth_less_makes_room_first() -> None:
     pool = SlotPool(1, 1)
     for key in (b"answer", b"prompt"):
-        left(pool, key, is_worthy=True)
+        left(pool, key, is_important=True)
     pool.demote(b"prompt")
     pool.demote(b"nothing")
     pool.start(None)
@@ -92,7 +106,7 @@ def test_what_is_worth_less_makes_room_first() -> None:
     held = pool.take()
     assert pool.knows(b"answer")
     assert not pool.knows(b"prompt")
-    assert pool.publish(held, b"other", is_worthy=True)
+    assert pool.publish(held, b"other", is_important=True)
     pool.demote(b"other")
     pool.end(2, held)
     pool.check_integrity([], 2)
@@ -102,13 +116,13 @@ def test_what_is_worth_less_makes_room_first() -> None:
 def test_two_slots_for_a_row_always_suffice() -> None:
     pool = SlotPool(2)
     for key in (b"a", b"b", b"c", b"d"):
-        left(pool, key, is_worthy=True)
+        left(pool, key, is_important=True)
     held = [slot for _ in range(2) for slot in (pool.start(None), pool.take(), pool.take())]
     assert sorted(held) == [-1, -1, 0, 1, 2, 3]
     assert pool.num_kept == 0
     with pytest.raises(AssertionError, match="more than two"):
         pool.take()
-    with pytest.raises(AssertionError, match="has_room"):
+    with pytest.raises(AssertionError, match="has_free_row"):
         pool.start(None)
 
 
@@ -117,8 +131,8 @@ def test_what_is_withdrawn_is_found_no_more() -> None:
     kept = left(pool, b"a")
     pool.start(None)
     slot = pool.take()
-    pool.publish(slot, b"b", is_worthy=True)
-    pool.withdraw([b"a", b"b", b"c"])
+    pool.publish(slot, b"b", is_important=True)
+    pool.unpublish([b"a", b"b", b"c"])
     assert not pool.knows(b"a")
     assert not pool.knows(b"b")
     assert pool.take() == kept
@@ -140,10 +154,10 @@ def test_the_proof_finds_what_is_wrong() -> None:
             pool.check_integrity([wrong], 2)
     with pytest.raises(AssertionError, match="those that run"):
         pool.check_integrity([], 2)
-    pool.publish(first, b"b", is_worthy=False)
+    pool.publish(first, b"b", is_important=False)
     with pytest.raises(AssertionError, match="other tokens"):
         pool.check_integrity([row], 2)
-    pool.publish(second, b"c", is_worthy=False)
+    pool.publish(second, b"c", is_important=False)
     with pytest.raises(AssertionError, match="can be found"):
         pool.check_integrity([Row(first, second, 2, [b"b"])], 2)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.engine.kv_cache.block_pool import BlockPool
 from asyncgen.engine.kv_cache.state_slots import SlotPool
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncgen.engine.kv_cache import block_tables
 from asyncgen.engine.kv_cache.block_pool import BlockPool
-from asyncgen.engine.kv_cache.cache_groups import pages_of_clients
-from asyncgen.engine.scheduling import request_table as books
-from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
-from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.scheduling.client_shares import blocks_of_clients
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler, Scheduler
 from tests.cases import for_each, some
 from tests.doubles.clients import ORDERS, STEPS, Clients, Manner
 from tests.doubles.paged import Loop, alone
@@ -188,7 +187,7 @@ TRACES = ["63b2d68e36f6304e", "5b1ab5464e4a0191", "4b37735213d29a4f"]
 def test_one_client_notices_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = [trace(seed, ORDERS[number]) for seed in range(20)]
     assert [trace(seed, ORDERS[number], client="me") for seed in range(20)] == digests
-    monkeypatch.setattr(books, "leave_partial_block", lambda pool, state: None)
+    monkeypatch.setattr(block_tables, "_keep_partial_block", lambda pool, state: None)
     before = [trace(seed, ORDERS[number]) for seed in range(20)]
     assert hashlib.sha256("".join(before).encode()).hexdigest()[:16] == TRACES[number]
     assert before != digests
@@ -269,8 +268,8 @@ def test_a_row_that_comes_back_counts_all_its_pages() -> None:
         loop.step()
     assert [state.num_preemptions for state in hog] == [0, 0, 1, 1]
     assert scheduler.num_running == 4
-    held = pages_of_clients(scheduler.cache, scheduler.running())
-    assert held["hog"] == sum(len(state.pages) for state in hog)
+    held = blocks_of_clients(scheduler.cache, scheduler.running())
+    assert held["hog"] == sum(len(state.block_tables[0]) for state in hog)
 
 
 @pytest.mark.parametrize("order", some([*ORDERS, InOrder], 1))

@@ -13,8 +13,10 @@ def finished(pool: BlockPool, tokens: list[int], name: str = "x") -> RequestStat
     """A request that computed all but its last token."""
     state = RequestState(name, tokens)
     state.num_computed = len(tokens) - 1
-    state.pages = pool.take(pool.pages_for(state.num_computed))
-    for page, key in zip(state.pages, block_hashes(tokens[:-1], pool.page_size), strict=False):
+    state.block_tables = [pool.take(pool.pages_for(state.num_computed))]
+    for page, key in zip(
+        state.block_tables[0], block_hashes(tokens[:-1], pool.page_size), strict=False
+    ):
         pool.publish(page, key)
     return state
 
@@ -35,17 +37,17 @@ def test_what_is_common_is_known(tokens: list[int], num_pages: int, common: int)
     pool = BlockPool(8, 2)
     retained = KeptRequests(pool)
     old = finished(pool, [1, 2, 3, 4, 5, 6, 7])
-    pool.withdraw(old.pages[2:])
+    pool.unpublish(old.block_tables[0][2:])
     retained.keep(old)
-    assert retained.known(RequestState("x", tokens)) == ([old.pages[:num_pages]], common)
+    assert retained.find(RequestState("x", tokens)) == ([old.block_tables[0][:num_pages]], common)
 
 
 def test_only_the_same_id_and_salt_count() -> None:
     pool = BlockPool(8, 2)
     retained = KeptRequests(pool)
     retained.keep(finished(pool, [1, 2, 3]))
-    assert retained.known(RequestState("y", [1, 2, 3])) == ([[]], 0)
-    assert retained.known(RequestState("x", [1, 2, 3], salt=b"other")) == ([[]], 0)
+    assert retained.find(RequestState("y", [1, 2, 3])) == ([[]], 0)
+    assert retained.find(RequestState("x", [1, 2, 3], salt=b"other")) == ([[]], 0)
 
 
 def test_eviction_gives_pages_back() -> None:

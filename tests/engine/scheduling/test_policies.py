@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.kv_cache.block_pool import BlockPool
-from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.state import RequestStatus
 from tests.doubles.paged import Loop
 

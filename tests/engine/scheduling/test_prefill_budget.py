@@ -21,14 +21,14 @@ LONG: dict[str, Any] = SHORT | {"max_new_tokens": 200}
 
 
 @for_each(
-    ("num_newcomers", "num_decoding", "expected"),
+    ("num_admissible", "num_decoding", "expected"),
     [(0, 0, 1), (15, 0, 1), (16, 0, 2), (32, 0, 3), (48, 0, 4), (24, 25, 1)]
     + [(25, 25, 2), (75, 25, 4), (1000, 999, 2), (1, 1000, 1)],
 )
 def test_the_more_wait_the_more_chunks_come_between(
-    num_newcomers: int, num_decoding: int, expected: int
+    num_admissible: int, num_decoding: int, expected: int
 ) -> None:
-    assert chunks_between(num_newcomers, num_decoding) == expected
+    assert chunks_between(num_admissible, num_decoding) == expected
 
 
 def prompt(number: int) -> list[int]:
@@ -106,7 +106,7 @@ def test_nobody_waits_for_those_that_cannot_begin() -> None:
         bench.step()
         written.append(len(first.tokens) - before)
     # Eight fit; once they have begun, every step is for those that decode.
-    assert 0 < bench.batch.scheduler.num_newcomers and written[-20:] == [1] * 20
+    assert 0 < bench.batch.scheduler.num_admissible and written[-20:] == [1] * 20
     bench.engine.abort_all("cancelled")
 
 

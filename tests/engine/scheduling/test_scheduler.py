@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncgen.engine.kv_cache.block_pool import UNREAD, BlockPool, Reservation, most_pages
+from asyncgen.engine.kv_cache.block_pool import BlockPool, Reservation, max_blocks
+from asyncgen.engine.kv_cache.cached_sequence import UNREAD
 from asyncgen.engine.kv_cache.state_slots import SlotPool
-from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
-from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler, Scheduler
 from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow
 from asyncgen.errors import InvalidRequestError
 from tests.cases import for_each
@@ -105,7 +105,7 @@ class Mix(RuleBasedStateMachine):
         assert self.loop is not None
         prompt = [3] * beginning + rest
         pool = self.loop.scheduler.cache
-        needed = most_pages(pool.windows, pool.page_size, len(prompt) + count - 1)
+        needed = max_blocks(pool.windows, pool.page_size, len(prompt) + count - 1)
         if needed > pool.num_pages:
             with pytest.raises(InvalidRequestError, match="give the cache more memory"):
                 self.loop.add(prompt, count, priority=priority, client=client)
@@ -125,7 +125,7 @@ class Mix(RuleBasedStateMachine):
         tokens = data.draw(st.sampled_from(self.states)).tokens
         prompt = [*tokens[: max(len(tokens) - given_up, 1)], *rest]
         pool = self.loop.scheduler.cache
-        if most_pages(pool.windows, pool.page_size, len(prompt) + count - 1) <= pool.num_pages:
+        if max_blocks(pool.windows, pool.page_size, len(prompt) + count - 1) <= pool.num_pages:
             self.states.append(self.loop.add(prompt, count))
 
     @rule(count=st.integers(1, 5))
@@ -180,8 +180,8 @@ class Mix(RuleBasedStateMachine):
             assert state.cancelled or state.generated_len() == state.max_new_tokens
         if pool.slots is not None:
             assert pool.slots.num_running == pool.slots.num_held == 0
-        assert len(self.loop.scheduler._leaders) == 0
-        assert not self.loop.scheduler._queue._standing
+        assert len(self.loop.scheduler._prefixes) == 0
+        assert not self.loop.scheduler._queue.deferred_states
 
 
 Mix.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
@@ -382,7 +382,7 @@ def test_a_preempted_one_finds_its_pages_again() -> None:
     loop.step()
     loop.step()
     loop.scheduler.preempt(state)
-    assert (state.pages, state.num_computed, state.status) == ([], 0, RequestStatus.PENDING)
+    assert (state.block_tables, state.num_computed, state.status) == ([], 0, RequestStatus.PENDING)
     (row,) = loop.step()
     # The last page, of which three tokens were computed, is found as well.
     assert (row.start, row.count, row.is_last) == (19, 1, True)

@@ -95,10 +95,10 @@ def test_a_failure_is_kept() -> None:
 def test_a_fork_goes_on_from_the_same_tokens() -> None:
     state = decoding(max_new_tokens=5, eos_token_id=[9], priority=2, record_timestamps=True)
     state.update_and_check_completion(5, -1.0)
-    state.pages, state.num_computed = [4], 3
+    state.block_tables, state.num_computed = [[4]], 3
     twin = state.fork("b")
     assert (twin.request_id, twin.tokens, twin.generated_tokens) == ("b", [1, 2, 3, 5], [5])
-    assert (twin.pages, twin.num_computed, twin.status) == ([], 0, RequestStatus.PENDING)
+    assert (twin.block_tables, twin.num_computed, twin.status) == ([], 0, RequestStatus.PENDING)
     twin.status = RequestStatus.DECODING
     assert twin.update_and_check_completion(9)
     assert state.generated_tokens == [5]

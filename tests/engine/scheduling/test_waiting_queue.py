@@ -35,11 +35,11 @@ def test_those_aside_are_passed_until_called() -> None:
     for state in queue.in_turn():
         seen.append(state)
         if state is first:
-            queue.set_aside(state, b"key")
+            queue.defer(state, b"key")
     assert seen == [first, second]
-    assert (len(queue), [*queue.aside]) == (2, [b"key"])
-    assert queue.call_back(b"key") == [first]
-    assert queue.call_back(b"key") == []
+    assert (len(queue.states), [*queue.deferred]) == (2, [b"key"])
+    assert queue.recall(b"key") == [first]
+    assert queue.recall(b"key") == []
     assert list(queue.in_turn()) == [first]
 
 
@@ -74,14 +74,14 @@ class Queue(RuleBasedStateMachine):
     @rule(key=st.sampled_from([b"x", b"y"]))
     def set_aside(self, key: bytes) -> None:
         state = next(self.queue.in_turn())
-        self.queue.set_aside(state, key)
+        self.queue.defer(state, key)
         self.up.remove(state)
         self.aside.setdefault(key, []).append(state)
 
     @rule(key=st.sampled_from([b"x", b"y"]))
     def call_back(self, key: bytes) -> None:
         called = self.aside.pop(key, [])
-        assert self.queue.call_back(key) == called
+        assert self.queue.recall(key) == called
         self.up += called
 
     @precondition(lambda self: self.up or self.aside)
@@ -110,7 +110,7 @@ class Queue(RuleBasedStateMachine):
         assert first is min(self.up, key=lambda state: state.rank, default=None)
         everybody = [*self.up, *(state for states in self.aside.values() for state in states)]
         assert self.queue.ranked() == sorted(everybody, key=lambda state: state.rank)
-        assert len(self.queue) == len(everybody)
+        assert len(self.queue.states) == len(everybody)
 
 
 TestQueue = Queue.TestCase

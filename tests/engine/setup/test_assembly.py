@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from asyncgen.cache.paged_storage import PagedStorage
-from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+from asyncgen.engine.kv_cache.cache_size import CacheSize
 from asyncgen.engine.options import EngineOptions
-from asyncgen.engine.scheduling.policies import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.setup import assembly
 from asyncgen.engine.setup.assembly import assemble, plan_room
 from asyncgen.errors import InvalidRequestError
@@ -85,11 +85,11 @@ def test_a_recording_takes_a_page_that_was_planned(monkeypatch: pytest.MonkeyPat
         "asyncgen.engine.setup.cache_memory.device_memory", lambda device: (10**9, 10**9)
     )
     model, page = OnCuda(), 256 * 16
-    assert plan_room(model, EngineOptions(max_running=2)) == CacheRoom(8, 256, 1)
-    assert plan_room(model, EngineOptions(kv_cache_memory=5 * page)) == CacheRoom(4, 256, 1)
-    assert plan_room(model, EngineOptions(kv_cache_memory=page)) == CacheRoom(1, 256, 0)
+    assert plan_room(model, EngineOptions(max_running=2)) == CacheSize(8, 256, 1)
+    assert plan_room(model, EngineOptions(kv_cache_memory=5 * page)) == CacheSize(4, 256, 1)
+    assert plan_room(model, EngineOptions(kv_cache_memory=page)) == CacheSize(1, 256, 0)
     off = EngineOptions(kv_cache_memory=5 * page, use_cuda_graph=False)
-    assert plan_room(model, off) == CacheRoom(5, 256, 0)
+    assert plan_room(model, off) == CacheSize(5, 256, 0)
 
 
 def over_pages(model: OnCuda) -> PagedAttention:
@@ -108,7 +108,7 @@ def test_what_cannot_be_recorded_is_said(
     options = EngineOptions(use_cuda_graph=asked)
     attention = over_pages(model)
     with caplog.at_level(logging.INFO, "asyncgen.engine"):
-        assert assembly._make_graphs(model, attention, options, CacheRoom(8, 256, 1)) is None
+        assert assembly._make_graphs(model, attention, options, CacheSize(8, 256, 1)) is None
     [record] = caplog.records
     assert record.levelno == (logging.WARNING if asked else logging.INFO)
     assert "has no kernel" in record.getMessage()
@@ -129,7 +129,7 @@ def test_recordings_are_made_for_the_rows_and_lengths_there_are(
     )
     model = OnCuda()
     options = EngineOptions(max_running=6, num_kv_padding_intervals=2)
-    graphs = assembly._make_graphs(model, over_pages(model), options, CacheRoom(8, 256, 1))
+    graphs = assembly._make_graphs(model, over_pages(model), options, CacheSize(8, 256, 1))
     assert graphs is not None
     graphs.warm()
     assert graphs.sizes == [(6, 2), (4, 2), (2, 2), (1, 2)]  # of the 4 pages of a context

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.kv_cache.cache_groups import CacheRoom
+from asyncgen.engine.kv_cache.cache_size import CacheSize
 from asyncgen.engine.setup.cache_memory import plan_pages
 from asyncgen.errors import InvalidRequestError
 from tests.cases import for_each
@@ -55,6 +55,6 @@ def test_a_default_without_memory_names_the_parameter() -> None:
 
 @given(st.integers(1, 1000), st.integers(1, 64), st.integers(1, 9))
 def test_rows_fit_the_room(num_pages: int, page_size: int, rows: int) -> None:
-    room = CacheRoom(num_pages, page_size)
+    room = CacheSize(num_pages, page_size)
     positions = room.positions(rows)
     assert rows * room.pages(positions) <= num_pages < rows * room.pages(positions + 1) + rows

@@ -22,7 +22,7 @@ from asyncgen import native
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import PagedStorage, page_bytes
 from asyncgen.cache.states import StateStorage, slot_bytes
-from asyncgen.engine.kv_cache.block_pool import most_pages
+from asyncgen.engine.kv_cache.block_pool import max_blocks
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
@@ -96,7 +96,7 @@ def preemption(pair: Pair, tokenizer: asyncgen.Tokenizer) -> None:
     """Rows beside each other lose their pages and get them again: the pool holds the longest."""
     rows = [row + ending for row in ROWS for ending in ([], [4])]
     windows = plan_groups(pair.ours.core.config).windows
-    pages = most_pages(windows, PAGE, max(map(len, rows)) + LENGTH, chunk=PAGE)
+    pages = max_blocks(windows, PAGE, max(map(len, rows)) + LENGTH, chunk=PAGE)
 
     async def run() -> list[list[int]]:
         if keeps_states(pair.ours.core.config):

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from asyncgen.cache.layer_groups import first_block, plan_groups
 from asyncgen.engine.kv_cache.block_hashes import block_hashes, group_hash
-from asyncgen.engine.kv_cache.block_pool import GONE, BlockPool, held, most_pages
-from asyncgen.engine.kv_cache.cache_groups import CacheRoom, find_block_tables, withdraw
+from asyncgen.engine.kv_cache.block_pool import BlockPool, max_blocks
+from asyncgen.engine.kv_cache.block_tables import find_full_blocks, unshare
+from asyncgen.engine.kv_cache.cache_size import CacheSize
+from asyncgen.engine.kv_cache.cached_sequence import GONE, blocks_in
 from asyncgen.engine.scheduling.kept_requests import KeptRequests
-from asyncgen.engine.scheduling.policies import FIFOScheduler
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState
 from tests.cache.test_layer_groups import config, one_in_six
 from tests.cases import for_each
@@ -41,7 +43,7 @@ def test_a_long_text_holds_a_quarter_of_what_full_attention_would(
             break
     scheduler.check_integrity()
     assert state.generated_len() == 600 and pool.num_used == 0
-    assert most <= most_pages(plan.windows, page_size, length + 600, chunk)
+    assert most <= max_blocks(plan.windows, page_size, length + 600, chunk)
     assert most <= 0.25 * full
 
 
@@ -82,7 +84,7 @@ def test_the_longest_beginning_that_can_be_gone_on_from(
         )
 
     longest = max(count for count in range(9) if serves(count))
-    tables, count = find_block_tables(pool, keys)
+    tables, count = find_full_blocks(pool, keys)
     assert count == longest
     for group, (table, window) in enumerate(zip(tables, windows, strict=True)):
         first = first_block(window, count * page_size, page_size)
@@ -97,22 +99,22 @@ def test_what_is_withdrawn_is_found_by_nobody() -> None:
     for _ in range(3):
         scheduler.computed(scheduler.schedule_batch(4, 1 << 40))
     assert state.num_gone == 2 and pool.num_kept == 2
-    assert find_block_tables(pool, state.block_hashes)[1] == 6
-    withdraw(pool, state)
-    assert pool.num_kept == 0 and find_block_tables(pool, state.block_hashes)[1] == 0
+    assert find_full_blocks(pool, state.block_hashes)[1] == 6
+    unshare(pool, state)
+    assert pool.num_kept == 0 and find_full_blocks(pool, state.block_hashes)[1] == 0
     assert not any(pool.knows(group_hash(key, 1)) for key in state.block_hashes)
     scheduler.check_integrity()
 
 
 def test_held_pages_come_from_the_beginning_to_the_end() -> None:
-    assert held([[3, 4]]) == [3, 4]
-    assert held([[0, 1, 2, 9], [GONE, 5, 6], [GONE, GONE, 7]]) == [0, 1, 5, 2, 6, 7, 9]
+    assert blocks_in([[3, 4]]) == [3, 4]
+    assert blocks_in([[0, 1, 2, 9], [GONE, 5, 6], [GONE, GONE, 7]]) == [0, 1, 5, 2, 6, 7, 9]
 
 
 def test_a_finished_text_is_gone_on_in_where_its_window_is_there() -> None:
     pool = BlockPool(40, 2, windows=(None, 4), sharing=False)
     scheduler = FIFOScheduler(pool, retain_cache_on_finish=True)
-    retained = scheduler._retained
+    retained = scheduler._kept
     state = RequestState("x", list(range(12)), max_new_tokens=3)
     scheduler.add_waiting_request(state)
     for _ in range(3):
@@ -120,12 +122,12 @@ def test_a_finished_text_is_gone_on_in_where_its_window_is_there() -> None:
         scheduler.computed(rows)
     scheduler.finish_request("x", evict_from_cache=False)
     assert isinstance(retained, KeptRequests)
-    [full, window] = retained.states["x"].tables
+    [full, window] = retained.states["x"].block_tables
     assert window.count(GONE) == 2
     again = RequestState("x", [*range(12), 50, 51])
-    assert retained.known(again) == ([full, [GONE] * 4 + window[4:]], 12)
+    assert retained.find(again) == ([full, [GONE] * 4 + window[4:]], 12)
     # Of an earlier place, the window is gone.
-    assert retained.known(RequestState("x", [*range(5), 50, 51])) == ([[], []], 0)
+    assert retained.find(RequestState("x", [*range(5), 50, 51])) == ([[], []], 0)
     scheduler.add_waiting_request(again)
     [row] = scheduler.schedule_batch(9, 1 << 40)
     assert (row.start, row.count) == (12, 2)
@@ -141,10 +143,10 @@ def test_a_finished_text_is_gone_on_in_where_its_window_is_there() -> None:
 def test_the_longest_text_fits_and_no_longer_one(
     num_pages: int, windows: list[int | None], page_size: int, limit: int
 ) -> None:
-    room = CacheRoom(num_pages, page_size, windows=tuple(windows))
+    room = CacheSize(num_pages, page_size, windows=tuple(windows))
     longest = room.longest_text(limit)
     assert longest <= limit
     if longest:
-        assert most_pages(windows, page_size, longest) <= num_pages
+        assert max_blocks(windows, page_size, longest) <= num_pages
     if longest < limit:
-        assert most_pages(windows, page_size, longest + 1) > num_pages
+        assert max_blocks(windows, page_size, longest + 1) > num_pages
