@@ -164,7 +164,7 @@ from asyncgen.generation.logits.speech import (
     AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
     WhisperTimeStampLogitsProcessor as WhisperTimeStampLogitsProcessor,
 )
-from asyncgen.generation.logits.surprise import (
+from asyncgen.generation.logits.entropy_filters import (
     EpsilonLogitsWarper as EpsilonLogitsWarper,
     EtaLogitsWarper as EtaLogitsWarper,
     TopHLogitsWarper as TopHLogitsWarper,

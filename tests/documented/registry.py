@@ -121,7 +121,9 @@ STRATEGIES = (
     StrategyRow(
         "Custom decoding", ("custom_generate", "recipe"), "asyncgen.generation.generate.custom"
     ),
-    StrategyRow("Token healing", ("token_healing",), "asyncgen.generation.strategies.healing"),
+    StrategyRow(
+        "Token healing", ("token_healing",), "asyncgen.generation.strategies.token_healing"
+    ),
 )
 
 

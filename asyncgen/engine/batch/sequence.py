@@ -14,7 +14,7 @@ from asyncgen.engine.requests.request import sample_name
 from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits.base import definition_of
-from asyncgen.generation.logits.checked import CheckedProcessors
+from asyncgen.generation.logits.checked_processors import CheckedProcessors
 from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor
 
 if TYPE_CHECKING:

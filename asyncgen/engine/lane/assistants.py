@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from asyncgen.engine.requests.params import RequestParams
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.text.tokenizer import Tokenizer
 
 

@@ -17,13 +17,13 @@ from asyncgen.engine.sampling.logprobs import decoder_of, raw_logprobs
 from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
-from asyncgen.generation.generate.resolved_call import make_plan, pad_id, rows_of_prompt
-from asyncgen.generation.logits.checked import raise_named
+from asyncgen.generation.generate.plan_parts import make_plan, pad_id, rows_of_prompt
+from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
-from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.generation.strategies.step import EncoderInput, Steps
+from asyncgen.generation.strategies.token_healing import healed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.generation.strategies.step import Step
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob

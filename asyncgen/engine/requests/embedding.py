@@ -18,7 +18,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import MaxTimeCriteria, StoppingCriteriaList
-from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.stop_checks import Ends
 from asyncgen.types import size_of
 
 if TYPE_CHECKING:

@@ -27,21 +27,21 @@ from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.custom_methods import load_recipe
 from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
-from asyncgen.generation.generate.prompts import decoder_start
-from asyncgen.generation.generate.resolved_call import (
+from asyncgen.generation.generate.plan_parts import (
     check_cache,
     eos_ids,
     make_guidance,
 )
+from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.stop_checks import Ends
 from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
-from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.token_healing import Healing, plan_healing
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer
 from asyncgen.types import is_messages, size_of
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.engine.requests.served_model import ServedModel
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.structured.grammar import Grammar

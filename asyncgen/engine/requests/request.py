@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
-    from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies.healing import Healing
+    from asyncgen.generation.stopping.stop_checks import Ends
+    from asyncgen.generation.strategies.token_healing import Healing
     from asyncgen.structured.grammar import Grammar
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import FinishReason, TokenEvent

@@ -18,7 +18,7 @@ from asyncgen.generation.stopping.criteria import StopStringCriteria
 if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.requests.request import Request
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import FinishReason
 

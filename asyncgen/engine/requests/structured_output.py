@@ -10,7 +10,7 @@ from asyncgen.structured.grammar_compiler import compile_grammar
 
 if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.structured.grammar import Grammar
     from asyncgen.structured.output_format import OutputFormat
     from asyncgen.text.tokenizer import Tokenizer

@@ -18,7 +18,7 @@ from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
 from asyncgen.engine.sampling.random_draws import HashDraws, argmax
 from asyncgen.engine.sampling.shortlist import Shortlist, has_shortlist, plan_row
 from asyncgen.generation.logits.batched import RowProcessor
-from asyncgen.generation.logits.checked import raise_named
+from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import Readback, to_device
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.sampling.random_draws import HashDraw
     from asyncgen.engine.sampling.shortlist import RankedProcessor, RowPlan
-    from asyncgen.generation.logits.checked import CheckedProcessors
+    from asyncgen.generation.logits.checked_processors import CheckedProcessors
 
 
 class SampledRow(Protocol):

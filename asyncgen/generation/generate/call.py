@@ -23,25 +23,25 @@ from asyncgen.generation.generate.defaults import (
     resolve_use_cache,
     take_length,
 )
-from asyncgen.generation.generate.feed import Feed
-from asyncgen.generation.generate.hook import hook_parameters, is_overridden, model_call
 from asyncgen.generation.generate.inputs import read_past
-from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
-from asyncgen.generation.generate.resolved_call import (
+from asyncgen.generation.generate.overridden_model import hook_parameters, is_overridden, model_call
+from asyncgen.generation.generate.plan_parts import (
     check_cache,
     make_criteria,
     make_guidance,
     make_plan,
     make_processors,
 )
-from asyncgen.generation.generate.rows import Rows, lay_rows
-from asyncgen.generation.logits.checked import raise_named
-from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.generate.prompt_rows import Rows, lay_rows
+from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
+from asyncgen.generation.generate.streamer_feed import Feed
+from asyncgen.generation.logits.checked_processors import raise_named
+from asyncgen.generation.stopping.stop_checks import Ends
 from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
-from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
+from asyncgen.generation.strategies.token_healing import healed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.strategies.step import Outcome, Plan, Strategy

@@ -13,7 +13,7 @@ from asyncgen.generation.outputs import (
     GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput,
 )
-from asyncgen.generation.strategies.record import Inside, Record
+from asyncgen.generation.strategies.layer_outputs import Inside, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import torch
 from asyncgen.generation.custom_methods import one_method
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
-from asyncgen.generation.generate.hook import model_inputs
+from asyncgen.generation.generate.overridden_model import model_inputs
 from asyncgen.models.kernels.threads import claimed_thread
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from asyncgen.generation.generate.inputs import (
     prompt_inputs,
     read_embeddings,
 )
-from asyncgen.generation.generate.resolved_call import eos_ids
+from asyncgen.generation.generate.plan_parts import eos_ids
 from asyncgen.generation.strategies.step import EncoderInput, PromptInputs
 from asyncgen.models.attention.cross import Encoded
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
 
 
 _log = logging.getLogger("asyncgen.generation")

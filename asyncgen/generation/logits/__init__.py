@@ -14,11 +14,11 @@ at last `watermarking_config`, `renormalize_logits`.
 from asyncgen.generation.logits import (  # noqa: F401
     bans,
     diversity,
+    entropy_filters,
     filters,
     guidance,
     lengths,
     ngrams,
     penalties,
     prefix,
-    surprise,
 )

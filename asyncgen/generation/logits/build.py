@@ -9,7 +9,7 @@ import asyncgen.generation.watermarking  # noqa: F401
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_made_once, check_supported
 from asyncgen.generation.logits.base import Setting, Stage, kinds
-from asyncgen.generation.logits.checked import CheckedProcessors
+from asyncgen.generation.logits.checked_processors import CheckedProcessors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

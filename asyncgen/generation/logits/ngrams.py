@@ -8,7 +8,7 @@ import torch
 
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
 from asyncgen.generation.logits.batched import Ban
-from asyncgen.generation.logits.growth import Memories, forgetful
+from asyncgen.generation.logits.sequence_memory import Memories, forgetful
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

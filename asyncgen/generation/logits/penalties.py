@@ -20,7 +20,7 @@ from asyncgen.generation.logits.base import (
     is_finite,
     rounded,
 )
-from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
+from asyncgen.generation.logits.sequence_memory import Memories, SeenTokens, forgetful
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
 

@@ -19,7 +19,7 @@ from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
 from asyncgen.generation.strategies.forward import Forward, read_prompt
-from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.layer_outputs import Inside
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
 from asyncgen.generation.strategies.token_by_token import Sequences, require_finite
 

@@ -15,7 +15,7 @@ from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.states import mark_states, most_croppable
 from asyncgen.errors import ContextLengthError
-from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.layer_outputs import Inside
 from asyncgen.generation.strategies.step import Step
 from asyncgen.models.attention.cross import Encoded
 from asyncgen.models.contexts import dense_context
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
-    from asyncgen.generation.strategies.record import Record
+    from asyncgen.generation.strategies.layer_outputs import Record
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.decoder import DecoderLM

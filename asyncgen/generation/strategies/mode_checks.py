@@ -9,7 +9,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.families.arch.registry import FAMILIES
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.generate.resolved_call import check_cache
+from asyncgen.generation.generate.plan_parts import check_cache
 from asyncgen.generation.strategies.contrastive import check_contrastive
 from asyncgen.generation.strategies.dola import early_layers
 from asyncgen.generation.strategies.drafters.drafting import Assistance, check_assistance
@@ -17,7 +17,7 @@ from asyncgen.generation.strategies.drafters.drafting import Assistance, check_a
 if TYPE_CHECKING:
     from asyncgen.cache.caches import Cache
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from asyncgen.families.config import ModelConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
-    from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies.record import Record
+    from asyncgen.generation.stopping.stop_checks import Ends
+    from asyncgen.generation.strategies.layer_outputs import Record
     from asyncgen.models.attention.cross import Encoded
     from asyncgen.models.attention.dense import AttentionContext
 

@@ -17,7 +17,7 @@ from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.engine.sampling.sampler import BatchPlan, BatchSampler, Sampled
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.base import LogitsProcessorList
-from asyncgen.generation.logits.checked import raise_named
+from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.token_by_token import most_probable

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.random_draws import HashDraws
 from asyncgen.engine.sampling.shortlist import RowPlan, Shortlist, has_shortlist, shortlist_columns
+from asyncgen.generation.logits.entropy_filters import EpsilonLogitsWarper
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-from asyncgen.generation.logits.surprise import EpsilonLogitsWarper
 from tests.cases import for_each
 
 SIZE = 1500

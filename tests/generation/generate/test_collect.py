@@ -15,7 +15,7 @@ from asyncgen.generation.outputs import (
     GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput,
 )
-from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.layer_outputs import Inside
 from asyncgen.generation.strategies.step import EncoderInput, Outcome, Step
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of

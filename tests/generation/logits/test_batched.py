@@ -14,6 +14,12 @@ from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
 from asyncgen.generation.logits.base import definition_of, kinds
 from asyncgen.generation.logits.batched import Columns, RowProcessor
+from asyncgen.generation.logits.entropy_filters import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    TopHLogitsWarper,
+    TypicalLogitsWarper,
+)
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -26,12 +32,6 @@ from asyncgen.generation.logits.lengths import (
 )
 from asyncgen.generation.logits.ngrams import EncoderNoRepeatNGramLogitsProcessor
 from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
-from asyncgen.generation.logits.surprise import (
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    TopHLogitsWarper,
-    TypicalLogitsWarper,
-)
 from tests.cases import for_each
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for, sequence_of

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.generate.resolved_call import make_plan
+from asyncgen.generation.generate.plan_parts import make_plan
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import (
     EosTokenCriteria,
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
-from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.stop_checks import Ends
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
 from tests.doubles.models import EOS, PAD, TableModel
 

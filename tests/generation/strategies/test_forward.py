@@ -6,7 +6,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.record import Inside, Record
+from asyncgen.generation.strategies.layer_outputs import Inside, Record
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
 from tests.models.build import random_pair

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.logits.checked import raise_named
+from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.strategies.forward import Forward, read_prompt
 from asyncgen.generation.strategies.step import Drafting, Proposal, Step
 

@@ -15,7 +15,7 @@ from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
-from asyncgen.generation.generate.resolved_call import eos_ids, make_processors
+from asyncgen.generation.generate.plan_parts import eos_ids, make_processors
 from asyncgen.generation.logits.base import LogitsProcessorList, Stage, kinds
 from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
 from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.generate.resolved_call import GenerativeModel
+    from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.generation.strategies.drafters.universal import TextTokenizer
     from asyncgen.generation.strategies.step import Drafter, Plan
 

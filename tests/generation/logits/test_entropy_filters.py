@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.generation import logits_process as reference
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import surprise
+from asyncgen.generation.logits import entropy_filters
 from tests.generation.logits.against import Case, assert_agrees, assert_same, by_row, cases
 
 probabilities = st.floats(0.01, 0.99)
@@ -19,7 +19,7 @@ probabilities = st.floats(0.01, 0.99)
 @settings(max_examples=80, deadline=None)
 @given(cases((7, 60, 1500, 20000)), probabilities, st.integers(1, 4))
 def test_typical(case: Case, mass: float, least: int) -> None:
-    ours = surprise.TypicalLogitsWarper(mass, min_tokens_to_keep=least)
+    ours = entropy_filters.TypicalLogitsWarper(mass, min_tokens_to_keep=least)
     theirs = reference.TypicalLogitsWarper(mass, min_tokens_to_keep=least)
     ids, scores = case
     actual, expected = ours(ids, scores), theirs(ids, scores.clone())
@@ -48,21 +48,21 @@ def _at_the_edge(scores: Tensor, mass: float) -> Tensor:
 @settings(max_examples=40, deadline=None)
 @given(cases(), probabilities, st.integers(1, 4))
 def test_epsilon(case: Case, epsilon: float, least: int) -> None:
-    ours = surprise.EpsilonLogitsWarper(epsilon, min_tokens_to_keep=least)
+    ours = entropy_filters.EpsilonLogitsWarper(epsilon, min_tokens_to_keep=least)
     assert_agrees(ours, reference.EpsilonLogitsWarper(epsilon, min_tokens_to_keep=least), case)
 
 
 @settings(max_examples=40, deadline=None)
 @given(cases(), probabilities, st.integers(1, 4))
 def test_eta(case: Case, epsilon: float, least: int) -> None:
-    ours = surprise.EtaLogitsWarper(epsilon, min_tokens_to_keep=least)
+    ours = entropy_filters.EtaLogitsWarper(epsilon, min_tokens_to_keep=least)
     assert_agrees(ours, reference.EtaLogitsWarper(epsilon, min_tokens_to_keep=least), case)
 
 
 @settings(max_examples=60, deadline=None)
 @given(cases(), probabilities)
 def test_top_h(case: Case, share: float) -> None:
-    ours, theirs = surprise.TopHLogitsWarper(share), reference.TopHLogitsWarper(share)
+    ours, theirs = entropy_filters.TopHLogitsWarper(share), reference.TopHLogitsWarper(share)
     ids, scores = case
     actual, expected = ours(ids, scores), theirs(ids, scores.clone())
     unsure = _near_the_share(scores, share)
@@ -85,10 +85,10 @@ def test_a_parameter_per_row_is_that_row_alone() -> None:
     scores = torch.randn(4, 1300) * 4
     column = torch.tensor([[0.01], [0.9], [0.3], [0.99]])
     for function in (
-        surprise.keep_typical,
-        surprise.keep_above_epsilon,
-        surprise.keep_above_eta,
-        surprise.keep_top_h,
+        entropy_filters.keep_typical,
+        entropy_filters.keep_above_epsilon,
+        entropy_filters.keep_above_eta,
+        entropy_filters.keep_top_h,
     ):
         expected = by_row(function, scores, column.flatten().tolist())
         assert_same(function(scores, column), expected)
@@ -96,9 +96,9 @@ def test_a_parameter_per_row_is_that_row_alone() -> None:
 
 def test_neutral_parameters_change_nothing() -> None:
     scores = torch.randn(3, 1300)
-    assert torch.equal(surprise.keep_above_epsilon(scores, torch.zeros(3, 1)), scores)
-    assert torch.equal(surprise.keep_above_eta(scores, torch.zeros(3, 1)), scores)
-    assert torch.equal(surprise.keep_typical(scores, torch.full((3, 1), 1.1)), scores)
+    assert torch.equal(entropy_filters.keep_above_epsilon(scores, torch.zeros(3, 1)), scores)
+    assert torch.equal(entropy_filters.keep_above_eta(scores, torch.zeros(3, 1)), scores)
+    assert torch.equal(entropy_filters.keep_typical(scores, torch.full((3, 1), 1.1)), scores)
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,10 +106,10 @@ def test_neutral_parameters_change_nothing() -> None:
 def test_something_is_always_left(case: Case, value: float) -> None:
     _, scores = case
     for kept in (
-        surprise.keep_typical(scores, value / 100),
-        surprise.keep_above_epsilon(scores, value),
-        surprise.keep_above_eta(scores, value),
-        surprise.keep_top_h(scores, value / 100),
+        entropy_filters.keep_typical(scores, value / 100),
+        entropy_filters.keep_above_epsilon(scores, value),
+        entropy_filters.keep_above_eta(scores, value),
+        entropy_filters.keep_top_h(scores, value / 100),
     ):
         assert kept.isfinite().any(-1).all()
 
@@ -117,9 +117,9 @@ def test_something_is_always_left(case: Case, value: float) -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1.5])
 def test_bad_parameters_name_themselves(value: float) -> None:
     for name, make in (
-        ("typical_p", surprise.TypicalLogitsWarper),
-        ("epsilon_cutoff", surprise.EpsilonLogitsWarper),
-        ("eta_cutoff", surprise.EtaLogitsWarper),
+        ("typical_p", entropy_filters.TypicalLogitsWarper),
+        ("epsilon_cutoff", entropy_filters.EpsilonLogitsWarper),
+        ("eta_cutoff", entropy_filters.EtaLogitsWarper),
     ):
         with pytest.raises(InvalidRequestError) as caught:
             make(value)
@@ -131,4 +131,4 @@ def test_bad_parameters_name_themselves(value: float) -> None:
 @pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
 def test_bad_share(share: float) -> None:
     with pytest.raises(InvalidRequestError, match="top_h"):
-        surprise.TopHLogitsWarper(share)
+        entropy_filters.TopHLogitsWarper(share)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.generation.generate.feed import Feed
+from asyncgen.generation.generate.streamer_feed import Feed
 from asyncgen.generation.strategies.step import Step
 from streamers import BaseStreamer
 

@@ -14,7 +14,7 @@ from asyncgen.generation.stopping.criteria import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
-from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.stop_checks import Ends
 
 IDS, SCORES = torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, 9)
 

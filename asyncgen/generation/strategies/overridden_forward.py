@@ -16,7 +16,7 @@ from asyncgen.cache.states import mark_states, most_croppable
 from asyncgen.generation.custom_methods import acceptable, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import Forward, embedded
-from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.layer_outputs import Inside
 from asyncgen.generation.strategies.step import repeat_rows
 
 if TYPE_CHECKING:

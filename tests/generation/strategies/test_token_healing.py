@@ -9,8 +9,8 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.healing import healed, plan_healing
 from asyncgen.generation.strategies.token_by_token import greedy
+from asyncgen.generation.strategies.token_healing import healed, plan_healing
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, raw_logits
 from tests.doubles.models import VOCABULARY, TableModel, byte_tokenizer

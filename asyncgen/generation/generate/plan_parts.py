@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-    from asyncgen.generation.stopping.ends import Ends
+    from asyncgen.generation.stopping.stop_checks import Ends
     from asyncgen.generation.strategies.step import Decoder, EncoderInput, PromptInputs
 
 

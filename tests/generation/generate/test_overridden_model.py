@@ -12,7 +12,7 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.generate.hook import is_overridden
+from asyncgen.generation.generate.overridden_model import is_overridden
 from tests.cases import for_each
 from tests.parity import test_seq2seq
 from tests.parity.test_generate import _models

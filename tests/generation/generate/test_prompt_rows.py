@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.generate.prompt_rows import Rows, lay_rows
 from asyncgen.generation.generate.prompts import DecoderPrompt
-from asyncgen.generation.generate.rows import Rows, lay_rows
 from tests.doubles.models import PAD, TableModel, byte_tokenizer
 
 IDS = torch.tensor([[PAD, 65], [66, 67]])

@@ -11,7 +11,7 @@ from torch import Tensor
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.bans import SuppressTokensLogitsProcessor
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
-from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+from asyncgen.generation.logits.checked_processors import CheckedProcessors, raise_named
 from asyncgen.generation.logits.filters import MinPLogitsWarper, TemperatureLogitsWarper
 from tests.cases import for_each
 
@@ -135,5 +135,5 @@ def test_built_in_processors_cost_no_check(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(scores: Tensor) -> bool:
         raise AssertionError
 
-    monkeypatch.setattr("asyncgen.generation.logits.checked._is_usable", fail)
+    monkeypatch.setattr("asyncgen.generation.logits.checked_processors._is_usable", fail)
     CheckedProcessors([HARMLESS, MinPLogitsWarper(0.1)])(IDS, SCORES)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.custom_methods import parameter_names
-from asyncgen.generation.strategies.called import ModelCaller
+from asyncgen.generation.strategies.overridden_forward import ModelCaller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

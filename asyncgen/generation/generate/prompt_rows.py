@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.generate.resolved_call import rows_of_prompt
-from asyncgen.generation.strategies.healing import Healing, plan_healing
+from asyncgen.generation.generate.plan_parts import rows_of_prompt
 from asyncgen.generation.strategies.step import repeat_rows
+from asyncgen.generation.strategies.token_healing import Healing, plan_healing
 
 if TYPE_CHECKING:
     from torch import Tensor

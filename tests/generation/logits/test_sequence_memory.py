@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
-from asyncgen.generation.logits.growth import Growth, Memories, SeenTokens
 from asyncgen.generation.logits.ngrams import NGramIndex
+from asyncgen.generation.logits.sequence_memory import Growth, Memories, SeenTokens
 
 TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=40)
 
