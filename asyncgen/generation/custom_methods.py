@@ -174,7 +174,7 @@ def check_requirements(name: str, text: str) -> None:
 
 
 def _look_up(line: str) -> tuple[bool, str | None]:
-    """Whether a requirement is met, and the version that is installed."""
+    """Return whether a requirement is met, and the installed version."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:

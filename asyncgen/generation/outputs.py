@@ -1,4 +1,4 @@
-"""What `generate` and a model's forward return: objects that are also tuple and dict.
+"""Define the outputs of `generate` and of a forward pass: objects that are also tuple and dict.
 
 Plain data; knows nothing of how it was made. Attributes that are None do not exist in the tuple
 and dict views.
@@ -64,7 +64,7 @@ class ModelOutput(Mapping[str, Any]):
 
 @dataclass(eq=False)
 class BaseModelOutput(ModelOutput):
-    """What an encoder returns.
+    """Output of an encoder.
 
     Attributes:
         last_hidden_state: Output of the last layer, [B, T, E].
@@ -79,7 +79,7 @@ class BaseModelOutput(ModelOutput):
 
 @dataclass(eq=False)
 class Seq2SeqLMOutput(ModelOutput):
-    """What a language model with an encoder and a decoder returns.
+    """Output of a language model with an encoder and a decoder.
 
     Attributes:
         loss: Language modelling loss, a scalar, when labels were given.
@@ -106,7 +106,7 @@ class Seq2SeqLMOutput(ModelOutput):
 
 @dataclass(eq=False)
 class CausalLMOutputWithPast(ModelOutput):
-    """What a causal language model returns.
+    """Output of a causal language model.
 
     Attributes:
         loss: Language modelling loss, a scalar, when labels were given.

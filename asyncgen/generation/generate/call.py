@@ -61,7 +61,7 @@ _log = logging.getLogger("asyncgen.generation")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What ``generate`` was called with.
+    """Arguments of one call of ``generate``.
 
     Attributes:
         inputs: Prompt ids ``[B, S]`` or ``None``.
@@ -217,7 +217,7 @@ def _warn_of_prompt(config: GenerationConfig) -> None:
 def _guidance(
     model: Any, config: GenerationConfig, given: Arguments, rows: Rows
 ) -> Guidance | None:
-    """What classifier-free guidance computes with, a row a sample or beam."""
+    """Make the model calls of classifier-free guidance, a row for each sample or beam."""
     if given.negative_prompt_ids is not None and config.guidance_scale in (None, 1):
         _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
     if not rows.input_ids.shape[1] and given.negative_prompt_ids is None:

@@ -1,4 +1,4 @@
-"""What ``generate`` returns: collects what was asked for, step by step, and assembles the output.
+"""Collect the requested outputs of ``generate`` step by step, and assemble its result.
 
 Which of the documented classes it is, follows from the model and the strategy.
 """
@@ -41,7 +41,7 @@ _OUTPUTS: dict[tuple[bool, bool], Callable[..., Result]] = {
 
 
 class Kept:
-    """What the documented output keeps of every step, if it was asked for.
+    """Outputs that the documented result keeps of every step, if requested.
 
     Attributes:
         scores: Processed scores of each step.
@@ -120,7 +120,7 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
 
 
 def _inside(record: Record | None, *, has_encoder: bool) -> dict[str, Any]:
-    """What was asked for of a record, under the names of the output."""
+    """Return the requested layer outputs, under the names of the result."""
     if record is None:
         return {}
     names = ("hidden_states", "attentions")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CustomMethod:
-    """What to call, and what it gets beside the plan.
+    """Custom method, and its arguments beside the plan.
 
     Attributes:
         function: ``(model, input_ids, logits_processor=…, stopping_criteria=…,
@@ -214,7 +214,7 @@ def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
 
 
 def _stated(plan: Plan) -> dict[str, Any]:
-    """What the caller said of the prompts beside their ids."""
+    """Return the caller's inputs beside the ids of the prompts."""
     given = plan.inputs
     if given is None:
         return {}

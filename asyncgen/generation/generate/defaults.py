@@ -1,4 +1,4 @@
-"""What a call's parameters come to: which default wins, how lengths are counted.
+"""Resolve the parameters of a call: defaults in order of precedence, and lengths.
 
 The reference's rules; an unknown keyword is an error.
 """

@@ -1,4 +1,4 @@
-"""What a caller says of a prompt beside its ids: embeddings, positions, types, a cache behind it.
+"""Check the inputs beside a prompt's ids: embeddings, positions, token types, a past cache.
 
 The reference's rules: ids that follow a cache are told from a whole prompt by the length of the
 mask, and embeddings stand for the prompt while the ids beside them are only what was written.
@@ -147,7 +147,7 @@ def prompt_inputs(
     past: int,
     embeddings: Tensor | None = None,
 ) -> PromptInputs | None:
-    """What is to be said of the prompts beside their ids, if there is anything.
+    """Return the inputs beside the ids of the prompts; ``None`` if there are none.
 
     Args:
         model: Knows how many positions and types there are.

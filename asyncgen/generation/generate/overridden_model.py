@@ -35,7 +35,7 @@ _PER_POSITION = ("position_ids", "token_type_ids")
 
 
 def is_overridden(model: Any) -> bool:
-    """Whether a user wrote, or hooked into, what a forward pass of this model calls.
+    """Return whether a user overrode, or hooked into, a method that the forward pass calls.
 
     Args:
         model: Any; what is compiled of it counts as what it was compiled from.
@@ -54,7 +54,7 @@ def hook_parameters(model: Any) -> frozenset[str]:
 def model_call(
     model: Any, config: GenerationConfig, mode: GenerationMode, given: Mapping[str, Any], rows: int
 ) -> ModelCaller:
-    """What calls an overridden model.
+    """Call an overridden model in every step.
 
     Args:
         model: The model.
@@ -120,7 +120,7 @@ def model_inputs(
 
 
 def _is_own(model: Any, name: str) -> bool:
-    """Whether a model has another method than the class of this library that it derives from."""
+    """Return whether a model overrides a method of its class in this library."""
     ours = (kind for kind in type(model).__mro__ if kind.__module__.startswith("asyncgen."))
     written = next((vars(kind)[name] for kind in ours if name in vars(kind)), None)
     method = getattr(model, name, None)

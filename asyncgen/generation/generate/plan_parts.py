@@ -49,13 +49,13 @@ _STATIC: dict[str, type[StaticCache]] = {
 
 
 class GenerativeModel(Protocol):
-    """What generation needs of a model."""
+    """Model as generation sees it."""
 
     generation_config: GenerationConfig
 
     @property
     def config(self) -> ModelConfig:
-        """What its file says."""
+        """Configuration of its file."""
 
     @property
     def core(self) -> Decoder:
@@ -63,11 +63,11 @@ class GenerativeModel(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device that computes."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Dtype of its computation."""
 
 
 def make_plan(
@@ -150,7 +150,8 @@ def make_processors(
 def make_guidance(
     model: GenerativeModel, ids: Tensor | None, attention_mask: Tensor | None
 ) -> Guidance | None:
-    """What classifier-free guidance computes with, if the model can be called and has no encoder.
+    """Return the model calls for classifier-free guidance; ``None`` for a model that has an encoder
+    or cannot be called.
 
     Args:
         model: The model that will run.
@@ -191,7 +192,9 @@ def make_criteria(
 
 
 def rows_of_prompt(config: GenerationConfig) -> int:
-    """How often a plan holds each prompt: once per returned sequence, but once for all beams."""
+    """Return the rows of a plan for each prompt: one per returned sequence, but one for all
+    beams.
+    """
     return 1 if uses_beams(config) else config.num_return_sequences or 1
 
 
@@ -244,7 +247,7 @@ def make_cache(
 
 
 def _has_keys(config: object) -> bool:
-    """Whether any layer of ours attends; a foreign model's are not known."""
+    """Return whether any layer attends; True for a foreign model, whose layers are not known."""
     return not keeps_states(config) or bool(getattr(config, "attending", ()))
 
 
@@ -289,7 +292,7 @@ def eos_ids(config: GenerationConfig) -> list[int]:
 
 
 def pad_id(config: GenerationConfig) -> int:
-    """What ended rows are filled with: the padding id, else the first end-of-sequence id."""
+    """Return the id that fills ended rows: the padding id, else the first end-of-sequence id."""
     if config.pad_token_id is not None:
         return int(config.pad_token_id)
     return next(iter(eos_ids(config)), 0)

@@ -93,7 +93,9 @@ def lay_rows(
 def _heal(
     model: Any, model_kwargs: dict[str, Any], prompt: DecoderPrompt, config: GenerationConfig
 ) -> tuple[Healing, Tensor, Tensor | None]:
-    """What token healing chooses among, and the prompts as it wants them, padded anew."""
+    """Prepare the prompts for token healing: cut, padded again, with the choices for the last
+    token.
+    """
     has_past = model_kwargs.get("past_key_values") is not None
     if has_past or prompt.inputs is not None or prompt.encoder is not None:
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""What a call of ``generate`` starts from: ids and masks of the decoder, and of the encoder.
+"""Prepare the prompts of ``generate``: ids and masks of the decoder, and of the encoder.
 
 Keeps the reference's rules: what a missing attention mask means, and which token a decoder begins
 with.
@@ -37,7 +37,7 @@ _log = logging.getLogger("asyncgen.generation")
 
 @dataclass(slots=True)
 class DecoderPrompt:
-    """What the decoder continues.
+    """Ids that the decoder continues.
 
     Attributes:
         input_ids: Int64 ``[B, S]``.
@@ -166,7 +166,7 @@ def _read_encoder(
 
 
 def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
-    """What the caller has from the encoder: an output object, a tuple, or the states."""
+    """Return the encoder's states from the caller's output object, tuple or tensor."""
     states = getattr(outputs, "last_hidden_state", outputs)
     if isinstance(states, tuple | list) and states:
         states = states[0]

@@ -1,4 +1,4 @@
-"""What a logits processor is, and what each kind says of itself, once, for all that ask.
+"""Define logits processors: the base class, and the one definition of each kind.
 
 A class says it in its own file, as its attribute `definition`. `build_logits_processors` makes
 from it what a configuration asks for, in the documented order; the engine runs it over many rows
@@ -49,7 +49,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """What a request brings for guidance, beside the scale.
+    """Inputs of guidance beside the scale.
 
     Attributes:
         model: Computes the scores of the other branch.
@@ -65,7 +65,7 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a processor may be built from beside the value of its parameter.
+    """Values for building a processor beside that of its parameter.
 
     Attributes:
         config: All fields.
@@ -170,14 +170,14 @@ class Definition:
     for_sample: Callable[[Any], Any] = lambda own: own
 
     def wants(self, value: Any) -> bool:
-        """Whether a value of its parameter asks for it."""
+        """Return whether a value of its parameter turns it on."""
         if value is None or (self.off is not None and value == self.off):
             return False
         return self.is_on is None or self.is_on(value)
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it runs among all kinds."""
+        """Place among all kinds."""
         return self.stage, self.rank
 
 

@@ -209,6 +209,6 @@ class _Filter:
 
 
 def _shared(processor: Any) -> dict[str, Any]:
-    """What rows must agree in."""
+    """Properties that rows of one batched call share."""
     names = ("filter_value", "min_tokens_to_keep")
     return {name: getattr(processor, name) for name in names if hasattr(processor, name)}

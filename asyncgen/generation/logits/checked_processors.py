@@ -144,7 +144,7 @@ def _is_ours(processor: object) -> bool:
 
 
 def _is_usable(scores: Tensor) -> bool:
-    """Whether every row has a finite best score; NaN anywhere in a row spoils it."""
+    """Return whether every row has a finite best score; a NaN anywhere in a row makes it False."""
     return bool(scores.amax(-1).isfinite().all())
 
 

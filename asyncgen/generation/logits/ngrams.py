@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NGramIndex:
-    """Which tokens followed which (n-1)-grams in one sequence.
+    """Tokens that followed each (n-1)-gram in one sequence.
 
     Appending a token, taking it back and asking what is banned take constant time.
     """

@@ -96,7 +96,7 @@ def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Te
 
 
 class _Seen:
-    """Where the tokens are that rows have seen, and how often each of them has."""
+    """Places and counts of the tokens that rows have seen."""
 
     def __init__(
         self, memories: Sequence[SeenTokens], device: torch.device, offsets: Tensor | None

@@ -93,6 +93,6 @@ class ReasoningBudget(LogitsProcessor):
 
 
 def _begun(thought: list[int], ending: list[int]) -> int:
-    """How much of the ending stands at the end of the reasoning already."""
+    """Return how many tokens of the ending the reasoning already ends with."""
     counts = range(min(len(thought), len(ending) - 1), 0, -1)
     return next((count for count in counts if thought[-count:] == ending[:count]), 0)

@@ -1,4 +1,4 @@
-"""What processors keep of growing sequences, at the cost of what changed since they last looked.
+"""Keep values of growing sequences for processors, at the cost of the changes since the last step.
 
 Mostly that is a token more; with assisted generation also a draft that was taken back.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Memory(Protocol):
-    """What is kept of one sequence; its length is that of the sequence."""
+    """Values of one sequence; its length is that of the sequence."""
 
     def __len__(self) -> int:
         """Tokens that were taken in."""

@@ -1,1 +1,3 @@
-"""When a generation ends: documented criteria, stop strings, cancels, and plain checks for all."""
+"""Decide when a generation ends: documented criteria, stop strings, cancels, and plain checks
+for all.
+"""

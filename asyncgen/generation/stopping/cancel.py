@@ -30,7 +30,7 @@ class CancelCriteria:
         self.flag = True
 
     def is_set(self) -> bool:
-        """Whether the request is to end."""
+        """True if the request is to end."""
         return self.flag
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:

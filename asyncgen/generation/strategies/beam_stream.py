@@ -1,4 +1,4 @@
-"""What a beam search may hand on before its end: the ids that every possible result begins with.
+"""Stream the settled ids of a beam search: those that every possible result begins with.
 
 Settled is the common prefix of all live beams and of the best complete hypothesis: whatever comes
 out continues one of them. The other sequences of a prompt are settled when it is done.

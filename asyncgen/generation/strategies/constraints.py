@@ -1,4 +1,4 @@
-"""What an output must contain, as constrained beam search works it off token by token.
+"""Define constraints of an output, which constrained beam search fulfils token by token.
 
 A `Constraint` is one demand and how far it is met; a `ConstraintListState` is several of them
 along one sequence. Knows nothing of scores (Post and Vilar 2018, arXiv 1804.06609; Hu et al. 2019,

@@ -205,7 +205,7 @@ class _AllAtOnce(_Candidates):
         _replace_newest(self._forward, self._cache, newest)
 
     def inside(self, best: Tensor) -> Inside:
-        """What the last look saw of the best candidates ``[B]``."""
+        """Return the outputs of the last look-ahead for the best candidates ``[B]``."""
         assert self._record is not None
         (whole,) = self._record.take()
         rows = self._rows(best)
@@ -247,7 +247,7 @@ class _OneByOne(_Candidates):
         _replace_newest(self._forward, self._cache, newest)
 
     def inside(self, best: Tensor) -> Inside:
-        """What the last look saw of the best candidates ``[B]``."""
+        """Return the outputs of the last look-ahead for the best candidates ``[B]``."""
         return Inside.chosen(self._insides, best.tolist())
 
 

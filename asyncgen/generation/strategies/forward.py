@@ -164,7 +164,7 @@ class Forward:
         self._attention = self._context(plan, plan.cache)
 
     def _context(self, plan: Plan, cache: Cache) -> AttentionContext:
-        """What does the attention."""
+        """Return the attention context."""
         if plan.encoder is None:
             return dense_context(
                 plan.core, cache, plan.attention_mask, collect_attentions=self._weights
@@ -226,14 +226,14 @@ class Recomputed(Forward):
 
 
 def open_forward(plan: Plan) -> Forward:
-    """What runs the model over the rows of a plan, from where its cache ends."""
+    """Run the model over the rows of a plan, from the end of its cache."""
     if plan.call is not None:
         return cast("Forward", plan.call(plan))
     return Recomputed(plan) if isinstance(plan.cache, NoCache) else Forward(plan)
 
 
 def embedded(core: T5, given: EncoderInput) -> Tensor:
-    """What the encoder reads, ``[B, T, E]``."""
+    """Embeddings for the encoder, ``[B, T, E]``."""
     if given.embeddings is not None:
         return given.embeddings
     assert given.input_ids is not None
@@ -294,7 +294,7 @@ def _told_positions(plan: Plan) -> Told | None:
 
 
 def _holds_encoder(cache: Cache) -> bool:
-    """Whether a cache has the keys and values of the encoder's output."""
+    """Return whether a cache has the keys and values of the encoder's output."""
     return isinstance(cache, EncoderDecoderCache) and any(cache.is_updated.values())
 
 

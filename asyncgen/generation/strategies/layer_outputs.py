@@ -1,4 +1,4 @@
-"""What goes on inside the model while a strategy runs, kept for the output object.
+"""Keep hidden states and attentions of a strategy's steps for the output object.
 
 A forward pass adds to it; the caller that drains the strategy takes out what belongs to a step.
 Most strategies know nothing of it: only those whose passes are over guesses or candidates say
@@ -70,7 +70,7 @@ class Inside:
 
 @dataclass(slots=True)
 class Record:
-    """What was asked for, and what came.
+    """Requested layer outputs, and those of the steps so far.
 
     Attributes:
         wants_hidden_states: Whether hidden states are kept.

@@ -1,4 +1,4 @@
-"""What a strategy cannot be combined with, checked before any work. One branch a strategy."""
+"""Check the combinations of each strategy before any work, in one branch for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a strategy would run on.
+    """Model and inputs of a strategy.
 
     Attributes:
         model: The model that decides.

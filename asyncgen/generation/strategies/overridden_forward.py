@@ -53,7 +53,7 @@ class ModelCaller:
         self._prompts = prompts
 
     def __call__(self, plan: Plan) -> Forward:
-        """What runs the model over the rows of a plan."""
+        """Run the model over the rows of a plan."""
         return Called(plan, self)
 
     def arguments(self, rows: int) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Called(Forward):
         return found
 
     def _arguments(self, start: int, last: int) -> dict[str, Any]:
-        """What the hook gets of a pass over positions ``start`` to the present length."""
+        """Return the hook's arguments for positions ``start`` to the present length."""
         plan, end = self._plan, self.length
         first = start if self._is_cached else 0
         mask = plan.attention_mask
@@ -185,7 +185,7 @@ class Called(Forward):
         return arguments
 
     def _positions(self, end: int) -> Tensor:
-        """What is told of the positions up to ``end``, int64 ``[B, n]``."""
+        """Return the position ids up to ``end``, int64 ``[B, n]``."""
         plan, rows = self._plan, len(self._ids)
         if self._told is not None:
             is_given = plan.inputs is not None and plan.inputs.position_ids is not None
@@ -202,7 +202,7 @@ class Called(Forward):
 
 
 def _inside(output: Any) -> Inside:
-    """What went on inside a model, as it returned it."""
+    """Hidden states and attentions that a model returned."""
     states, weights, across = (
         getattr(output, name, None) or getattr(output, f"decoder_{name}", None) or ()
         for name in ("hidden_states", "attentions", "cross_attentions")

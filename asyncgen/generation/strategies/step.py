@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Decoder(Protocol):
-    """What a strategy needs of a model module."""
+    """Model module as a strategy sees it."""
 
     config: ModelConfig
 
@@ -34,7 +34,7 @@ class Decoder(Protocol):
 
 
 class Draw(Protocol):
-    """Where a strategy takes its randomness from.
+    """Source of a strategy's random draws.
 
     A stateless source gives the same answer to the same question. ``stream`` tells apart what is
     drawn for one position more than once, such as a draft of a token and the token itself: draws
@@ -95,7 +95,7 @@ class Drafter(Protocol):
 
 @dataclass(slots=True)
 class EncoderInput:
-    """What the encoder of a model with two stacks reads; one row a text, whatever the plan's rows.
+    """Inputs of an encoder; one row for each text, whatever the plan's rows.
 
     Attributes:
         input_ids: Int64 ``[B, T]``; ``None`` where there are embeddings, or only ``encoded``.
@@ -129,12 +129,12 @@ class ModelCall(Protocol):
     cache: Cache | None
 
     def __call__(self, plan: Plan) -> object:
-        """What runs the rows of a plan, a `Forward`."""
+        """Return the `Forward` that runs the rows of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptInputs:
-    """What the model reads of the prompts, where that is not just their ids from position 0 on.
+    """Inputs of the prompts beside their ids from position 0 on.
 
     Attributes:
         offset: Position of the first id, negative where there are more ids than positions.
@@ -213,7 +213,7 @@ class Plan:
 
     @property
     def embeddings(self) -> Tensor | None:
-        """What the model reads in the place of the prompts' ids, ``[B, S, E]``."""
+        """Embeddings in place of the prompts' ids, ``[B, S, E]``."""
         return None if self.inputs is None else self.inputs.embeddings
 
     @property
@@ -238,7 +238,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Step:
-    """What one decode step settled.
+    """Tokens and scores that one decode step settled.
 
     The last step of a strategy gives every row that was still live its reason. A step may settle
     nothing (a chunk of the prompt, beams that still disagree) or several ids of a row.
@@ -269,7 +269,7 @@ class Step:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a strategy returns when it is drained.
+    """Result of a strategy at its end.
 
     Attributes:
         sequences: Prompt and continuation of every row, int64 ``[B, T]``, padded behind.

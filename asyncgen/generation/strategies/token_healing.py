@@ -34,7 +34,7 @@ _FIXED: Final = 1e9
 
 
 class HealingTokenizer(Protocol):
-    """What is needed of a tokenizer, ours or a Hugging Face one."""
+    """Tokenizer as drafts and healing need it: ours or a Hugging Face one."""
 
     @property
     def all_special_ids(self) -> Collection[int]:

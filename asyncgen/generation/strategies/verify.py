@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was settled.
+    """Tokens that were settled.
 
     Attributes:
         token_ids: The accepted guesses and one token more.

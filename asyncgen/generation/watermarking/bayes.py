@@ -108,7 +108,7 @@ class BayesianDetectorConfig:
 
 @dataclass(eq=False)
 class BayesianWatermarkDetectorModelOutput(ModelOutput):
-    """What a `BayesianDetectorModel` returns.
+    """Output of a `BayesianDetectorModel`.
 
     Attributes:
         loss: A scalar, when labels were given.
@@ -120,7 +120,7 @@ class BayesianWatermarkDetectorModelOutput(ModelOutput):
 
 
 class BayesianDetectorWatermarkedLikelihood(nn.Module):
-    """How likely g-values are in a watermarked text.
+    """Likelihood of g-values in a watermarked text.
 
     In a layer with two different candidates the winner has g = 1 three times out of four, in one
     with twice the same token every second time. Which of the two happened is a logistic

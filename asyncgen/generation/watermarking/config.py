@@ -1,4 +1,4 @@
-"""What configurations of watermarks have in common: values that go into a `GenerationConfig`.
+"""Share code among configurations of watermarks, which a `GenerationConfig` holds.
 
 Each kind of watermark has its configuration in its own file, beside its processor.
 """

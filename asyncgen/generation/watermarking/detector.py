@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class WatermarkDetectorOutput:
-    """What a `WatermarkDetector` finds, one value a text.
+    """Findings of a `WatermarkDetector`, one value for each text.
 
     Attributes:
         num_tokens_scored: Tokens that could be looked at, float64 [B].

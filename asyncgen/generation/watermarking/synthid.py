@@ -119,7 +119,7 @@ def play(probabilities: Tensor, g_values: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class _State:
-    """What a processor remembers of the sequences.
+    """Memory of a processor about the sequences.
 
     Attributes:
         context: The last ``ngram_len - 1`` generated tokens, zeros before, int64 [B, N - 1].

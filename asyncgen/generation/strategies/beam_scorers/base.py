@@ -1,4 +1,4 @@
-"""What every documented beam scorer does, and the complete hypotheses that they keep."""
+"""Share code among the documented beam scorers, and keep complete hypotheses."""
 
 from __future__ import annotations
 

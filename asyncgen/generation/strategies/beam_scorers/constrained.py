@@ -156,7 +156,7 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         return [beams[place] for place in order[:size]]
 
     def _state(self, ids: tuple[int, ...]) -> ConstraintListState:
-        """How far a sequence is; one more token than a known sequence is one more step."""
+        """Return a sequence's progress; a token behind a known sequence is one step more."""
         state = self._known.get(ids)
         if state is None:
             shorter = self._known.get(ids[:-1])

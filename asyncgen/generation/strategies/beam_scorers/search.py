@@ -30,7 +30,7 @@ Continuation: TypeAlias = tuple[float, int, int]
 
 @dataclass(frozen=True, slots=True)
 class StepOfGroup:
-    """What a step of one group is about, beside its candidates.
+    """Inputs of a group's step beside its candidates.
 
     Attributes:
         input_ids: Beams of the group, int64 ``[B * group_size, T]``.
@@ -109,16 +109,16 @@ class RankedScorer(BeamScorer):
 
     @property
     def is_done(self) -> bool:
-        """Whether no prompt will get a better hypothesis."""
+        """True if no prompt can get a better hypothesis."""
         return all(self._done)
 
     @property
     def has_idle(self) -> bool:
-        """Whether some beams are done, and go on for the sake of the others only."""
+        """True if some prompts are done, and their beams only fill the batch."""
         return any(self._done)
 
     def is_done_with(self, prompt: int) -> bool:
-        """Whether this prompt will not."""
+        """Return whether this prompt can get no better hypothesis."""
         return all(self._done[place] for place in self._places(prompt))
 
     def best(self, prompt: int) -> tuple[float, Tensor, Sequence[int] | None] | None:
@@ -272,7 +272,7 @@ class RankedScorer(BeamScorer):
         self._hypotheses[place].add(step.input_ids[row].clone(), score, origins, length)
 
     def _idle(self, step: StepOfGroup) -> list[Continuation]:
-        """What a prompt that is done goes on with."""
+        """Return the filler beams of a prompt that is done."""
         if step.filler is None or not step.ends:
             raise ValueError(
                 "a prompt is done before the others: `pad_token_id` and `eos_token_id` have to "
@@ -287,11 +287,11 @@ class RankedScorer(BeamScorer):
         return beams
 
     def _accepts(self, ids: Tensor) -> bool:
-        """Whether a sequence may end here."""
+        """Return whether a sequence may end here."""
         return True
 
     def _to_keep(self, rows: range, input_ids: Tensor) -> list[int]:
-        """Which live beams count as results."""
+        """Return the live beams that count as results."""
         return list(rows)
 
     def _places(self, prompt: int) -> range:

@@ -171,7 +171,7 @@ class AssistantDrafter:
         return self.draw(scores, length, stream=self._stream)
 
     def _is_last(self, scores: Tensor, token: Tensor, left: int) -> bool:
-        """Whether a proposal ends with this token."""
+        """Return whether a proposal ends with this token."""
         token_id = int(token)
         if self.confidence.is_on:
             probability = float(torch.softmax(scores[0], dim=-1)[token_id])

@@ -1,4 +1,4 @@
-"""How many tokens are guessed ahead for assisted generation, and when a draft should stop.
+"""Schedule drafts of assisted generation: their lengths, and when one should stop.
 
 A drafter may be wrong: every guess is checked by the model, so it decides about speed alone. Its
 own confidence against a threshold that learns is the unsupervised form of dynamic speculation
@@ -107,7 +107,7 @@ class Confidence:
         self._guesses: deque[tuple[float, bool]] = deque(maxlen=_KEPT)
 
     def stops(self, probability: float) -> bool:
-        """Whether a token of this probability should be the last of its draft."""
+        """Return whether a token of this probability is the last of its draft."""
         return self.is_on and probability < self.threshold
 
     def update(self, probabilities: list[float], accepted: int) -> None:

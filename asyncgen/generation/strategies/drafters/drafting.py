@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assistance:
-    """Who helps, beside the configuration.
+    """Assistant model and tokenizers, beside the configuration.
 
     Attributes:
         model: The draft model, if there is one.
@@ -229,7 +229,7 @@ def _setting(name: str, *sources: GenerationConfig) -> Any:
 
 
 def _can_crop(cache: Cache | None) -> bool:
-    """Whether positions can be taken back, and those before them are what they were."""
+    """Return whether positions can be dropped without a change to those before them."""
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     if isinstance(cache, QuantizedCache):
@@ -283,7 +283,7 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
 
 
 def _is_foreign(model: GenerativeModel, assistance: Assistance) -> bool:
-    """Whether the draft model speaks another vocabulary."""
+    """Return whether the draft model has another vocabulary."""
     target, other = assistance.tokenizer, assistance.assistant_tokenizer
     if other is None or target is None:
         return False

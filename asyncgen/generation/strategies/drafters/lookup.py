@@ -73,7 +73,7 @@ class LookupDrafter:
             self._match = index.widest(state, self._size)
 
     def _look_up(self) -> list[int]:
-        """What follows the first occurrence of the longest n-gram that has one."""
+        """Return the tokens after the first occurrence of the longest n-gram that occurs before."""
         if not self._size:
             return []
         place = self._index.end[self._match]

@@ -31,7 +31,7 @@ _SPACES = ("▁", "Ġ")
 
 
 class TextTokenizer(Protocol):
-    """What is needed of a tokenizer, ours or a Hugging Face one."""
+    """Tokenizer as drafts and healing need it: ours or a Hugging Face one."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text."""
@@ -273,7 +273,7 @@ def _spelling(token: str) -> str:
 
 
 def _join(known: list[int], window: list[int], *, whole: bool = False) -> tuple[int, int] | None:
-    """Where two sequences that overlap agree.
+    """Find the positions at which two overlapping sequences agree.
 
     Args:
         known: Its end overlaps with the beginning of ``window``.
