@@ -16,7 +16,7 @@ import importlib
 
 @functools.cache
 def _modules() -> dict[str, str]:
-    """Where each public name comes from, as the stub says."""
+    """Return the module of each public name, as the stub says."""
     import ast
     import pkgutil
 

@@ -308,3 +308,15 @@ def test_the_site_has_every_page_once(tmp_path: Path) -> None:
     config = (ROOT / "apps/docs/mkdocs.yml").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\S+\.md\b", config)) == written
     assert (tmp_path / "apps/asyncgen_apps/gradio_chat/chat.png").exists()
+
+
+def test_the_glossary_names_files_that_are_there() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
+    words = [row[1].strip() for row in rows]
+    assert len(set(words)) == len(words) - (words.count("Word") - 1), "a word means one thing"
+    owners = [name for row in rows for name in re.findall(r"`([^`]+)`", row[3])]
+    assert len(owners) > 40
+    roots = (DOCS.parent, ROOT / "apps" / "asyncgen_apps")
+    missing = [name for name in owners if not any((root / name).exists() for root in roots)]
+    assert not missing

@@ -490,10 +490,8 @@ class Tokenizer(Vocabulary):
             if len(text) < _LONG_TEXT:
                 return backend.encode(text, add_special_tokens=add_special_tokens)
             return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        except TypeError as error:
-            raise _not_unicode([text], error) from None
         except BaseException as error:
-            raise _without_panic([text], error) from error
+            raise _encoding_error([text], error) from error
 
     def _encode_rows(
         self, texts: Sequence[str], add_special_tokens: bool, limit: int | None
@@ -505,10 +503,8 @@ class Tokenizer(Vocabulary):
                 encodings = self.backend_tokenizer.encode_batch_fast(
                     list(texts), add_special_tokens=add_special_tokens
                 )
-            except TypeError as error:
-                raise _not_unicode(texts, error) from None
             except BaseException as error:
-                raise _without_panic(texts, error) from error
+                raise _encoding_error(texts, error) from error
             return [encoding.ids for encoding in encodings]
         return [self._encode_truncated(text, add_special_tokens, limit) for text in texts]
 
@@ -579,19 +575,15 @@ def _check_texts(texts: object) -> list[str]:
     raise InvalidRequestError("text", texts, "give a string or a list of strings")
 
 
-def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
-    """Return the error of a text with a lone surrogate, which the backend calls a wrong type."""
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as found:
-            allowed = f"no Unicode text: a lone surrogate at position {found.start}"
-            return InvalidRequestError("text", text, allowed)
-    return error
-
-
-def _without_panic(texts: Sequence[str], error: BaseException) -> BaseException:
-    """Turn a panic of the backend, which is no ``Exception``, into an error of the request."""
+def _encoding_error(texts: Sequence[str], error: BaseException) -> BaseException:
+    """Return a request's error for a lone surrogate or a panic; otherwise the error itself."""
+    if isinstance(error, TypeError):
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as found:
+                allowed = f"no Unicode text: a lone surrogate at position {found.start}"
+                return InvalidRequestError("text", text, allowed)
     if type(error).__module__ != "pyo3_runtime":
         return error
     value = texts[0] if len(texts) == 1 else texts
