@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoints.packed.quantise import Packing
     from asyncgen.engine.core import Engine
-    from asyncgen.engine.kv_cache.cache_size import CacheSize
+    from asyncgen.engine.kv_cache.block_pool import CacheSize
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission

@@ -9,35 +9,32 @@ touched.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
 
+from asyncgen.engine.output.events import is_last
+from asyncgen.engine.thread import DecodeThread
+from asyncgen.llm.preparing import PreparingThreads
+from asyncgen.types import TokenEvent
 from streamers import Mailbox, ThreadMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from asyncgen.engine.thread import DecodeThread
     from asyncgen.llm.opening import Opened
-    from asyncgen.llm.preparing import PreparingThreads
-    from asyncgen.types import TokenEvent
 
-    Letter = TokenEvent | BaseException
+Letter = TokenEvent | BaseException
 
 T = TypeVar("T")
 
 READER_PACE = 0.008
-"""Seconds, half a frame of a screen. The reader of a model that is faster than this is woken for
-the last token, and not for each: at 800 a second that would cost the decode thread a tenth of its
-time.
+"""Seconds between two wake-ups of a reader, half a frame; the last token wakes it at once.
+
+To wake it for each token, at 800 a second, would cost the decode thread a tenth of its time.
 """
-
-
-def is_last(letter: Letter) -> bool:
-    """Tell whether an event ends its stream, so that its reader is woken at once."""
-    return isinstance(letter, BaseException) or letter.usage is not None
 
 
 class Inbox(Protocol):
@@ -88,33 +85,14 @@ class Waiting(Protocol):
 
 
 class InLoop:
-    """A task waits, on asyncio and trio."""
+    """Let a task wait, on asyncio and trio; a loop that ended is a reader that left."""
 
-    def inbox(self, on_gone: Callable[[], None]) -> Mailbox[Letter]:
-        """A mailbox of the running loop; a loop that ended is a reader that left."""
-        return Mailbox(on_gone, pace=READER_PACE, presses=is_last)
-
-    def loaded(self, thread: DecodeThread[Opened]) -> Awaitable[Opened]:
-        """As the thread does for tasks."""
-        return thread.wait_ready()
-
-    def prepared(
-        self, threads: PreparingThreads, function: Callable[[], T], *, length: int, limited: bool
-    ) -> Awaitable[T]:
-        """As the threads do for tasks."""
-        return threads.run(function, length=length, limited=limited)
-
-    def filled(self, inbox: Mailbox[Letter]) -> Awaitable[None]:
-        """As a mailbox does."""
-        return inbox.wait()
-
-    def turn(self) -> Awaitable[None]:
-        """A checkpoint."""
-        return anyio.lowlevel.checkpoint()
-
-    def pause(self, seconds: float) -> Awaitable[None]:
-        """A sleep that can be cancelled."""
-        return anyio.sleep(seconds)
+    inbox = partial(Mailbox[Letter], pace=READER_PACE, presses=is_last)
+    loaded = staticmethod(DecodeThread.wait_ready)
+    prepared = staticmethod(PreparingThreads.run)
+    filled = staticmethod(Mailbox.wait)
+    turn = staticmethod(anyio.lowlevel.checkpoint)
+    pause = staticmethod(anyio.sleep)
 
 
 class InThread:

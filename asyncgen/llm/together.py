@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
+from asyncgen.engine.output.events import is_last
 from asyncgen.errors import OverloadedError
 from asyncgen.llm.preparing import MOST_AT_ONCE
-from asyncgen.llm.reader_wait import InThread, is_last
+from asyncgen.llm.reader_wait import InThread
 from asyncgen.runtime.progress import Progress
 from asyncgen.types import check_prompt
 from streamers import ThreadMailbox, get_interruptibly

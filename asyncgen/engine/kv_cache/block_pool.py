@@ -19,7 +19,11 @@ pool only knows the groups' windows; `block_tables` serves a sequence in all gro
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.layer_groups import first_block, most_blocks
@@ -408,3 +412,59 @@ def max_blocks(
         seen = blocks if window is None else most_blocks(window - 1 + chunk, page_size)
         total += min(blocks, seen)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """Memory that an engine has for keys and values.
+
+    Attributes:
+        num_pages: Blocks in all.
+        page_size: Positions of a block.
+        num_spare: Blocks beside these that no request gets.
+        windows: Keys that a query sees, itself included, in each cache group; ``None``: all.
+        num_slots: Sequences that have states at a time; ``None`` if the model keeps no states.
+        num_snapshots: States that are kept beside those of these sequences.
+        outside: Memory that the positions of a block take in a cache outside the pool, in blocks;
+            more than 1 where blocks are packed.
+    """
+
+    num_pages: int
+    page_size: int
+    num_spare: int = 0
+    windows: tuple[int | None, ...] = (None,)
+    num_slots: int | None = None
+    num_snapshots: int = 0
+    outside: Fraction = Fraction(1)
+
+    def blocks(self, positions: int) -> int:
+        """Return the blocks of one table that so many positions take."""
+        return -(-positions // self.page_size)
+
+    def pages(self, positions: int) -> int:
+        """Return the memory, in blocks, that a row of so many positions takes outside the pool.
+
+        Such a cache keeps all positions in every layer.
+        """
+        return ceil(self.blocks(positions) * len(self.windows) * self.outside)
+
+    def positions(self, rows: int) -> int:
+        """Return the most positions of each of so many rows that have the memory for themselves.
+
+        They lie outside the pool.
+        """
+        per_block = rows * len(self.windows) * self.outside
+        return floor(self.num_pages / per_block) * self.page_size
+
+    def longest_text(self, limit: int) -> int:
+        """Return the most positions of a row of the shared batch that has the pool for itself.
+
+        Args:
+            limit: Upper bound of the result.
+        """
+        fits = bisect_right(
+            range(1, self.blocks(limit) + 1),
+            self.num_pages,
+            key=lambda blocks: max_blocks(self.windows, self.page_size, blocks * self.page_size),
+        )
+        return min(fits * self.page_size, limit)

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from asyncgen.text.tokenizer import Tokenizer
 
 
+def is_last(letter: TokenEvent | BaseException) -> bool:
+    """Tell whether an event ends its stream, so that its reader is woken at once."""
+    return isinstance(letter, BaseException) or letter.usage is not None
+
+
 class EventWriter:
     """Writer of the events of one request to its sink.
 

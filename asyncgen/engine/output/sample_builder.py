@@ -80,7 +80,7 @@ class SampleBuilder:
         """
         text, reason = "".join(self.texts), self.finish_reason or unfinished
         parsed = problem = None
-        calls = ToolCall.whole(self.calls)
+        calls = ToolCall.whole(self.calls) if self.calls else ()
         if calls:
             problem = None if shape is None else "the answer calls tools"
         elif shape is not None:

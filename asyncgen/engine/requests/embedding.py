@@ -24,7 +24,7 @@ from asyncgen.types import size_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.engine.kv_cache.cache_size import CacheSize
+    from asyncgen.engine.kv_cache.block_pool import CacheSize
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
     from asyncgen.engine.requests.served_model import ServedModel

@@ -24,9 +24,9 @@ from asyncgen.generation.config.checks import (
     check_values,
     minor_issues,
 )
+from asyncgen.generation.config.generation_config import plain_values
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
-from asyncgen.generation.config.plain import plain_values
 from asyncgen.generation.custom_methods import one_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList

@@ -29,11 +29,10 @@ from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
 from asyncgen.generation.generate.plan_parts import (
     check_cache,
-    eos_ids,
     make_guidance,
 )
 from asyncgen.generation.generate.prompts import decoder_start
-from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.build import build_logits_processors, eos_ids
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.stopping.stop_checks import Ends
@@ -50,7 +49,7 @@ from streamers import StopStrings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from asyncgen.engine.kv_cache.cache_size import CacheSize
+    from asyncgen.engine.kv_cache.block_pool import CacheSize
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.engine.requests.served_model import ServedModel
@@ -149,7 +148,7 @@ def prepare_request(
     prompt_ids, rendered = read_prompt(served, prompt, given)
     has_encoder = served.has_encoder
     params = _params(served, given, 1 if has_encoder else len(prompt_ids))
-    check_token_ids(params.config, given.keys(), model.config.vocab_size)
+    check_token_ids(params.config, given.keys(), served.vocab_size)
     if "stop_token_ids" in given:
         _check_stop_ids(model, given)
     if params.config.max_cache_len is not None:
@@ -273,7 +272,7 @@ def _situation(
 def _params(served: ServedModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
     """Check the parameters for a prompt."""
     model = served.model
-    if given.get("generation_config") is None:
+    if given.get("generation_config") is None and getattr(model.config, "changes", None):
         check_model_config(model.config)
     params = resolve_params(
         given,
@@ -457,7 +456,7 @@ def _processors(
             prompt_length=1 if served.has_encoder else len(prompt_ids),
             eos_token_ids=torch.tensor(eos, device=device) if eos else None,
             device=device,
-            vocab_size=model.config.vocab_size,
+            vocab_size=served.vocab_size,
             user_processors=params.processors,
             encoder_input_ids=torch.tensor([prompt_ids], device=device),
             guidance=_guidance(served, params) if is_guided else None,

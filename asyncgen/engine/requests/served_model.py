@@ -10,7 +10,7 @@ from asyncgen.text.tool_calls.format_detection import NO_FORMATS
 if TYPE_CHECKING:
     import torch
 
-    from asyncgen.engine.kv_cache.cache_size import CacheSize
+    from asyncgen.engine.kv_cache.block_pool import CacheSize
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.text.tool_calls.format_detection import ChatFormats
 
@@ -29,6 +29,7 @@ class ServedModel:
         has_encoder: True for a model of this library with an encoder.
         is_packed: True if the shared batch can run the model.
         is_bidirectional: True if its tokens see later ones, so that it generates none.
+        vocab_size: Tokens of the vocabulary.
         context_length: Most positions; ``None`` for no limit.
         device: Device of a model of this library; ``None`` for another.
     """
@@ -42,6 +43,7 @@ class ServedModel:
     has_encoder: bool
     is_packed: bool
     is_bidirectional: bool
+    vocab_size: int
     context_length: int | None
     device: torch.device | None
 
@@ -69,6 +71,7 @@ class ServedModel:
             has_encoder=has_encoder,
             is_packed=callable(getattr(core, "decode_packed", None)) and not has_encoder,
             is_bidirectional=getattr(getattr(core, "config", None), "is_bidirectional", False),
+            vocab_size=getattr(getattr(model, "config", None), "vocab_size", 0),
             context_length=getattr(getattr(model, "config", None), "max_position_embeddings", None),
             device=model.device if is_ours else None,
         )

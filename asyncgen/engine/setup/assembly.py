@@ -17,8 +17,7 @@ from asyncgen.cache.states import StateStorage, slot_bytes
 from asyncgen.engine.batch.batch import Batch
 from asyncgen.engine.batch.runner import BatchRunner
 from asyncgen.engine.core import Engine
-from asyncgen.engine.kv_cache.block_pool import BlockPool, max_blocks
-from asyncgen.engine.kv_cache.cache_size import CacheSize
+from asyncgen.engine.kv_cache.block_pool import BlockPool, CacheSize, max_blocks
 from asyncgen.engine.kv_cache.state_slots import SlotPool
 from asyncgen.engine.lane.foreign_run import ForeignRun
 from asyncgen.engine.lane.lane import SideLane

@@ -16,15 +16,25 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import hard_rules, minor_issues
 from asyncgen.generation.config.forms import CONFIG_FILE, METADATA, NAMES, ConfigForms
 from asyncgen.generation.config.modes import GenerationMode, generation_mode
-from asyncgen.generation.config.parameters import DEFAULTS, GENERATE_ARGUMENTS, STATIC_CACHES
-from asyncgen.generation.config.plain import plain_value
+from asyncgen.generation.config.parameters import (
+    DEFAULTS,
+    FIELDS,
+    GENERATE_ARGUMENTS,
+    OWN,
+    STATIC_CACHES,
+)
+from asyncgen.generation.config.rules import BUILT_IN, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 __all__ = ["CONFIG_FILE", "CompileConfig", "GenerationConfig"]
 
 _logger = logging.getLogger("asyncgen.generation")
+
+
+_LISTED = {each.name: "list[" in each.type or each.type == "Any" for each in (*FIELDS, *OWN)}
+"""Parameters that hold values, and whether a tuple in them is as good as a list."""
 
 
 @dataclass
@@ -275,3 +285,15 @@ def _warn_once(message: str, detail: str = "") -> None:
     _logger.warning("%s; log level info has the reasons" if detail else "%s", message)
     if detail:
         _logger.info("%s", detail)
+
+
+def plain_value(name: str, value: Any) -> Any:
+    """Return the value of a parameter as plain numbers and lists; an object stays one."""
+    if type(value) in BUILT_IN or name not in _LISTED:
+        return value
+    return plain(value, listed=_LISTED[name])
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters by name with plain values."""
+    return {name: plain_value(name, value) for name, value in values.items()}

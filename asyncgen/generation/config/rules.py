@@ -1,6 +1,7 @@
 """Rules that the value of a single parameter is held to: what they accept, in words.
 
-Knows no parameter by name; which rule is whose is in `parameters`.
+Knows no parameter by name; which rule is whose is in `parameters`. Values of other libraries become
+plain ones first (`plain`), so that rules and files know one kind: what has a ``tolist`` is asked.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MOST_ROWS = 4096
 """Samples, or beams, of one request: far more than ever share a step. A larger number is a slip of
@@ -277,3 +282,46 @@ def is_watermark(value: object) -> bool:
 def are_token_ids(value: Any) -> bool:
     """Tell whether a value could be a list of token ids."""
     return not isinstance(value, str) and all(hash(token) is not None for token in value)
+
+
+_DEEPEST = 4
+"""Depth of the deepest parameter: words, their alternatives, their ids."""
+
+BUILT_IN = frozenset((int, float, bool, str, type(None)))
+
+
+def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
+    """Return numbers, arrays and tensors as plain numbers and lists; anything else as it is.
+
+    Args:
+        value: Any value; numbers are also looked for in its lists, tuples, sets and dicts.
+        listed: Whether tuples become lists.
+        depth: How many of these are gone into.
+    """
+    kind = type(value)
+    if kind in BUILT_IN:
+        return value
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    if not depth or kind not in (list, tuple, set, frozenset, dict):
+        return value
+    if kind is dict:
+        if _are_built_in(value.values()) and {tuple}.issuperset(map(type, value)):
+            if _are_built_in(chain.from_iterable(value)):  # biases, as many as there are tokens
+                return dict(value)
+        return {
+            plain(key, depth=depth - 1): plain(inner, listed=listed, depth=depth - 1)
+            for key, inner in value.items()
+        }
+    made = list if listed and kind is tuple else kind
+    if _are_built_in(value):
+        return made(value)
+    return made(
+        each if type(each) in BUILT_IN else plain(each, listed=listed, depth=depth - 1)
+        for each in value
+    )
+
+
+def _are_built_in(values: Iterable[Any]) -> bool:
+    """Tell whether all values are built in, without a call for each."""
+    return BUILT_IN.issuperset(map(type, values))

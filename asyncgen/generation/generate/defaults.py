@@ -16,7 +16,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_beams, check_no_text, check_supported
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
-from asyncgen.generation.generate.plan_parts import eos_ids
+from asyncgen.generation.logits.build import eos_ids
 from asyncgen.generation.stopping.criteria import MaxLengthCriteria, StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 

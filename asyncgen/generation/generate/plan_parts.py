@@ -22,7 +22,7 @@ from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config.modes import uses_beams
 from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
 from asyncgen.generation.logits.base import Guidance
-from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.build import build_logits_processors, eos_ids
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies.step import Plan
 
@@ -281,14 +281,6 @@ def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
     if name not in known:
         allowed = f"one of {', '.join((*GROWING_CACHES, *STATIC_CACHES, 'quantized'))}"
         raise InvalidRequestError("cache_implementation", name, allowed)
-
-
-def eos_ids(config: GenerationConfig) -> list[int]:
-    """The end-of-sequence ids of a config, as a list."""
-    eos = config.eos_token_id
-    if eos is None:
-        return []
-    return [eos] if isinstance(eos, int) else list(eos)
 
 
 def pad_id(config: GenerationConfig) -> int:

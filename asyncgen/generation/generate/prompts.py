@@ -19,7 +19,7 @@ from asyncgen.generation.generate.inputs import (
     prompt_inputs,
     read_embeddings,
 )
-from asyncgen.generation.generate.plan_parts import eos_ids
+from asyncgen.generation.logits.build import eos_ids
 from asyncgen.generation.strategies.step import EncoderInput, PromptInputs
 from asyncgen.models.attention.cross import Encoded
 

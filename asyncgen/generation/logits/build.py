@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from asyncgen.structured.grammar import Grammar
 
 
+def eos_ids(config: GenerationConfig) -> list[int]:
+    """Return the end-of-sequence ids of a configuration."""
+    eos = config.eos_token_id
+    if eos is None:
+        return []
+    return [eos] if isinstance(eos, int) else list(eos)
+
+
 def build_logits_processors(
     config: GenerationConfig,
     *,
@@ -59,8 +67,9 @@ def build_logits_processors(
     }
     setting = Setting(config, arguments=arguments, **setting_fields)
     built = _build(kinds(Stage.PROCESSOR), setting)
-    check_made_once("logits_processor", "processor", built, user_processors or ())
-    built.extend(user_processors or ())
+    if user_processors:
+        check_made_once("logits_processor", "processor", built, user_processors)
+        built.extend(user_processors)
     if config.do_sample:
         built.extend(_build(kinds(Stage.WARPER), setting))
     built.extend(_build(kinds(Stage.LAST), setting))

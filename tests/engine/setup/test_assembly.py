@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.cache.paged_storage import PagedStorage
-from asyncgen.engine.kv_cache.cache_size import CacheSize
+from asyncgen.engine.kv_cache.block_pool import CacheSize
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.setup import assembly

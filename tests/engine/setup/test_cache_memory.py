@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.kv_cache.cache_size import CacheSize
+from asyncgen.engine.kv_cache.block_pool import CacheSize
 from asyncgen.engine.setup.cache_memory import plan_pages
 from asyncgen.errors import InvalidRequestError
 from tests.cases import for_each

@@ -11,7 +11,8 @@ from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.cache.sliding import HybridCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.generate.plan_parts import eos_ids, make_cache
+from asyncgen.generation.generate.plan_parts import make_cache
+from asyncgen.generation.logits.build import eos_ids
 from tests.cases import for_each
 from tests.doubles.models import EOS, PAD, TableModel
 from tests.generation.strategies.plans import plan_of

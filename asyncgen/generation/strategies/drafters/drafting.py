@@ -15,8 +15,9 @@ from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
-from asyncgen.generation.generate.plan_parts import eos_ids, make_processors
+from asyncgen.generation.generate.plan_parts import make_processors
 from asyncgen.generation.logits.base import LogitsProcessorList, Stage, kinds
+from asyncgen.generation.logits.build import eos_ids
 from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
 from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
 from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
