@@ -400,6 +400,7 @@ class Answer:
         self._left = True
 
     def _build_result(self) -> Completion:
+        usage, timing = self._usage(), self._timing()
         builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
         unfinished: FinishReason = "cancelled" if self._failure is None else "error"
         request = self._request
@@ -409,7 +410,7 @@ class Answer:
         else:
             given = request.given_texts
             samples = tuple(one.build(unfinished, shape, given[one.index]) for one in builders)
-        return Completion(samples, self._usage(), self._timing(), self._prompt_logprobs)
+        return Completion(samples, usage, timing, self._prompt_logprobs)
 
     def _usage(self) -> Usage:
         if self._last is not None and self._last.usage is not None:

@@ -216,7 +216,10 @@ def _check(
     """Check what the fields come to, and tell the strategy that they ask for."""
     check_no_text(config)
     config.validate(user_set_attributes=given.keys())
-    _refuse_idle(config, given)
+    used = _CHOOSING if config.penalty_alpha else frozenset()
+    for issue in minor_issues(config, given.keys()):  # an idle default is no error
+        if issue.name in given and issue.name not in used:
+            raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
     check_config(config, given)
     check_supported(config)
     check_beams(config)
@@ -247,13 +250,13 @@ def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[...,
     return None if given == (None, None) else one_method(*given)
 
 
-def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
-    """See that the longest that a request may become has room in an empty cache.
+def move_end(params: RequestParams, prompt_length: int, room: int) -> None:
+    """Move the end of a request that could outgrow an empty cache to where the cache ends.
 
     Args:
-        params: Of the request; an end that is a default is moved to where the room ends.
+        params: Of the request; its end is moved if it is a default.
         prompt_length: Number of prompt ids.
-        room: Positions that the whole memory has for each row of the request.
+        room: Positions that the whole memory has for each row of the request; less than its end.
 
     Raises:
         ContextLengthError: It asks for more, so it could never be served.
@@ -261,8 +264,6 @@ def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
     """
     config, end = params.config, params.config.max_length
     assert end is not None
-    if end <= room:
-        return
     if params.length is not None or prompt_length >= room:
         raise ContextLengthError(
             params.length or "prompt",
@@ -273,14 +274,6 @@ def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
         )
     config.max_length = room
     _floor_of_new_tokens(config, prompt_length)
-
-
-def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
-    """A parameter of this request that would have no effect is an error; a default is not."""
-    used = _CHOOSING if config.penalty_alpha else frozenset()
-    for issue in minor_issues(config, given.keys()):
-        if issue.name in given and issue.name not in used:
-            raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
 
 
 def _greedy_at_zero(params: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
-from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
+from asyncgen.engine.requests.params import RequestParams, move_end, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
 from asyncgen.engine.requests.resume import check_continues, take_up
 from asyncgen.engine.requests.scoring import scores_for
@@ -199,7 +199,7 @@ def prepare_request(
         cancel=cancel,
         sink=sink,
         continues_text=not (
-            is_messages(prompt) or has_encoder or (grammar and _is_cut(tokenizer, prompt_ids))
+            rendered is not None or has_encoder or (grammar and _is_cut(tokenizer, prompt_ids))
         ),
         healing=healing,
         shown=shown,
@@ -243,18 +243,23 @@ def _make_room(
     has_encoder: bool,
     alone: str | None,
 ) -> int:
-    """Pages that a request takes at most if it runs alone; its end is brought within them."""
+    """Bring the end of a request within the memory; return the blocks that it reserves if alone."""
+    end, prompt_length = params.config.max_length, len(prompt_ids)
     if room is None:
         return 0
-    rows = num_rows(params) if alone is not None else 1
-    # An encoder's output is kept for each row as keys and values, as long as what it read.
-    encoded = len(prompt_ids) if has_encoder else 0
-    assert params.config.max_length is not None
+    assert end is not None
     if alone is None:
-        most = room.longest_text(max(params.config.max_length, len(prompt_ids)))
-    else:
-        most = room.positions(rows) - encoded
-    fit_room(params, 1 if has_encoder else len(prompt_ids), most)
+        longest = room.longest_text(max(end, prompt_length))
+        if longest < end:
+            move_end(params, prompt_length, longest)
+        return 0
+    rows = num_rows(params)
+    # An encoder's output is kept for each row as keys and values, as long as what it read.
+    encoded = prompt_length if has_encoder else 0
+    longest = room.positions(rows) - encoded
+    if longest < end:
+        move_end(params, 1 if has_encoder else prompt_length, longest)
+    assert params.config.max_length is not None
     return rows * room.pages(params.config.max_length + encoded)
 
 
@@ -322,7 +327,7 @@ def read_prompt(
     """
     model, tokenizer = served.model, served.tokenizer
     told = {name: given[name] for name in OF_MESSAGES if given.get(name) is not None}
-    has_messages = is_messages(prompt)
+    has_messages = not isinstance(prompt, str) and is_messages(prompt)
     if told:
         check_values(told)
         if not has_messages:

@@ -322,15 +322,6 @@ def rounded(parameter: Parameter, scores: Tensor) -> Parameter:
     return parameter.to(scores.dtype) if isinstance(parameter, Tensor) else parameter
 
 
-def divide(scores: Tensor, parameter: Parameter) -> Tensor:
-    """Divide by a number, or by a column or tensor of numbers, with the same rounding."""
-    if isinstance(parameter, Tensor):
-        parameter = parameter.to(scores.dtype)
-        # CUDA divides by a number as a multiplication with its reciprocal.
-        return scores * parameter.reciprocal() if scores.is_cuda else scores / parameter
-    return scores / parameter
-
-
 def is_finite(value: Any) -> bool:
     """Tell whether a value is a number that a float can be; booleans are none."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

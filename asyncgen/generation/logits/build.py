@@ -66,19 +66,19 @@ def build_logits_processors(
         "shape": grammar,
     }
     setting = Setting(config, arguments=arguments, **setting_fields)
-    built = _build(kinds(Stage.PROCESSOR), setting)
+    built = _build(Stage.PROCESSOR, setting)
     if user_processors:
         check_made_once("logits_processor", "processor", built, user_processors)
         built.extend(user_processors)
     if config.do_sample:
-        built.extend(_build(kinds(Stage.WARPER), setting))
-    built.extend(_build(kinds(Stage.LAST), setting))
+        built.extend(_build(Stage.WARPER, setting))
+    built.extend(_build(Stage.LAST, setting))
     return built
 
 
-def _build(kinds: list[Any], setting: Setting) -> CheckedProcessors:
+def _build(stage: Stage, setting: Setting) -> CheckedProcessors:
     built = CheckedProcessors()
-    for kind in kinds:
+    for kind in kinds(stage):
         definition: Definition = kind.definition
         name = definition.parameter
         value = None if name is None else setting.value(name)

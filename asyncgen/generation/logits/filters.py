@@ -25,7 +25,6 @@ from asyncgen.generation.logits.base import (
     as_float,
     check_count,
     check_positive,
-    divide,
     keeping,
 )
 from asyncgen.generation.logits.batched import Columns, column
@@ -49,6 +48,15 @@ _BLOCK = 128
 
 _PRECISE_LIMIT = 0.01
 """The lightest tail that may be taken as a difference from 1."""
+
+
+def divide(scores: Tensor, parameter: Parameter) -> Tensor:
+    """Divide by a number, or by a column or tensor of numbers, with the same rounding."""
+    if isinstance(parameter, Tensor):
+        parameter = parameter.to(scores.dtype)
+        # CUDA divides by a number as a multiplication with its reciprocal.
+        return scores * parameter.reciprocal() if scores.is_cuda else scores / parameter
+    return scores / parameter
 
 
 def scale_by_temperature(scores: Tensor, temperature: Parameter) -> Tensor:

@@ -16,10 +16,10 @@ from asyncgen.generation.logits.base import (
     as_float,
     check_count,
     check_positive,
-    divide,
     is_finite,
     rounded,
 )
+from asyncgen.generation.logits.filters import divide
 from asyncgen.generation.logits.sequence_memory import Memories, SeenTokens, forgetful
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
