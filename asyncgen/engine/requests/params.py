@@ -156,10 +156,12 @@ def resolve_params(
         ContextLengthError: The prompt and the tokens asked for exceed the context.
     """
     params = plain_values({name: each for name, each in params.items() if each is not None})
-    generates = not _asks_for_scores_alone(params)
-    if not generates:
-        params = {name: each for name, each in params.items() if name != "max_new_tokens"}
-    params = _greedy_at_zero(params)
+    most = params.get("max_new_tokens")
+    generates = not ("prompt_logprobs" in params and type(most) is int and most == 0)
+    if not generates:  # the log-probabilities of the prompt are all that is wanted
+        del params["max_new_tokens"]
+    if params.get("temperature") == 0:
+        params = _greedy_at_zero(params)
     check_values(params)
     given = {name: value for name, value in params.items() if name in _FIELDS}
     config = copy.deepcopy(params.get("generation_config", defaults))
@@ -228,12 +230,6 @@ def _check(
         check_constraints(config)
     check_drafting(config, params, mode)
     return mode
-
-
-def _asks_for_scores_alone(params: Mapping[str, Any]) -> bool:
-    """Tell whether only the log-probabilities of the prompt are wanted (0 new tokens)."""
-    most = params.get("max_new_tokens")
-    return type(most) is int and most == 0 and "prompt_logprobs" in params
 
 
 def _add_stop_ids(config: GenerationConfig, ids: Sequence[int]) -> None:
