@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 # From the ground up. A module may import from its own room and from those before it.
@@ -182,3 +184,22 @@ def test_files_stay_small() -> None:
         if (lines := path.read_text(encoding="utf-8").count("\n")) > 600
     }
     assert not long
+
+
+QUESTIONS = ("What", "How", "Whether", "Which", "Where", "When", "Who", "Why", "If")
+"""Words that ask where a docstring should say what its code does."""
+
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@pytest.mark.parametrize("tested", [False, True], ids=["sources", "tests"])
+def test_docstrings_say_and_do_not_ask(tested: bool) -> None:
+    paths = (ROOT / "tests").rglob("*.py") if tested else _sources()
+    first = [
+        (ast.get_docstring(node) or "").split(" ")[0].strip(",.:")
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, DOCUMENTED)
+    ]
+    asking = sum(word in QUESTIONS for word in first)
+    assert asking < sum(map(bool, first)) / 100

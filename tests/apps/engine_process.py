@@ -55,7 +55,7 @@ Question: TypeAlias = Literal["count", "embed", "measure", "tokenize"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the parent wants; ``number`` names the answer to it."""
+    """Order of the parent; ``number`` names the answer to it."""
 
     number: int
     kind: Literal["stream", "cancel", "leave", "count", "embed", "measure", "tokenize"]
@@ -82,7 +82,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the parent has at hand."""
+    """Facts of the engine that the parent keeps."""
 
     fingerprint: str | None
     tokenizer: Tokenizer
@@ -520,7 +520,7 @@ class _Child:
 
 @dataclass
 class _Left:
-    """What is asked for once, and cancelled by who asked for it."""
+    """Request that is asked once, and cancelled by its caller."""
 
     scope: anyio.CancelScope
 

@@ -145,7 +145,7 @@ def hang(place: Place) -> None:
 
 
 def seen(storm: Storm, began: float) -> tuple[str, ...]:
-    """What a storm saw, in lines."""
+    """Return the findings of a storm, in lines."""
     minutes = range(int(SECONDS / 60) + 1)
     sizes = [memory_at(storm, began + 60 * minute, 10) / 2**20 for minute in minutes]
     return (
@@ -198,7 +198,7 @@ def die(place: Place) -> float:
 
 
 def is_as_before(place: Place, threads: int, files: int) -> bool:
-    """Whether a process has no more than it had."""
+    """Tell whether a process holds no more than before."""
     return place.num_threads <= threads and place.num_files <= files
 
 

@@ -1,4 +1,4 @@
-"""How much later an innocent stream gets its next token while another client attacks.
+"""Measure the delay of an innocent stream's next token while another client attacks.
 
 Each attack is compared with as many rows as it leaves in the batch, of one client that behaves; for
 long prompts, with one such prompt at a time, which fills the steps as well. The rounds alternate,

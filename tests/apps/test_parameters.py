@@ -1,4 +1,4 @@
-"""What the applications spell out of the parameters is what the library's table says."""
+"""Test that the applications' lists of parameters agree with the library's table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WIDGETS = {"slider": "float", "integer": "int", "number": "float", "flag": "bool
 
 
 def takes(name: str, value: object) -> bool:
-    """Whether the table takes a value."""
+    """Tell whether the table takes a value."""
     rule = BY_NAME[name].rule
     return value is None or rule is None or rule(value) is None
 
@@ -73,7 +73,7 @@ def test_the_chat_page_shows_the_defaults_that_apply() -> None:
 
 
 def test_types_of_the_http_fields() -> None:
-    """Where JSON can say more, as of a choice of words, it does."""
+    """The types are as narrow as JSON allows."""
     hints = {**RequestFields.__annotations__, **GenerationFields.__annotations__}
     narrower = {
         "json_schema",

@@ -1,4 +1,4 @@
-"""What the applications hand to other processes: what they say, their settings, their errors."""
+"""Test pickling of the applications' messages, settings and errors."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
 
     @app.get("/health", response_class=PlainTextResponse, responses={503: {}})
     async def health() -> PlainTextResponse:
-        """Whether the engine lives; if not, only a restart helps."""
+        """Tell whether the engine is alive; if it is not, only a restart helps."""
         if not llm.is_healthy:
             return _say("the engine is dead", 503)
         # No failure: it serves all but long texts, and a restart would end what runs.
@@ -148,7 +148,7 @@ def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
 
     @app.get("/ready", response_class=PlainTextResponse, responses={503: {}})
     async def ready() -> PlainTextResponse:
-        """Whether requests should be sent here."""
+        """Tell whether requests should be sent here."""
         if not llm.is_healthy:
             return _say("the engine is dead", 503)
         return _say("ok") if gate.ready else _say("shutting down", 503)

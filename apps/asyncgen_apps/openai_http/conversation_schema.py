@@ -72,7 +72,7 @@ class ChatMessage(Strict):
 
 
 class Function(Strict):
-    """What may be called."""
+    """A function that the model may call."""
 
     name: Text
     description: Text | None = None

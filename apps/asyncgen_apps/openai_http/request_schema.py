@@ -62,7 +62,7 @@ MAX_INPUTS = 2048
 
 
 class StreamOptions(Strict):
-    """What a stream tells beside its text."""
+    """Outputs of a stream beside its text."""
 
     include_usage: Boolean | None = Field(None, description="A last chunk with the token counts.")
     continuous_usage_stats: Boolean | None = Field(
@@ -179,7 +179,7 @@ class GenerationFields(Strict):
 
 
 class RequestFields(GenerationFields):
-    """What both routes have in common."""
+    """Fields that both routes share."""
 
     model: Text = Field(description="Id of a model of `/v1/models`.")
     stream: Boolean | None = None
@@ -316,7 +316,7 @@ class TokenizeRequest(Strict):
 
     @classmethod
     def _is_idle(cls, name: object, value: object) -> bool:
-        """What is done anyway."""
+        """Return whether a value asks only for what is done in any case."""
         return name in ("add_special_tokens", "add_generation_prompt") and value is True
 
 

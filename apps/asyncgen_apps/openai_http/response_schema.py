@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 
 class Error(BaseModel):
-    """What went wrong."""
+    """An error."""
 
     message: str
     type: str
@@ -80,7 +80,7 @@ class ChatLogprobs(BaseModel):
 
 
 class ReplyMessage(BaseModel):
-    """What the model said."""
+    """The model's message."""
 
     role: Literal["assistant"]
     content: str | None

@@ -56,7 +56,7 @@ ErrorCode: TypeAlias = Literal[
 
 
 class CloseCode(IntEnum):
-    """Why the server closes a connection."""
+    """Reasons for closing a connection."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
@@ -80,7 +80,7 @@ _Ids: TypeAlias = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(f
 
 
 class _Message(BaseModel):
-    """What all messages have in common: nothing is converted, nothing is ignored."""
+    """Base of all messages: nothing is converted, nothing is ignored."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
@@ -99,7 +99,7 @@ class Auth(_Message):
 
 
 class Wanted(_Message):
-    """What is asked for: a prompt, and how to go on behind it.
+    """Prompt and parameters of a request.
 
     Attributes:
         prompt: A text; or else ``messages`` or ``token_ids``, exactly one of the three.
@@ -205,7 +205,7 @@ class Ping(_Message):
 
 
 class Limits(_Message):
-    """What this server allows.
+    """Limits of this server.
 
     Attributes:
         max_message_bytes: Longest message from a client.
@@ -377,7 +377,7 @@ class Usage(_Message):
 
 
 class Timing(_Message):
-    """Where the time went, in seconds from the acceptance by the engine.
+    """Times of a request, in seconds from its acceptance by the engine.
 
     Attributes:
         queue: Until it was taken up.
@@ -393,7 +393,7 @@ class Timing(_Message):
 
 
 class Choice(_Message):
-    """How one of several samples ended.
+    """End of one of several samples.
 
     Attributes:
         index: Which one.

@@ -1,1 +1,1 @@
-"""Which samples run in a step, and on which pages: plain Python over integers, without torch."""
+"""Choose the sequences of a step and their blocks: plain Python over integers, without torch."""

@@ -1,4 +1,4 @@
-"""What the clients of a scheduler hold and want, and who of them gives something up.
+"""Share seats, blocks and prompt tokens among clients, and choose who gives something up.
 
 The scheduler asks here only while requests of several clients are present: with one client there
 is nothing to share. It decides by numbers of rows, pages and tokens; it moves nothing itself.
@@ -181,7 +181,7 @@ class ClientShares:
         return split(budget, wanted, self._prompts)
 
     def has_to_wait(self, state: RequestState, most: Mapping[str, int] | None) -> bool:
-        """Whether a waiting request may not start in this step, for the sake of other clients.
+        """Return whether a waiting request has to leave this step to other clients.
 
         Args:
             state: The request.
@@ -228,7 +228,7 @@ class ClientShares:
             self._pages = Credits()
 
     def may_reserve(self, client: str) -> bool:
-        """Whether the side lane may take pages for a client that are available.
+        """Return whether the side lane may take available blocks for a client.
 
         Not while another one, that has had less, waits for more than there are; else a few large
         reservations in a row would leave that one nothing for ever.
@@ -238,7 +238,7 @@ class ClientShares:
         return all(credit(each) <= credit(client) for each in waiting)
 
     def left_to_others(self, client: str, wanted: int) -> int:
-        """How many of the pages that the guest waits for a client has to leave alone."""
+        """Return how many of the blocks that the side lane waits for a client must leave free."""
         if self.guest in (None, client):
             return wanted
         present = {*self._present, *self._pool.reserved_by, self.guest}

@@ -1,4 +1,4 @@
-"""How clients share what an engine has: evenly, over time, and none of it idle.
+"""Divide a resource evenly among clients over time, and leave none of it idle.
 
 A resource is shared to a level: whoever wants less has what it wants, all others have the same
 (max-min fairness). What cannot be split exactly at every step is evened out by credits: each step
@@ -82,7 +82,7 @@ def split(amount: int, wanted: Mapping[str, int], credits: Credits) -> dict[str,
 
 
 class Credits:
-    """What clients are owed of something that is held, seats or pages, or used: prompt tokens.
+    """Credits of clients for a resource that is held (seats, blocks) or used (prompt tokens).
 
     Attributes:
         held: What each client holds.
@@ -127,7 +127,9 @@ class Credits:
         self._due = {client: share + self.extra(client) for client, share in self.shares.items()}
 
     def credit(self, client: str) -> float:
-        """What a client is owed, in steps times what is held; below 0 for one that had more."""
+        """Return a client's credit in steps times units; below 0 for one that had more than its
+        share.
+        """
         return self._credits.get(client, 0.0)
 
     def most_owed(self, clients: Iterable[str]) -> list[str]:
@@ -141,11 +143,13 @@ class Credits:
         self._givers = None
 
     def extra(self, client: str) -> float:
-        """What a client should hold beside its share now, being owed it; below 0 for less."""
+        """Return the units that a client should hold beyond its share because of its credit;
+        below 0 for fewer.
+        """
         return self.credit(client) / _HORIZON
 
     def missing(self, client: str) -> float:
-        """What a client lacks of what it should hold now; below 0 if it holds more."""
+        """Return the units that a client lacks now; below 0 if it holds more than it should."""
         return self._due.get(client, 0.0) - self.held.get(client, 0.0)
 
     def giver(self, client: str) -> str | None:
@@ -166,14 +170,16 @@ class Credits:
         return next((other for other in givers if self.credit(other) <= most), None)
 
     def _look_up_givers(self) -> tuple[float, list[str]]:
-        """Who holds more than it should, most first, and their least credit: many may ask."""
+        """Cache the clients that hold more than they should, most first, and their least credit."""
         due, held = self._due, self.held
         lacks = [(due[each] - held[each], each) for each in self._holders]
         above = [client for lack, client in sorted(lacks) if lack < 0]
         return min(map(self._credits.__getitem__, above), default=float("inf")), above
 
     def is_long_owed(self, client: str) -> bool:
-        """Whether a client has waited so long for its share that others no longer pass it."""
+        """Return whether a client has waited so long for its share that others no longer pass
+        it.
+        """
         share = self.shares.get(client, 0.0)
         return share > 0 and self.credit(client) >= _HORIZON * share
 

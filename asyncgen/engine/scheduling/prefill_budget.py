@@ -1,4 +1,4 @@
-"""How prompts share the steps with running streams.
+"""Decide how many prompt tokens a step takes beside running streams.
 
 Where many requests wait to begin, several chunks of prompts are read between two tokens of those
 that decode: these wait for all of them once, and the others for less. Each chunk is a step, so that
@@ -30,7 +30,7 @@ _DECODING = RequestStatus.DECODING
 
 
 class PrefillBudget:
-    """What prompts get of the steps.
+    """Budget of prompt tokens for each step.
 
     Ask it after `see`.
 
@@ -122,7 +122,7 @@ class PrefillBudget:
 
 
 def chunks_between(num_newcomers: int, num_decoding: int) -> int:
-    """How many chunks of prompts are read for each token of those that decode.
+    """Return the prompt chunks between two tokens of a running stream.
 
     Args:
         num_newcomers: Requests that could begin if their prompts were read.

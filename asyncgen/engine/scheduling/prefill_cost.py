@@ -1,4 +1,4 @@
-"""How many tokens of a prompt fit into a step, the further into a long text the fewer.
+"""Shrink prefill chunks as the context grows, so that each takes equal time.
 
 A token's products cost the same everywhere; its attention grows with what lies before it. Chunks
 of one size would hold running streams up for longer and longer.
@@ -27,7 +27,7 @@ SLOWER = 2
 
 @dataclass(frozen=True, slots=True)
 class PrefillCost:
-    """What a token of a prompt costs, in multiplications.
+    """Cost of a prompt token, in multiplications.
 
     Attributes:
         products: With all weights.
@@ -38,7 +38,7 @@ class PrefillCost:
     layers: Sequence[tuple[int, int | None]]
 
     def chunk(self, most: int, depth: int) -> int:
-        """How many tokens behind a text take as long as the most do at its beginning.
+        """Return the tokens after a text that take as long as a full chunk at its beginning.
 
         Args:
             most: Tokens of a chunk at the beginning of a text, at least 1.

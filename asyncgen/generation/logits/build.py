@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 # The processors of this package are known with the package itself, these by this line.
+import asyncgen.generation.logits.grammar_mask
 import asyncgen.generation.watermarking  # noqa: F401
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_made_once, check_supported

@@ -1,4 +1,4 @@
-"""What one client does to a server that another one uses: a program, ended by closing its input.
+"""Attack a server that another client uses: a program, ended by closing its input.
 
 ``python -m tests.apps.chaos.attacks NAME PORT KEY`` goes on for as long as its standard input is
 open, at the lowest priority that there is, so that what it computes itself is in nobody's way; then
@@ -28,7 +28,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 @dataclass
 class Attacker:
-    """Who attacks.
+    """Client that attacks.
 
     Attributes:
         port: Of the server.
@@ -123,7 +123,7 @@ def slow_body(attacker: Attacker) -> None:
 
 
 def attacks() -> dict[str, tuple[Callable[[], Callable[[Attacker], None]], int]]:
-    """What is done, and by how many at once; by name."""
+    """List the attacks by name, and the number of attackers."""
     bias = {str(token): 1 for token in range(300_000)}
     bomb = [{"role": "user", "content": "{{ 'x' * 10**9 }}"}] * 60_000
     prompt = "all work and no play " * 370_000

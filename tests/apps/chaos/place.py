@@ -49,12 +49,12 @@ class Ask:
 
     @property
     def is_chat(self) -> bool:
-        """Whether it is one of a chat."""
+        """Tell whether it is a chat request."""
         return not isinstance(self.prompt, str)
 
     @property
     def path(self) -> str:
-        """Where it is asked over HTTP."""
+        """Path over HTTP."""
         return "/v1/chat/completions" if self.is_chat else "/v1/completions"
 
     def body(self, **extra: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Storm:
-    """What happens to a server while many clients are at it.
+    """Load of many clients on a server, and what happens meanwhile.
 
     Attributes:
         place: The server.

@@ -1,4 +1,4 @@
-"""What the applications need of an engine is what one has."""
+"""Test that an engine has what the applications need."""
 
 from __future__ import annotations
 

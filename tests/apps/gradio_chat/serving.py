@@ -59,7 +59,7 @@ class Served:
 
     @property
     def busy(self) -> int:
-        """How many requests run or wait."""
+        """Count the requests that run or wait."""
         return int(self._tell({})["busy"])
 
     def occupy(self, requests: int) -> None:
@@ -223,7 +223,7 @@ class PacedModel:
 
 
 def _die(engine: object) -> None:
-    """What a step does that fails by itself, and no request."""
+    """Fail in a step, through no fault of a request."""
     raise RuntimeError("the engine's thread was told to end")
 
 

@@ -48,7 +48,7 @@ async def mounted(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def below(folder: Path) -> list[Path]:
-    """What lies in a folder, however deep."""
+    """List all files below a folder."""
     return list(folder.rglob("*"))
 
 

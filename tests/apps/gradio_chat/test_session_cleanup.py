@@ -1,4 +1,4 @@
-"""What is kept of a session lasts as long as somebody listens, and then for a while."""
+"""Test that a session is kept while somebody listens, and for a while afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads is what the engine counted, under the names that dashboards ask for."""
+"""Test that Prometheus reads the engine's counts, under the names that dashboards use."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Running:
         wait_for(lambda: self.gate.count == 0 and self.unfinished() == 0)
 
     def figures(self) -> MetricsSnapshot:
-        """What the engine has counted."""
+        """Return the engine's metrics."""
         return anyio.run(self.llm.measure)
 
     def unfinished(self) -> int:
@@ -101,7 +101,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """Reply of the server."""
 
     status: int
     headers: dict[str, str]
@@ -134,7 +134,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def reference(served: Running, prompt: Any, **params: Any) -> Any:
-    """What the library itself says, on a loop of its own."""
+    """Return the library's own answer, on a loop of its own."""
 
     async def ask() -> Any:
         return await served.llm.generate(prompt, **params)

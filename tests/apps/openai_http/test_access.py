@@ -1,4 +1,4 @@
-"""Who is let in by which door of the server, and as whom: hosts, keys, salts, priorities."""
+"""Test access to each port of the server: hosts, keys, salts, priorities."""
 
 from __future__ import annotations
 

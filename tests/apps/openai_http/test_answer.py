@@ -231,7 +231,7 @@ def _close(served: Running) -> None:
 
 
 def json_ends(got: bytes) -> bool:
-    """Whether the whole body has come."""
+    """Tell whether the whole body has arrived."""
     try:
         json.loads(got.partition(b"\r\n\r\n")[2])
     except ValueError:

@@ -183,7 +183,7 @@ def test_the_chat_the_api_and_the_streams_share_a_port() -> None:
 
 
 def busy(url: str) -> float:
-    """How many requests the engine has."""
+    """Count the engine's requests."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as got:
         text = got.read().decode()
     found = re.findall(r"^vllm:num_requests_(?:running|waiting)\{\S* (\S+)$", text, re.M)

@@ -1,4 +1,4 @@
-"""What a connection may do before anybody knows whose it is; each attack over a real socket."""
+"""Test the limits of unauthenticated connections; each attack over a real socket."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_what_comes_late_behind_a_request_waits_for_its_answer() -> None:
 
 @pytest.mark.parametrize("backend", [ASYNCIO, UVLOOP])
 def test_silence(backend: dict[str, Any]) -> None:
-    """Who said nothing hears nothing; who began is told what was missing."""
+    """A silent connection gets no answer; one that began is told what was missing."""
     begun = [b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", b"\r\n"]
     with plain(backend=backend, head_seconds=SHORT) as served, ExitStack() as stack:
         wires = [stack.enter_context(served.dial()) for _ in range(4)]
@@ -345,7 +345,7 @@ def test_silence_beyond_the_limit_locks_nobody_out() -> None:
 
 
 def test_the_reserve_is_never_left() -> None:
-    """Where all of it is being answered, one more is cut."""
+    """While every place is in use, one more connection is cut."""
     with plain(max_connections=1) as served, ExitStack() as stack:
         for _ in range(1 + sockets.RESERVE):
             wire = stack.enter_context(served.dial())

@@ -21,7 +21,7 @@ TEXTS = ["Once upon a time", "A fox", "One day"]
 
 
 def embedded(served: Running, texts: Any, **params: Any) -> list[Any]:
-    """What the library says, on a loop of its own."""
+    """Return the library's answer, on a loop of its own."""
 
     async def ask() -> Any:
         return await served.llm.embed(texts, **params)

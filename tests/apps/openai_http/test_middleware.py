@@ -50,7 +50,7 @@ GONE = {"type": "http.disconnect"}
 async def walk(
     pieces: list[Any], headers: list[tuple[bytes, bytes]], answer: Any, **scope: object
 ) -> list[object]:
-    """What came out at the end of the short way, or at that of the long one."""
+    """Return the output of the short path, or of the long one."""
     seen: list[object] = []
     left = list(pieces)
 
@@ -294,7 +294,7 @@ async def test_a_large_body_is_refused_by_name(
 
 
 async def large(body: bytes, make: Any, headers: list[tuple[bytes, bytes]]) -> list[Any]:
-    """What is sent in reply to a large body, which the framework never sees."""
+    """Return the reply to a large body, which the framework never sees."""
     sent: list[Any] = []
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""What a body means in the library's words."""
+"""Test the translation of bodies to the library's parameters."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Cluster:
             time.sleep(0.05)
 
     def replicas(self, deployment: str) -> int:
-        """How many replicas are running."""
+        """Count the running replicas."""
         from ray import serve
 
         told = serve.status().applications["default"].deployments[deployment]

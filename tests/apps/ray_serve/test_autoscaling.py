@@ -1,4 +1,4 @@
-"""How many replicas the engines' own figures ask for."""
+"""Test the number of replicas that the engines' metrics ask for."""
 
 from __future__ import annotations
 

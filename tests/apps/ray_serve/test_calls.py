@@ -1,4 +1,4 @@
-"""What handles of Serve take and say, and what a caller hears of it."""
+"""Test calls through Serve's handles, and their results and errors."""
 
 from __future__ import annotations
 

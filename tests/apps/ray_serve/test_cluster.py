@@ -64,7 +64,7 @@ async def read(client: Any, number: int) -> tuple[dict[int, str], dict[int, str]
 
 
 async def undisturbed(count: int) -> list[tuple[dict[int, str], dict[int, str]]]:
-    """What one engine here says to the same requests."""
+    """Return the answers of one local engine to the same requests."""
     import httpx
 
     from asyncgen_apps.openai_http import ServerSettings, create_app

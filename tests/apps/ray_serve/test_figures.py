@@ -1,4 +1,4 @@
-"""What a stream costs that comes from elsewhere, beside one of this process, in the same run."""
+"""Measure the cost of a remote stream beside a local one, in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does, under load: replicas come and go, versions change, clients leave."""
+"""Test operation under load: replicas come and go, versions change, clients leave."""
 
 from __future__ import annotations
 

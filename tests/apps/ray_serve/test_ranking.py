@@ -1,4 +1,4 @@
-"""Which replica a request goes to."""
+"""Test the choice of a replica for a request."""
 
 from __future__ import annotations
 

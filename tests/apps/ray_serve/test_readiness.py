@@ -1,4 +1,4 @@
-"""What an ingress says of its replicas, where nobody or nothing tells it."""
+"""Test an ingress without news of its replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one may say about an application over several engines."""
+"""Test the settings of an application over several engines."""
 
 from __future__ import annotations
 

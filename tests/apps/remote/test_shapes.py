@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 @dataclass
 class Animal:
-    """What an answer becomes."""
+    """Class of the answer."""
 
     legs: int
 

@@ -1,4 +1,4 @@
-"""Who a client is: keys in constant time, addresses by customer, proxies by trust; and its salt."""
+"""Test the identity of a client: keys in constant time, addresses, trusted proxies, salt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model can use fits into a request; what none can is not read."""
+"""Test the largest request: all that the model can use fits, and no more is read."""
 
 from __future__ import annotations
 

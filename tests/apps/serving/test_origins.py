@@ -95,7 +95,7 @@ async def page(scope: Scope, receive: Receive, send: Send) -> None:
 
 @dataclass
 class Reply:
-    """What came back."""
+    """Reply of the server."""
 
     status: int = 0
     body: bytes = b""

@@ -1,4 +1,4 @@
-"""How many connections there are room for, for limits of open files from none to next to none."""
+"""Test the number of connections under every limit of open files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_process_without_files_refuses_in_order() -> None:
 
 
 def greeted(address: tuple[str, int]) -> bytes:
-    """What a client hears."""
+    """Return what a client receives."""
     with socket.create_connection(address, PATIENCE) as wire:
         try:
             wire.sendall(b"hi")

@@ -12,7 +12,7 @@ from asyncgen_apps.serving.time_slices import SHORT_TURN, SLICE, give_way, rest,
 
 @pytest.fixture(params=[0.005, SHORT_TURN / 2])
 def usual(request: pytest.FixtureRequest) -> float:
-    """What the program has chosen."""
+    """Keep the switch interval of the program."""
     before = sys.getswitchinterval()
     request.addfinalizer(lambda: sys.setswitchinterval(before))
     sys.setswitchinterval(request.param)

@@ -26,7 +26,7 @@ PATIENCE = Patience(first_delay=0.01, longest_delay=0.1)
 
 @dataclass(frozen=True)
 class Ask:
-    """What one stream asks."""
+    """Request of one stream."""
 
     prompt: str
     params: dict[str, Any]

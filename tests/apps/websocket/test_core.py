@@ -42,7 +42,7 @@ class Side:
         return channel
 
     def sent(self, channel: Channel) -> list[dict[str, Any]]:
-        """What goes out, read back as a client does."""
+        """Return the sent messages, read back as a client does."""
         frames = [encode(message) for message in channel.flush(self.now)]
         for frame in frames:
             SERVER_MESSAGE.validate_json(frame)
@@ -383,7 +383,7 @@ def test_draining() -> None:
 
 @dataclass
 class Request:
-    """What a client knows of a request, and what the engine has said."""
+    """Request as the client knows it, with the engine's events."""
 
     answer: Answer
     said: str = ""

@@ -1,4 +1,4 @@
-"""What sockets may do before they have shaken hands, on real ones."""
+"""Test the limits of sockets before their handshake, on real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tokens of a prompt are worth, over the wire: as the library tells it."""
+"""Test log-probabilities of prompts over the wire: they equal the library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was said can be said again, from any number, within a bound."""
+"""Test that sent messages can be replayed from any number, within a bound."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ async def test_a_flood_lets_others_through() -> None:
 
 
 async def forwards_after(one: Any, gate: Gate, leave: Any) -> int:
-    """How many steps come after a request was left while one was under way."""
+    """Count the steps after a request was left."""
     begun = gate.arrived
     await leave()
     gate.open()
@@ -385,13 +385,13 @@ async def test_leaving_stops_within_a_step(how: str, where: str) -> None:
 
 
 def _stopped(one: Any) -> bool:
-    """Whether the engine was told to stop what it does."""
+    """Tell whether the engine was told to stop."""
     streams = one.server.service._streams.values()
     return all(stream._cancel.is_set() for stream in streams)
 
 
 def is_cancelled(stream: Any) -> bool:
-    """Whether the service has asked an `AsyncLLM`'s stream to end."""
+    """Tell whether the service has cancelled an `AsyncLLM`'s stream."""
     return bool(stream._cancel.is_set())
 
 

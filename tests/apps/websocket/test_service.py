@@ -1,4 +1,4 @@
-"""What the service does beside its connections, on both loops; the names of the package."""
+"""Test the service apart from its connections, on both loops, and the package's names."""
 
 from __future__ import annotations
 

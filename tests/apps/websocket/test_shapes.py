@@ -47,7 +47,7 @@ def anyio_backend() -> str:
 
 
 async def cut_and_read(llm: AsyncLLM, prompt: Any, given: dict[str, Any]) -> Completion:
-    """What the client makes of a stream whose connection is cut behind each few events."""
+    """Read a stream whose connection is cut after every few events."""
     async with serve_websocket(llm) as server:
         with CuttingProxy(server.port) as wire, anyio.fail_after(60):
             async with connect(wire.url) as client, client.stream(prompt, **given) as stream:

@@ -298,7 +298,7 @@ async def test_without_a_secret_a_server_says_that_it_takes_nothing_over() -> No
 
 
 async def test_an_answer_goes_on_where_another_request_claims_its_token() -> None:
-    """What is still here ends only for the same request, generated once more."""
+    """A kept answer ends only for the same request."""
     gate = Gate()
     asked = {**ASKED, "params": {"max_new_tokens": 20, "seed": 1}}
     async with AsyncLLM(TableModel(seed=1, hook=gate), tokenizer=byte_tokenizer()) as llm:

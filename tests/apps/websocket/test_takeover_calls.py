@@ -1,4 +1,4 @@
-"""What is more than text outlives its server too: calls of tools and reasoning."""
+"""Test that tool calls and reasoning outlive their server."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def play_in_node(jobs: list[tuple[Path, str]]) -> list[str | None]:
 
 @pytest.fixture(scope="module")
 def node_says(url: Callable[[dict[str, Any]], str]) -> dict[str, str | None]:
-    """What Node found, by transcript; one process plays them all."""
+    """Return Node's findings by transcript; one process plays them all."""
     found = play_in_node([(path, url(_read(path)["server"])) for path in TRANSCRIPTS])
     return {path.stem: line for path, line in zip(TRANSCRIPTS, found, strict=True)}
 

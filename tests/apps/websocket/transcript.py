@@ -45,7 +45,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 class Mismatch(AssertionError):
-    """What came is not what is written."""
+    """Message that differs from the transcript."""
 
 
 class Player:
@@ -205,7 +205,7 @@ def opened(url: str, **options: Any) -> AbstractContextManager[ClientConnection]
 
 
 def fits(kind: str, value: object) -> bool:
-    """Whether a value is of the type that a placeholder names."""
+    """Tell whether a value has the type that a placeholder names."""
     name = kind.removeprefix("$").removesuffix("?")
     if value is None:
         return kind.endswith("?")

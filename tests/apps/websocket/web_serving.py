@@ -91,7 +91,7 @@ class Hosted:
 
     @property
     def busy(self) -> int:
-        """How many requests run or wait."""
+        """Count the requests that run or wait."""
         figures = self.portal.call(self.llm.measure)
         return int(figures.requests_running + figures.requests_waiting)
 
@@ -114,7 +114,7 @@ class Model(Hosted):
     llm: PacedLLM
 
     def answer(self, prompt: Prompt, **params: Any) -> Completion:
-        """What the model says without any server."""
+        """Return the model's answer without a server."""
 
         async def run() -> Completion:
             return await self.llm.generate(prompt, **params)

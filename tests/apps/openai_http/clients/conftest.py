@@ -1,4 +1,4 @@
-"""Where a client is not installed, its tests are not collected, unless they are asked for."""
+"""Collect tests of installed clients only, unless they are asked for."""
 
 from __future__ import annotations
 

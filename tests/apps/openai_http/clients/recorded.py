@@ -1,4 +1,4 @@
-"""What the clients sent: one JSON file a client, read and written here.
+"""Read and write the recorded requests of clients: one JSON file per client.
 
 A body is kept exactly: as ``json`` where writing that compactly gives its bytes, as most clients
 write it, else as ``text``, or as ``base64`` where it is no UTF-8.
@@ -45,7 +45,7 @@ def compact(value: object) -> bytes:
 
 
 def read(client: str) -> dict[str, list[Request]]:
-    """What a client sent, by the name of its test."""
+    """Return the requests of a client, by the name of its test."""
     found = json.loads((FOLDER / f"{client}.json").read_text(encoding="utf-8"))
     return {name: [_read(one) for one in sent] for name, sent in found["tests"].items()}
 

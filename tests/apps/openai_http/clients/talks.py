@@ -1,4 +1,4 @@
-"""What the model says to clients that bring tools, or want an answer in a shape."""
+"""Script the model's answers to clients with tools or structured output."""
 
 from __future__ import annotations
 

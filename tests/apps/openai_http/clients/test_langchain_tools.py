@@ -27,7 +27,7 @@ class Person(BaseModel):
 
 @tool  # type: ignore[untyped-decorator]
 def weather(city: str) -> str:
-    """How the weather is."""
+    """Tell the weather."""
     return f"Sunny in {city}."
 
 

@@ -42,7 +42,7 @@ def test_schema(model: Chat) -> None:
 
 def test_tools(model: Chat) -> None:
     def weather(city: str) -> str:
-        """How the weather is."""
+        """Tell the weather."""
         return f"Sunny in {city}."
 
     assert model.chain("How is Paris?", tools=[weather]).text().endswith(SUNNY)

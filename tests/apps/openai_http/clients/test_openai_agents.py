@@ -34,7 +34,7 @@ class Person(BaseModel):
 
 @function_tool  # type: ignore[untyped-decorator]
 def weather(city: str) -> str:
-    """How the weather is."""
+    """Tell the weather."""
     return f"Sunny in {city}."
 
 

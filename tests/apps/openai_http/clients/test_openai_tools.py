@@ -25,7 +25,7 @@ class Person(BaseModel):
 
 
 class weather(BaseModel):  # becomes the name of the tool
-    """How the weather is."""
+    """Tell the weather."""
 
     city: str
 

@@ -36,7 +36,7 @@ def test_tools(model: OpenAIChatModel) -> None:
 
     @agent.tool_plain  # type: ignore[untyped-decorator]
     def weather(city: str) -> str:
-        """How the weather is."""
+        """Tell the weather."""
         return f"Sunny in {city}."
 
     assert agent.run_sync("How is Paris?").output == SUNNY

@@ -1,4 +1,4 @@
-"""What the clients sent, sent again: the server answers it as the tests of the clients ask for.
+"""Replay the requests of clients: the server answers as the tests of the clients expect.
 
 Each test bears the name of the client's own.
 """
@@ -86,7 +86,7 @@ def texts(reply: Reply) -> list[str]:
 
 
 def library(served: Running, sent: Request) -> Any:
-    """What the library says to the parameters of a chat."""
+    """Return the library's answer to the parameters of a chat."""
     body = sent.json()
     assert body.pop("messages") == HELLO
     params = {name: body[name] for name in body.keys() - {"model", "stream", "max_tokens"}}

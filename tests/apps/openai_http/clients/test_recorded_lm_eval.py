@@ -1,4 +1,4 @@
-"""What lm-evaluation-harness sent, sent again: the scores are those of transformers' own model."""
+"""Replay requests of lm-evaluation-harness: the scores equal those of transformers' model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients with tools and shapes sent, sent again: calls come, and answers to their results."""
+"""Replay requests with tools and structured output: calls come, and answers to their results."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Fleet:
 
 
 def program(name: str) -> Path:
-    """Where a router is installed; a test of one that is not is skipped."""
+    """Return the path of a router; skip the test if it is not installed."""
     place = Path(os.environ.get("ASYNCGEN_ROUTERS", "")) / name / "bin" / name
     if not place.is_file():
         pytest.skip(f"no {name}: .ci/routers installs it")
@@ -168,7 +168,7 @@ def serving(*options: str) -> Iterator[Served]:
 
 
 def answers(port: int, path: str) -> bool:
-    """Whether somebody says 200."""
+    """Tell whether an address answers 200."""
     try:
         return ask(port, path)[0] == 200
     except OSError:
@@ -201,7 +201,7 @@ def fleet(name: str, policy: str) -> Iterator[Fleet]:
 
 
 def _knows(port: int, servers: int) -> bool:
-    """Whether a router has found its servers."""
+    """Tell whether a router has found its servers."""
     body = {"model": "demo", "prompt": "Once", "max_tokens": 1}
     try:
         return all(ask(port, "/v1/completions", body)[0] == 200 for _ in range(servers))
@@ -210,5 +210,5 @@ def _knows(port: int, servers: int) -> bool:
 
 
 def end_politely(served: Served) -> None:
-    """What Kubernetes does to a pod that shall go."""
+    """End a process as Kubernetes ends a pod."""
     served.process.send_signal(signal.SIGTERM)

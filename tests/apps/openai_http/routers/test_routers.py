@@ -110,7 +110,7 @@ def test_requests_spread(turns: Fleet) -> None:
 
 
 def test_figures_and_names(turns: Fleet) -> None:
-    """What routers and gateways read, and by which name they may ask."""
+    """Routers and gateways find the metrics and names that they read."""
     for one in turns.servers:
         for name in FIGURES:
             one.figure(name)

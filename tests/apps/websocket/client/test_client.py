@@ -305,7 +305,7 @@ def test_it_loads_no_torch(anyio_backend: str) -> None:
 
 
 def _checked_by_mypy(client: Client) -> LLM:
-    """What the command line wants of a model, the client has."""
+    """The client has what the command line needs of a model."""
     return client
 
 

@@ -402,7 +402,7 @@ def test_an_older_server_that_knows_no_going_on_is_no_fault_of_the_caller(param:
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_server_that_drains_keeps_what_it_has_begun(moves: bool) -> None:
-    """What it refuses waits for the end of the others, and is sent to the next server."""
+    """A refused request waits for the end of the others, and goes to the next server."""
     ledger = Ledger(moves=moves)
     greet(ledger, takes_over=not moves)
     old, new, later = running(ledger), request("new"), request("later")
