@@ -37,7 +37,8 @@ ROOMS = (
 ENGINE = (
     {"metrics"},
     {"sampling"},
-    {"kv_cache", "scheduling"},
+    {"kv_cache"},
+    {"scheduling"},
     {"options"},
     {"requests"},
     {"output"},
