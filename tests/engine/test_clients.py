@@ -14,7 +14,7 @@ LONG = {"max_new_tokens": 400, "do_sample": False}
     [{"n": 64, "do_sample": True, "seed": 3}, {"priority": 2**31}, {"num_beams": 8}],
     ids=["samples", "priority", "beams"],
 )
-def test_who_comes_late_streams_at_once(greed: dict[str, object]) -> None:
+def test_a_late_request_streams_at_once(greed: dict[str, object]) -> None:
     bench = Bench(pages=4000, max_running=8)
     for number in range(8):
         bench.add([1, 2, 3 + number], client="hog", **LONG | greed)
@@ -29,7 +29,7 @@ def test_who_comes_late_streams_at_once(greed: dict[str, object]) -> None:
     assert [ids_of(sink)] == alone(bench.model, [4, 5], max_new_tokens=40, do_sample=False)
 
 
-def test_who_makes_way_goes_on_with_the_same_tokens() -> None:
+def test_a_preempted_request_keeps_its_tokens() -> None:
     bench = Bench(pages=4000, max_running=4)
     given = {"n": 4, "do_sample": True, "seed": 9, "max_new_tokens": 60}
     _, sink = bench.add([1, 2, 3], client="hog", **given)

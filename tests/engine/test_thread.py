@@ -219,7 +219,7 @@ async def test_death_reaches_everybody(caplog: pytest.LogCaptureFixture) -> None
     assert "decode thread died" in caplog.text
 
 
-async def test_who_hears_of_a_death_finds_it_dead() -> None:
+async def test_a_reader_of_a_dead_engine_finds_it_dead() -> None:
     found: list[bool] = []
 
     class Dying(FakeEngine):

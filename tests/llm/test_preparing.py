@@ -87,7 +87,7 @@ async def test_short_texts_are_refused_only_when_very_many_hang(hang: Hang) -> N
     threads.close()
 
 
-async def test_who_leaves_keeps_the_place_until_the_thread_is_done(hang: Hang) -> None:
+async def test_an_abandoned_task_keeps_its_place_until_it_ends(hang: Hang) -> None:
     """Texts that hang, of clients that leave at once, do not pile up threads."""
     threads = PreparingThreads(PATIENCE)
     async with anyio.create_task_group() as group:
@@ -105,7 +105,7 @@ async def test_who_leaves_keeps_the_place_until_the_thread_is_done(hang: Hang) -
     threads.close()
 
 
-async def test_who_leaves_is_counted_when_the_time_is_over(hang: Hang) -> None:
+async def test_an_abandoned_task_is_counted_after_its_time(hang: Hang) -> None:
     threads = PreparingThreads(0.05)
 
     async def visit() -> None:
@@ -160,7 +160,7 @@ async def test_a_thread_that_is_done_after_the_end_ends_as_well(hang: Hang) -> N
     assert not thread.is_alive() and not threads._idle
 
 
-async def test_where_no_thread_can_be_started_nobody_waits_for_ever(
+async def test_a_failed_thread_start_leaves_nobody_waiting(
     hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:

@@ -88,7 +88,7 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
 
 @for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("family", OTHERS)
-def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: torch.dtype) -> None:
+def test_logits_of_other_families_do_not_depend_on_company(family: str, dtype: torch.dtype) -> None:
     core, before = made_of(family, dtype), torch.get_num_threads()
     together = core._plan
     assert (together.compiled is None) == (family == "llama4_text")
@@ -122,7 +122,7 @@ def asked_for(
 @for_each("is_packed", [False, True])
 @for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("family", ["llama", *OTHERS[:-1]])  # the last computes block by block
-def test_nor_on_which_tokens_are_asked_for(
+def test_logits_do_not_depend_on_requested_tokens(
     family: str, dtype: torch.dtype, is_packed: bool
 ) -> None:
     core = made("llama", dtype) if family == "llama" else made_of(family, dtype)
@@ -180,7 +180,7 @@ def test_the_bias_of_a_tied_head_is_added_behind_the_call() -> None:
     assert core.lm_head.bias is not None and core.lm_head.bias.any()
 
 
-def test_nor_on_the_number_of_threads() -> None:
+def test_logits_do_not_depend_on_the_number_of_threads() -> None:
     core = made("llama", torch.float32)
     found = []
     before = torch.get_num_threads()

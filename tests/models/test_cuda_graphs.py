@@ -58,7 +58,7 @@ def test_numbers_of_pages(most: int, page_size: int, intervals: int, expected: l
     assert page_sizes(most, page_size, intervals) == expected
 
 
-def test_where_pages_are_copied_short_texts_have_sizes_of_their_own() -> None:
+def test_copied_pages_have_sizes_for_short_texts() -> None:
     assert page_sizes(20, 256, copied=True) == [1, 2, 4, 8, 16, 20]
     assert page_sizes(32, 256, 2, copied=True) == [16, 32]
 

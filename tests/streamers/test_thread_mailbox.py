@@ -99,7 +99,7 @@ def test_a_reader_does_not_sleep_for_ever(
 
 
 @pytest.mark.parametrize("hurried", [False, True])
-def test_who_rings_late_wakes_nobody_for_nothing(hurried: bool) -> None:
+def test_a_late_ring_wakes_nobody(hurried: bool) -> None:
     mailbox = made(hurried=hurried)
     thread = waiting(mailbox, dozes=hurried)
     assert mailbox._bell is not None

@@ -114,7 +114,7 @@ def test_every_kind_is_looked_at() -> None:
     assert set(KINDS) <= {*BOUNDED, *UNBOUNDED}
 
 
-def test_how_much_a_normal_form_shortens() -> None:
+def test_bound_of_a_normal_form() -> None:
     """The bound that normal forms are given, over every character there is."""
     for form in ("NFC", "NFD"):
         for code in [*range(0x80, 0xD800), *range(0xE000, 0x32000)]:

@@ -104,7 +104,7 @@ def test_age() -> None:
     assert process_age() == pytest.approx(wanted, abs=1.5)
 
 
-def test_where_the_system_is_silent(tmp_path: Path) -> None:
+def test_systems_without_figures(tmp_path: Path) -> None:
     assert 0 <= process_age(tmp_path / "none") < 1e5
     (tmp_path / "odd").write_text("1 (a b) c")
     assert process_age(tmp_path / "odd") >= 0

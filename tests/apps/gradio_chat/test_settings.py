@@ -242,7 +242,7 @@ def test_names_groups_and_strategies_are_known() -> None:
     assert set(STRATEGIES) >= AIDED
 
 
-def test_who_draws() -> None:
+def test_strategies_that_draw() -> None:
     drawing = {name for name in STRATEGIES if draws({"strategy": name, "draw": True})}
     assert drawing == {"sampling", "beam_sample", *AIDED}
     always = {name for name in STRATEGIES if draws({"strategy": name, "draw": False})}

@@ -25,7 +25,7 @@ async def _wait_for(ended: list[Connection], count: int) -> None:
     raise AssertionError(f"{len(ended)} of {count} ended")
 
 
-def test_who_is_in_time_and_who_is_not() -> None:
+def test_requests_within_and_beyond_their_time() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         ended: list[Connection] = []

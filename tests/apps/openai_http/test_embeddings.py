@@ -94,7 +94,7 @@ def test_refusals_name_the_field(demo: Running, body: Any, param: str, says: str
     demo.wait_idle()
 
 
-def test_who_is_let_in() -> None:
+def test_access_with_keys() -> None:
     key = {"authorization": "Bearer right"}
     with running(lambda: AsyncLLM("demo", num_threads=1), api_keys=("right",)) as served:
         body = {"model": "demo", "input": "a"}

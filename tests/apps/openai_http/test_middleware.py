@@ -178,7 +178,7 @@ ENTRIES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_who_checks_a_large_body_rests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_a_large_body_rests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each entry, if it is time, while it is parsed and while it is looked at."""
     kind, fields = ENTRIES[name]
     body = json.dumps({"model": "demo", **fields}).encode()

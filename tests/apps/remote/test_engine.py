@@ -206,7 +206,7 @@ async def test_what_is_too_large_to_cross_is_asked_once(
     assert (len(calls.orders), calls.asked) == (1, 1)
 
 
-async def test_who_is_lost_too_often_ends_with_what_there_is(
+async def test_a_stream_that_is_lost_too_often_ends_with_its_text(
     engines: tuple[AsyncLLM, AsyncLLM],
 ) -> None:
     lives = iter([6, *[0] * 50])

@@ -63,7 +63,7 @@ def test_it_follows_the_model() -> None:
     assert longest_request(engine(), usual - 1) == usual - 1
 
 
-def test_where_the_model_sets_no_limit() -> None:
+def test_models_without_a_limit() -> None:
     for each in (engine(max_position_embeddings=None), engine(vocab_size=None), engine(object())):
         assert longest_request(each, 77) == 77
         assert longest_request(each, MANY) == MANY

@@ -95,7 +95,7 @@ LONG: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_who_reads_a_large_frame_rests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_large_frame_rests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     message, param = LONG[name]
     rests: list[float] = []
     monkeypatch.setattr("asyncgen_apps.serving.time_slices.SLICE", 0.0)

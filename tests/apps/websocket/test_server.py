@@ -597,7 +597,7 @@ async def test_a_drain_that_is_over_tells_what_there_was() -> None:
         assert await client.wait_closed() == 1001
 
 
-async def test_who_waits_in_the_queue_is_drained_like_the_others() -> None:
+async def test_queued_requests_are_drained() -> None:
     gate = Gate()
     async with (
         served(endless(gate), llm={"max_running": 1}) as one,

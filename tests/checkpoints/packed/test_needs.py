@@ -127,7 +127,7 @@ def test_what_is_kept_is_counted_and_not_what_lies_in_the_file(
                 asyncgen.load_model(file, dtype="float32")
 
 
-def test_where_nothing_multiplies_packed_weights_floats_are_counted(
+def test_floats_are_counted_without_packed_kernels(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = packed_file(tmp_path, "llama", {}, "Q4_0")

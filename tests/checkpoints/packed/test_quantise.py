@@ -134,7 +134,7 @@ def test_weights_can_be_looked_at_and_resized(folder: Path) -> None:
     assert all(tensor.numel() for tensor in state.values())
 
 
-def test_where_no_kernel_multiplies_them_weights_are_unpacked(
+def test_weights_are_unpacked_without_packed_kernels(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     packed = asyncgen.load_model(folder, dtype="float32", quantize="int4")

@@ -88,7 +88,7 @@ def test_a_text_may_part_from_the_tail() -> None:
 
 
 @pytest.mark.parametrize(("common", "known"), [(8, 8), (9, 8), (10, 10), (12, 12)])
-def test_who_has_less_than_half_of_a_tail_leaves_it_to_others(common: int, known: int) -> None:
+def test_a_partial_block_that_matches_less_than_half_is_left_alone(common: int, known: int) -> None:
     loop = opened()
     loop.add(range(12), 1)  # leaves 8 to 11
     loop.drain()
@@ -149,7 +149,7 @@ def test_tails_are_given_up_before_what_comes_before_them() -> None:
     assert found(loop, [*first.tokens, 5]) == 16
 
 
-def test_who_needs_their_pages_gets_them() -> None:
+def test_partial_blocks_are_evicted_for_others() -> None:
     loop = opened(num_pages=4)
     pool = loop.scheduler.cache
     for number in range(9):
@@ -224,7 +224,7 @@ def test_a_tail_of_which_a_group_has_lost_its_page_serves_nobody() -> None:
 
 
 @pytest.mark.parametrize("kind", ["no sharing", "states"])
-def test_who_has_no_tails(kind: str) -> None:
+def test_schedulers_without_partial_blocks(kind: str) -> None:
     shares = kind == "states"
     loop = opened(sharing=shares, slots=SlotPool(4, 4) if shares else None)
     first = loop.add(range(21), 4)
@@ -301,7 +301,7 @@ def test_what_was_withdrawn_is_not_left() -> None:
     assert found(loop, [*range(13), 1]) == 0
 
 
-def test_who_took_a_tail_over_and_is_withdrawn_leaves_nothing_of_it() -> None:
+def test_an_unpublished_request_leaves_no_partial_block() -> None:
     loop = opened()
     pool = loop.scheduler.cache
     first = loop.add(range(13), 1)
@@ -384,7 +384,7 @@ def test_of_tails_with_as_much_in_common_a_short_one_is_taken() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sets(TOKENS, max_size=12), st.lists(st.integers(0, 2), max_size=9), st.data())
-def test_who_has_most_in_common_is_found(
+def test_the_partial_block_with_most_common_tokens_is_found(
     contents: set[tuple[int, ...]], text: list[int], data: st.DataObject
 ) -> None:
     tails = PartialBlocks()

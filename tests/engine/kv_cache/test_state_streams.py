@@ -217,7 +217,7 @@ def test_chaos_leaks_no_slot_and_changes_no_token(model: Any, runs_ahead: bool) 
     assert bench.pool.slots.num_running == bench.pool.slots.num_held == 0
 
 
-def test_who_is_preempted_goes_on_from_its_newest_state(model: Any) -> None:
+def test_a_preempted_request_resumes_from_its_newest_state(model: Any) -> None:
     bench = Bench(model, max_running=3, **ROOM)
     given = {"n": 3, "do_sample": True, "seed": 9, "max_new_tokens": 24}
     _, sink = bench.add([1, 2, 3], client="hog", **given)

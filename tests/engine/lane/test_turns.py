@@ -215,7 +215,7 @@ def test_a_client_that_comes_to_a_full_lane_has_its_turn() -> None:
     assert scheduler.num_running == 3
 
 
-def test_who_leaves_and_comes_back_has_had_what_it_had() -> None:
+def test_a_returning_client_keeps_its_account() -> None:
     """Else requests of one dear turn each would be free."""
     scheduler: TurnScheduler[str] = TurnScheduler(4)
     scheduler.add("steady", client="steady")
@@ -238,7 +238,7 @@ def test_who_leaves_and_comes_back_has_had_what_it_had() -> None:
 
 
 @given(st.data())
-def test_who_has_least_that_runs_and_had_least_is_next(data: st.DataObject) -> None:
+def test_the_client_with_fewest_turns_is_next(data: st.DataObject) -> None:
     """Looked up by heaps; here all who wait are gone through."""
     scheduler: TurnScheduler[int] = TurnScheduler(data.draw(st.integers(1, 4)))
     clients: dict[int, str] = {}

@@ -40,7 +40,7 @@ def test_rows_draw_what_they_draw_alone(size: int, seed: int, scale: float, kind
     assert bool(best.isfinite().all())
 
 
-def test_where_noise_is_lost_in_rounding_the_first_token_wins() -> None:
+def test_the_first_token_wins_if_noise_is_lost_in_rounding() -> None:
     scores = torch.full((2, 5000), 2.0**40)
     tokens, _ = HashDraws(5000, CPU)(scores, torch.tensor([1, 2]))
     assert tokens.tolist() == [0, 0]

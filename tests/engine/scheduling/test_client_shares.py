@@ -95,7 +95,7 @@ def test_pages_are_shared(
 
 
 @for_each("hog", GREEDY)
-def test_who_comes_to_a_full_house_has_a_seat_soon(hog: Manner) -> None:
+def test_a_new_client_gets_a_seat_soon(hog: Manner) -> None:
     """A seat within 8 steps, and an even share of the 200 after it came."""
     scheduler = FIFOScheduler(BlockPool(1000, 4))
     scheduler.max_running = 8
@@ -113,7 +113,7 @@ def test_who_comes_to_a_full_house_has_a_seat_soon(hog: Manner) -> None:
     clients.require_even(clients.seats, iter(["late"]))
 
 
-def test_who_gives_its_place_up_goes_on_where_it_was() -> None:
+def test_a_request_that_gave_up_its_seat_resumes() -> None:
     scheduler = FIFOScheduler(BlockPool(1000, 4))
     scheduler.max_running = 4
     loop = Loop(scheduler, token_budget=100)
@@ -240,7 +240,7 @@ def test_rows_of_many_clients_stay_for_some_tokens() -> None:
     assert min(clients.seats[each] for each in manners) > 0
 
 
-def test_who_waits_for_memory_takes_no_seats() -> None:
+def test_a_request_that_waits_for_memory_takes_no_seat() -> None:
     """They would come back at once, since the seat helps nobody else, and go again."""
     scheduler = FIFOScheduler(BlockPool(64, 4), safety_margin=0.0)
     scheduler.max_running = 8
@@ -313,7 +313,7 @@ def test_prompts_of_others_skip_no_row_that_decodes() -> None:
     assert decoding.generated_len() == 101
 
 
-def test_who_wants_more_than_its_share_stops_nobody_for_long() -> None:
+def test_a_request_above_its_share_delays_others_briefly() -> None:
     """After a long wait it takes its turn; else those who came last would wait for it to begin."""
     scheduler = FIFOScheduler(BlockPool(100, 4), safety_margin=0.0)
     loop = Loop(scheduler, token_budget=400)

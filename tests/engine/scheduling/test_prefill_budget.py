@@ -177,13 +177,13 @@ def test_a_few_that_come_together_do_not_wait(number: int, expected: int) -> Non
     bench.engine.abort_all("cancelled")
 
 
-def test_nor_where_somebody_says_how_large_a_chunk_is() -> None:
+def test_no_burst_with_a_given_chunk_size() -> None:
     bench = together(40, prefill_chunk_size=256)
     assert steps(bench, 2) == 2
     bench.engine.abort_all("cancelled")
 
 
-def test_nor_where_a_stream_went_on_before() -> None:
+def test_no_burst_beside_a_running_stream() -> None:
     bench = together(1)
     assert steps(bench, 2) == 2
     for number in range(1, 100):
@@ -204,7 +204,7 @@ def test_nobody_waits_longer_than_some_seconds() -> None:
     bench.engine.abort_all("cancelled")
 
 
-def test_who_comes_later_makes_no_new_burst() -> None:
+def test_later_requests_make_no_new_burst() -> None:
     now = [0.0]
     bench, found = together(40, lambda: now[0]), {}
     for number in range(40, 120):  # three more with every step, of which one reads two and a half

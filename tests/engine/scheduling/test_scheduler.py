@@ -263,7 +263,7 @@ def test_others_with_a_common_beginning_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("way", ["cancel", "preempt", "finish"])
-def test_when_the_leader_leaves_another_one_computes(way: str) -> None:
+def test_another_request_computes_a_prefix_whose_owner_leaves(way: str) -> None:
     loop = Loop(fifo(), token_budget=8)
     leader = loop.add(range(40))
     followers = [loop.add(range(40)) for _ in range(3)]
@@ -455,7 +455,7 @@ def test_an_id_is_taken_until_it_ends() -> None:
     loop.add([1], 1, name="x")
 
 
-def test_who_outgrows_the_pool_fails_alone() -> None:
+def test_a_request_that_outgrows_the_pool_fails_alone() -> None:
     loop = Loop(fifo(num_pages=4, page_size=2), token_budget=100)
     endless, other = loop.add([1, 2], None), loop.add([3], 3)
     for _ in range(30):

@@ -49,7 +49,7 @@ def test_without_limits_it_goes_on(eos: int | list[int] | None) -> None:
 
 
 @for_each("status", [status for status in RequestStatus if status is not RequestStatus.DECODING])
-def test_who_does_not_decode_takes_no_token(status: RequestStatus) -> None:
+def test_only_decoding_requests_take_tokens(status: RequestStatus) -> None:
     state = RequestState("a", [1])
     state.status = status
     assert not state.update_and_check_completion(5)

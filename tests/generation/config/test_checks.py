@@ -80,7 +80,7 @@ def test_one_rule_of_each_kind() -> None:
         hard_rules(config)
 
 
-def test_who_switches_sampling_off_hears_only_of_what_they_set() -> None:
+def test_greedy_decoding_refuses_only_given_sampling_parameters() -> None:
     config = GenerationConfig(do_sample=True, temperature=0.5, top_k=3)
     config.do_sample = False
     assert [issue.name for issue in minor_issues(config)] == ["temperature", "top_k"]

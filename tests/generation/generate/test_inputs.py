@@ -135,7 +135,7 @@ WAYS: list[tuple[str, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("where", "call", "is_cached"), WAYS)
-def test_where_a_cache_is_forgone(
+def test_use_cache_false_computes_without_a_cache(
     where: str, call: dict[str, Any], is_cached: bool, model: Any
 ) -> None:
     if where == "config":

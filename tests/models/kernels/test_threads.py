@@ -139,7 +139,7 @@ def test_torch_keeps_to_one_thread_beside_a_team() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_who_computes_with_torch_is_left_alone() -> None:
+def test_threads_that_compute_with_torch_are_unchanged() -> None:
     before = torch.get_num_threads()
     for other in (object(), torch.nn.Linear(2, 2)):
         with claimed_thread(other):

@@ -37,7 +37,7 @@ def test_the_fast_ones_take_part_by_themselves() -> None:
     assert plain - set(DEFAULT) == {"asyncgen-torch", "ctranslate2"}
 
 
-def test_who_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_contenders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in ("vllm", "llamacpp"):
         (tmp_path / name).mkdir()
@@ -50,7 +50,7 @@ def test_who_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (there, missing) == ({"transformers": sys.executable}, ["llamacpp"])
 
 
-def test_where_environments_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASYNCGEN_PEERS", "/somewhere")
     assert environments_folder() == Path("/somewhere")
     monkeypatch.delenv("ASYNCGEN_PEERS")
@@ -94,7 +94,9 @@ def request(new_tokens: int = 4, arrival: float = 0.0) -> Request:
         ("ctranslate2", True, True, False, False),
     ],
 )
-def test_who_takes_what(name: str, lone: bool, many: bool, uneven: bool, arriving: bool) -> None:
+def test_options_of_each_contender(
+    name: str, lone: bool, many: bool, uneven: bool, arriving: bool
+) -> None:
     one = CONTENDERS[name]
     assert one.takes([request()]) is lone
     assert one.takes([request(), request()]) is many

@@ -48,7 +48,7 @@ def results() -> Results:
     return Results([one, many], {"135m": Limit(2, 200.0), "135m int8": Limit(1, 200.0)})
 
 
-def test_who_takes_part() -> None:
+def test_contenders_of_a_run() -> None:
     assert NAMES[0] == OURS
     assert {CONTENDERS[name].bits for name in NAMES} == {None, "int8", "int4"}
     assert packed_contenders(["int8"]) == [OURS, "asyncgen-int8", "llamacpp-q8_0", "openvino-int8"]

@@ -107,7 +107,7 @@ def test_a_silent_program_is_killed_with_its_children(
         assert comes(lambda: state(child) == "Z")
 
 
-def test_who_was_woken_by_others_stands_still_again(tmp_path: Path) -> None:
+def test_a_woken_process_is_stopped_again(tmp_path: Path) -> None:
     with make_field(tmp_path) as contenders:
         for name in ("Good", "Other"):
             contenders.load(name)
@@ -128,7 +128,7 @@ def test_a_dying_program_begins_again_but_not_for_ever(tmp_path: Path) -> None:
     assert [what for _, what, _ in log(tmp_path)] == ["load", "load"]
 
 
-def test_who_cannot_load_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_contender_that_cannot_load_is_not_run_again(tmp_path: Path) -> None:
     with make_field(tmp_path) as contenders:
         for _ in range(2):
             with pytest.raises(BenchError, match=r"Unloadable\.load: MemoryError: too large"):
@@ -151,7 +151,7 @@ def test_an_operation_that_fails_loses_no_process(tmp_path: Path) -> None:
     assert [what for _, what, _ in log(tmp_path)] == ["load", "run", "run", "run"]
 
 
-def test_where_memory_holds_one_the_longest_waiting_makes_room(
+def test_the_longest_idle_process_frees_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need = int(2.5 * 100) + 1000 + processes.LIBRARY_BYTES

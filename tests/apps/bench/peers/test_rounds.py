@@ -88,7 +88,7 @@ def test_contenders_take_turns_and_each_round_has_new_prompts(
     assert "round 3 of 3: streams tiny float32, 2" in told
 
 
-def test_who_fails_is_told_of_and_not_asked_again(
+def test_a_failed_contender_is_reported_and_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_doubles(tmp_path, monkeypatch)

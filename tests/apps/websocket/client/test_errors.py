@@ -65,7 +65,7 @@ def test_a_refusal_in_other_words_is_kept_word_for_word() -> None:
     assert error.parameter == "prompt"
 
 
-def test_how_long_to_wait_comes_along() -> None:
+def test_retry_after_comes_along() -> None:
     told = error_from_server("overloaded", "full", retry_after=2.5)
     silent = error_from_server("overloaded", "full")
     assert isinstance(told, OverloadedError) and told.retry_after == 2.5

@@ -54,7 +54,7 @@ def test_the_whole_length_counts_where_none_is_given() -> None:
         ("never", -25.0, 5, True),
     ],
 )
-def test_when_it_is_done(early: bool | str, best: float, length: int, done: bool) -> None:
+def test_end_of_a_search(early: bool | str, best: float, length: int, done: bool) -> None:
     found = BeamHypotheses(1, 1.0, early, max_length=12)
     assert not found.is_done(best, length, 2)
     found.add(torch.arange(3), -6.0, generated_len=3)  # scores -2
