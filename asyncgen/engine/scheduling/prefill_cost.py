@@ -1,28 +1,22 @@
 """Shrink prefill chunks as the context grows, so that each takes equal time.
 
-A token's products cost the same everywhere; its attention grows with what lies before it. Chunks
-of one size would hold running streams up for longer and longer.
+The products of a token cost the same everywhere; its attention grows with the tokens before it. So
+chunks of one size would delay running streams more and more. Plain Python over integers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from torch import nn
-
-from asyncgen.models.kernels.linear import Linear
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.families.config import ModelConfig
-
 LEAST = 16
-"""Tokens that a chunk has at least, where so many are allowed: fewer waste the weights."""
+"""Least tokens of a chunk, if its limit allows them: fewer tokens waste the read of the weights."""
 
 SLOWER = 2
-"""Multiplications of attention take about so many times as long as those of products."""
+"""Time of a multiplication in attention, over that of one in a matrix product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +24,8 @@ class PrefillCost:
     """Cost of a prompt token, in multiplications.
 
     Attributes:
-        products: With all weights.
-        layers: For each layer those of attention for one key, and its window.
+        products: Multiplications with all weights.
+        layers: Multiplications of attention for one key, and the window, of each layer.
     """
 
     products: int
@@ -52,20 +46,3 @@ class PrefillCost:
         )
         costs = self.products + SLOWER * attention
         return max(most * self.products // costs, min(most, LEAST)) if costs else most
-
-
-def prefill_cost(core: Any) -> PrefillCost | None:
-    """The cost of a core of ours: of its linear layers, and of queries with keys and values.
-
-    ``None`` for what is no network.
-    """
-    if not isinstance(core, nn.Module):
-        return None
-    config: ModelConfig = core.config  # type: ignore[assignment]
-    products = sum(
-        module.in_features * module.out_features
-        for module in core.modules()
-        if isinstance(module, Linear) and module is not core.lm_head
-    )
-    each = 2 * config.num_attention_heads * config.head_dim
-    return PrefillCost(products, [(each, config.window(layer)) for layer in config.attending])

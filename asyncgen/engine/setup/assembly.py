@@ -11,6 +11,8 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.cache.paged_storage import PagedStorage, page_bytes
 from asyncgen.cache.states import StateStorage, slot_bytes
@@ -26,7 +28,7 @@ from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.requests.request import clock
 from asyncgen.engine.sampling.sampler import BatchSampler
 from asyncgen.engine.scheduling.prefill_budget import PrefillBudget
-from asyncgen.engine.scheduling.prefill_cost import prefill_cost
+from asyncgen.engine.scheduling.prefill_cost import PrefillCost
 from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler, Scheduler
 from asyncgen.engine.setup.cache_memory import budget_bytes, plan_pages, share_slots
 from asyncgen.engine.setup.model_in_use import attach
@@ -34,6 +36,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.models.attention.paged.paged_attention import PagedAttention
 from asyncgen.models.cuda_graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes, why_not
+from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.mixers.hybrid_context import PackedHybrid
 from asyncgen.models.mixers.packed_states import PackedStates
 from asyncgen.runtime.device_memory import device_memory
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
+    from asyncgen.families.config import ModelConfig
     from asyncgen.models.cuda_graphs import Recorder
     from asyncgen.runtime.progress import ProgressOption
     from asyncgen.text.tokenizer import Tokenizer
@@ -412,6 +416,20 @@ def _make_graphs(
         scratch=room.num_pages,
         most_gathered=device_memory(model.device)[1] // _GATHERED_SHARE,
     )
+
+
+def prefill_cost(core: Any) -> PrefillCost | None:
+    """Count the multiplications of a prompt token; ``None`` for a test double without layers."""
+    if not isinstance(core, nn.Module):
+        return None
+    config: ModelConfig = core.config  # type: ignore[assignment]
+    products = sum(
+        module.in_features * module.out_features
+        for module in core.modules()
+        if isinstance(module, Linear) and module is not core.lm_head
+    )
+    each = 2 * config.num_attention_heads * config.head_dim
+    return PrefillCost(products, [(each, config.window(layer)) for layer in config.attending])
 
 
 def _make_scheduler(options: EngineOptions, pool: BlockPool) -> Scheduler:

@@ -331,7 +331,7 @@ def test_early_files_of_deepseek_have_one_matrix_for_keys_and_values(tmp_path: P
 
 def test_the_page_names_every_architecture_and_type() -> None:
     page = (Path(asyncgen.__file__).parent / "docs" / "formats.md").read_text(encoding="utf-8")
-    listed = page.partition("## Architectures")[2].partition("Another one")[0]
+    listed = page.partition("## Architectures")[2].partition("Other architectures")[0]
     assert set(re.findall(r"`([a-z0-9_-]+)`", listed)) == set(KNOWN)
     table = page.partition("## Types")[2].partition("All of these")[0]
     packed = {kind.name for kind in TENSOR_TYPES.values() if kind.plain is None}

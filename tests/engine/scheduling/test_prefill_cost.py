@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.engine.scheduling.prefill_cost import (
-    LEAST,
-    SLOWER,
-    PrefillCost,
-    prefill_cost,
-)
+from asyncgen.engine.scheduling.prefill_cost import LEAST, SLOWER, PrefillCost
+from asyncgen.engine.setup.assembly import prefill_cost
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench
