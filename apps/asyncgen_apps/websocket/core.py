@@ -1,9 +1,9 @@
 """The protocol, without a socket, a loop or a clock: one :class:`Channel` a connection.
 
-What a client sent goes in through :meth:`Channel.receive`, what the engine says through the
-:class:`~asyncgen_apps.websocket.answers.Answer`; out come orders (start this, cancel that, close)
-and, from :meth:`Channel.flush`, the messages to send. Whoever moves the bytes calls ``flush`` when
-``on_ready`` says so and the socket takes more: until then, what an answer says is merged.
+What a client sent goes in through :meth:`Channel.receive`, what the engine says through an
+:class:`~asyncgen_apps.websocket.resumable_requests.Answer`; out come orders (start this, cancel
+that, close) and, from :meth:`Channel.flush`, the messages to send. Whoever moves the bytes calls
+``flush`` when ``on_ready`` says so and the socket takes more; until then, messages are merged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from asyncgen import ToolCallDelta
     from asyncgen_apps.serving.clients import Client
-    from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.messages import ClientMessage, Wanted
     from asyncgen_apps.websocket.replay import Piece
+    from asyncgen_apps.websocket.resumable_requests import Answer, Registry
     from asyncgen_apps.websocket.settings import StreamSettings
     from asyncgen_apps.websocket.takeover import Behind
 

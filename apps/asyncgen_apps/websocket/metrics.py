@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from asyncgen_apps.websocket.answers import Registry
+    from asyncgen_apps.websocket.resumable_requests import Registry
 
 
 PREFIX = "asyncgen_websocket_"

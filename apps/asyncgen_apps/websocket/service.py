@@ -15,13 +15,13 @@ import anyio.to_thread
 
 from asyncgen import PromptParams
 from asyncgen_apps.serving.limits import LARGE_AT_ONCE
-from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.authentication import Door
 from asyncgen_apps.websocket.engine_messages import done_message, piece_of, prompt_pieces
 from asyncgen_apps.websocket.errors import RESTART_SECONDS, Fault, from_exception
 from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.metrics import Figures
 from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.resumable_requests import Answer, Registry
 from asyncgen_apps.websocket.resume_tokens import Ticket, digest, digest_large
 from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from asyncgen_apps.serving.clients import Client
-    from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.authentication import Door
     from asyncgen_apps.websocket.messages import ClientMessage
     from asyncgen_apps.websocket.metrics import Figures
+    from asyncgen_apps.websocket.resumable_requests import Answer, Registry
     from asyncgen_apps.websocket.settings import StreamSettings
 
 

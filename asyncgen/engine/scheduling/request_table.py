@@ -210,19 +210,6 @@ class RequestTable:
         self._cancelled.clear()
         return states
 
-    def preempt(self, state: RequestState) -> None:
-        """Free the blocks of a running request and put it back into the waiting queue.
-
-        Its rank brings it to the front; blocks that stay in the prefix cache are not computed
-        again.
-        """
-        del self.active_requests[state.request_id]
-        self._free(state)
-        state.status = _PENDING
-        state.num_preemptions += 1
-        self.num_preemptions += 1
-        self._queue.push(state)
-
     def check_integrity(self) -> None:
         """Prove that scheduler and pool are consistent; for tests.
 

@@ -221,6 +221,19 @@ class Scheduler(RequestTable, ABC):
         """Return the number of running requests that decode."""
         return sum(state.status is _DECODING for state in self.active_requests.values())
 
+    def preempt(self, state: RequestState) -> None:
+        """Free the blocks of a running request and put it back into the waiting queue.
+
+        Its rank brings it to the front; blocks that stay in the prefix cache are not computed
+        again.
+        """
+        del self.active_requests[state.request_id]
+        self._free(state)
+        state.status = _PENDING
+        state.num_preemptions += 1
+        self.num_preemptions += 1
+        self._queue.push(state)
+
     # Rows of a step.
 
     def _num_scheduled(self, step: _StepRows, state: RequestState) -> tuple[int, bool]:

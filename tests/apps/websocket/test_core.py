@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncgen_apps.serving.clients import Keys
-from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Order, Stop
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.frames import encode
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Auth, Cancel, Generate, Ping, Resume
 from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.resumable_requests import Answer, Registry
 from asyncgen_apps.websocket.settings import StreamSettings
 
 DONE: dict[str, Any] = {

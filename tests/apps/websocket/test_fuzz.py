@@ -11,11 +11,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
-from asyncgen_apps.websocket.answers import Registry
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Stop
 from asyncgen_apps.websocket.frames import encode, read
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE
 from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.resumable_requests import Registry
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import STORY, Served, served
 from tests.doubles.engine import no_thread_left

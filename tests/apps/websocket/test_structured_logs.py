@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen_apps.websocket import metrics as published
-from asyncgen_apps.websocket.answers import Registry
 from asyncgen_apps.websocket.metrics import Figures, FiguresCollector
+from asyncgen_apps.websocket.resumable_requests import Registry
 from asyncgen_apps.websocket.settings import StreamSettings
 from asyncgen_apps.websocket.structured_logs import JsonLines, say
 from tests.apps.websocket.serving import endless, served

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen_apps.bench.jobs import Run
 from asyncgen_apps.bench.memory import resident_bytes
 from asyncgen_apps.bench.sides.llm import LLMSide, all_at_once
-from asyncgen_apps.websocket.answers import Answer
+from asyncgen_apps.websocket.resumable_requests import Answer
 
 if TYPE_CHECKING:
     from asyncgen_apps.bench.jobs import Job

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncgen_apps.websocket.answers import Registry
 from asyncgen_apps.websocket.core import Channel
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.resumable_requests import Registry
 from asyncgen_apps.websocket.settings import StreamSettings
 
 

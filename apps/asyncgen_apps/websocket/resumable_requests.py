@@ -1,7 +1,8 @@
-"""The requests of a server, whichever connection holds them, if any does.
+"""Keep the requests of a server while they can be resumed, with a connection or without.
 
-A request outlives its connection for a time of grace, and its own end as well, so that a client
-that was cut off gets the rest. Knows no socket, no engine and no clock: times are handed in.
+A request outlives its connection, and its own end, for a grace period, so that a client that was
+cut off gets the rest; then it is cancelled and forgotten. Knows no socket, no engine and no clock:
+times are handed in.
 """
 
 from __future__ import annotations
