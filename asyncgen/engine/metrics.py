@@ -22,24 +22,45 @@ TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 
 """Upper bounds of token counts: 1 to 500,000."""
 
 
+@dataclass(slots=True)
+class RequestProgress:
+    """Times and counts of a request while it runs; times are in seconds of the engine's clock.
+
+    Attributes:
+        started_at: Time of its first turn; ``None`` before.
+        first_token_at: Time of its first token; ``None`` before.
+        last_token_at: Time of its newest token.
+        num_tokens: Tokens generated here so far, those of all samples together.
+        cached_tokens: Tokens of the prompt whose keys and values were there already.
+    """
+
+    started_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float = 0.0
+    num_tokens: int = 0
+    cached_tokens: int = 0
+
+
 class Measured(Protocol):
-    """Request, as the recorder reads it; times are in seconds of the engine's clock.
+    """Request, as the recorder reads it.
 
     Attributes:
         prompt_ids: The prompt.
-        accepted_at: Time at which it was made.
-        started_at: Time of its first turn.
-        first_token_at: Time of its first token.
-        last_token_at: Time of its newest token.
-        num_tokens: Tokens generated so far.
+        accepted_at: Time at which it was made, in seconds of the engine's clock.
+        progress: Its times and counts.
     """
 
-    prompt_ids: list[int]
-    accepted_at: float
-    started_at: float | None
-    first_token_at: float | None
-    last_token_at: float
-    num_tokens: int
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Ids of the prompt."""
+
+    @property
+    def accepted_at(self) -> float:
+        """Time at which it was made."""
+
+    @property
+    def progress(self) -> RequestProgress:
+        """Times and counts so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,28 +243,30 @@ class EngineMetrics:
         The sequences of a request may be recorded one by one.
         """
         self.generation_tokens += count
-        if request.first_token_at is None:
+        progress = request.progress
+        if progress.first_token_at is None:
             self.prompt_tokens += len(request.prompt_ids)
             self.time_to_first_token.observe(now - request.accepted_at)
-            if request.started_at is not None:
-                self.prefill_time.observe(now - request.started_at)
-        elif now > request.last_token_at:
-            self.inter_token_latency.observe(now - request.last_token_at)
+            if progress.started_at is not None:
+                self.prefill_time.observe(now - progress.started_at)
+        elif now > progress.last_token_at:
+            self.inter_token_latency.observe(now - progress.last_token_at)
 
     def embedded(self, request: Measured, now: float) -> None:
         """Record that a request has its embedding, before its end."""
         self.prompt_tokens += len(request.prompt_ids)
-        if request.started_at is not None:
-            self.prefill_time.observe(now - request.started_at)
+        if request.progress.started_at is not None:
+            self.prefill_time.observe(now - request.progress.started_at)
 
     def request_finished(self, request: Measured, reason: str, now: float) -> None:
         """Record the end of a request."""
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.e2e_latency.observe(now - request.accepted_at)
         self.request_prompt_tokens.observe(len(request.prompt_ids))
-        self.request_generation_tokens.observe(request.num_tokens)
-        if request.first_token_at is not None:
-            self.decode_time.observe(request.last_token_at - request.first_token_at)
+        progress = request.progress
+        self.request_generation_tokens.observe(progress.num_tokens)
+        if progress.first_token_at is not None:
+            self.decode_time.observe(progress.last_token_at - progress.first_token_at)
 
     def snapshot(self) -> MetricsSnapshot:
         """Return all figures so far; any thread may call it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.requests.admission import Admission
@@ -79,8 +80,7 @@ class Bench:
             cancel=CancelCriteria(),
             sink=sink,
         )
-        request.place = self.admission.enter()
-        return request, sink
+        return replace(request, place=self.admission.enter()), sink
 
     def add(self, prompt: Any = "abc", **given: Any) -> tuple[Request, RecordingSink]:
         """Prepare and queue."""
@@ -128,7 +128,7 @@ def alone(
     """Tokens of each sample of a request that has an engine for itself, in the side lane."""
     bench = Bench(model, pages=256, prefill_chunk_size=1000, position_bytes=position_bytes)
     request, sink = bench.prepare(prompt, **given)
-    request.alone = "asked for"
+    request = replace(request, alone="asked for")
     bench.engine.add(request)
     bench.run()
     return [ids_of(sink, index) for index in range(request.params.num_samples)]

@@ -37,8 +37,8 @@ def embed(bench: Bench, ids: list[int], **given: Any) -> Request:
         given,
         cancel=CancelCriteria(),
         sink=RecordingSink(),
+        place=bench.admission.enter(),
     )
-    request.place = bench.admission.enter()
     bench.engine.add(request)
     return request
 
@@ -108,7 +108,7 @@ def test_what_is_shared_and_given_back(pair: Any) -> None:
     for pooling, cached in (("mean", 0), ("last", 0), ("mean", 0), ("last", 28)):
         request = embed(bench, ids, pooling=pooling)
         bench.run()
-        assert request.cached_tokens == cached
+        assert request.progress.cached_tokens == cached
         bench.require_empty()
     begun = embed(bench, ids[::-1], pooling="mean")
     bench.step()

@@ -48,7 +48,7 @@ def test_the_next_turn_of_a_chat_computes_what_is_new(pair: tuple[Any, Any]) -> 
         request, sink = bench.add(text, **GIVEN)
         bench.run()
         assert ids_of(sink) == said_by(theirs, text, 9)
-        new = len(text) - request.cached_tokens
+        new = len(text) - request.progress.cached_tokens
         assert new <= (PAGE - 1) + 1 + 2 or not turn
         text = [*text, *ids_of(sink), 40 + turn, 3]
     bench.require_empty()
@@ -63,7 +63,7 @@ def test_a_hit_needs_pages_and_a_state_at_the_same_place(pair: tuple[Any, Any]) 
         request, sink = bench.add([*common, *rest], **GIVEN)
         bench.run()
         assert [ids_of(sink)] == alone(ours, request.prompt_ids, **GIVEN, **ROOM)
-        return request.cached_tokens // PAGE
+        return request.progress.cached_tokens // PAGE
 
     slots = bench.pool.slots
     assert slots is not None
@@ -85,7 +85,7 @@ def test_a_text_goes_on_in_the_middle_of_an_answer(pair: tuple[Any, Any]) -> Non
     bench.run()
     request, other = bench.add([*first.prompt_ids, *ids_of(sink)[:20], 9], **GIVEN)
     bench.run()
-    assert request.cached_tokens == 20 // (2 * PAGE) * 2 * PAGE
+    assert request.progress.cached_tokens == 20 // (2 * PAGE) * 2 * PAGE
     assert [ids_of(other)] == alone(ours, request.prompt_ids, **GIVEN, **ROOM)
 
 
@@ -122,7 +122,7 @@ def test_chaos_leaks_neither_page_nor_slot(pair: tuple[Any, Any]) -> None:
     bench.run()
     for request, sink in ended + live:
         assert [ids_of(sink)] == alone(ours, request.prompt_ids, **GIVEN, **ROOM)
-    assert any(request.cached_tokens for request, _ in ended + live)
+    assert any(request.progress.cached_tokens for request, _ in ended + live)
     bench.require_empty()
     slots = bench.pool.slots
     assert slots is not None and slots.num_running == slots.num_held == 0

@@ -5,13 +5,20 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_left
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.metrics import SECONDS, TOKENS, EngineMetrics, Histogram, HistogramSnapshot
+from asyncgen.engine.metrics import (
+    SECONDS,
+    TOKENS,
+    EngineMetrics,
+    Histogram,
+    HistogramSnapshot,
+    RequestProgress,
+)
 
 
 @dataclass(eq=False)
@@ -20,24 +27,22 @@ class FakeRequest:
 
     prompt_ids: list[int]
     accepted_at: float = 0.0
-    started_at: float | None = None
-    first_token_at: float | None = None
-    last_token_at: float = 0.0
-    num_tokens: int = 0
+    progress: RequestProgress = field(default_factory=RequestProgress)
 
 
 def start(metrics: EngineMetrics, request: FakeRequest, now: float) -> None:
     """The first turn of a request."""
-    request.started_at = now
+    request.progress.started_at = now
     metrics.queue_time.observe(now - request.accepted_at)
 
 
 def give(metrics: EngineMetrics, request: FakeRequest, count: int, now: float) -> None:
     """New tokens of a request."""
     metrics.tokens(request, count, now)
-    request.num_tokens += count
-    request.last_token_at = now
-    request.first_token_at = now if request.first_token_at is None else request.first_token_at
+    progress = request.progress
+    progress.num_tokens += count
+    progress.last_token_at = now
+    progress.first_token_at = now if progress.first_token_at is None else progress.first_token_at
 
 
 VALUES = st.lists(st.floats(0, 1000, allow_nan=False), min_size=1, max_size=50)

@@ -330,7 +330,7 @@ class Batch:
         cached = min(sequence.num_cached, len(request.prompt_ids))
         # Later sequences may find the blocks of the first one.
         if not any(map(request.goes_on, range(sequence.index))):
-            request.cached_tokens = cached
+            request.progress.cached_tokens = cached
         if metrics is not None:
             metrics.prefix_cache_queries += len(request.prompt_ids)
             metrics.prefix_cache_hits += cached

@@ -58,7 +58,7 @@ class EventWriter:
         self._prompt_logprobs = request.scores  # until the first event has them
         self.live = set(rows)
         self._num_given = 0  # tokens that were generated before the request came here
-        request.started_at = now = clock()
+        request.progress.started_at = now = clock()
         if request.place is not None:
             request.place.started()
         if metrics is not None:
@@ -111,10 +111,11 @@ class EventWriter:
         if token_ids:
             if self._metrics is not None:
                 self._metrics.tokens(request, len(token_ids), now)
-            request.num_tokens += len(token_ids)
-            request.last_token_at = now
-            if request.first_token_at is None:
-                request.first_token_at = now
+            progress = request.progress
+            progress.num_tokens += len(token_ids)
+            progress.last_token_at = now
+            if progress.first_token_at is None:
+                progress.first_token_at = now
         since = now - request.accepted_at
         if reason is None and stop is None:
             self._put(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
@@ -177,25 +178,25 @@ class EventWriter:
 
     def _finish_request(self, ending: str, now: float) -> tuple[Usage, Timing]:
         """Record the end, before the reader has it and looks at the metrics; return the counts."""
-        request = self._request
+        request, progress = self._request, self._request.progress
         if request.place is not None:
             request.place.left()
         if self._metrics is not None:
             self._metrics.request_finished(request, ending, now)
         usage = Usage(
             len(request.prompt_ids),
-            self._num_given + request.num_tokens,
-            request.cached_tokens,
+            self._num_given + progress.num_tokens,
+            progress.cached_tokens,
             request.fingerprint,
             request.is_exact,
             sum(text.num_reasoning for text in self._texts),
         )
-        accepted, started, first = request.accepted_at, request.started_at, request.first_token_at
+        accepted, started, first = request.accepted_at, progress.started_at, progress.first_token_at
         assert started is not None
         if first is None:
             return usage, Timing(started - accepted, None, now - accepted, None)
-        num_later = request.num_tokens - self._num_started
-        seconds = request.last_token_at - first
+        num_later = progress.num_tokens - self._num_started
+        seconds = progress.last_token_at - first
         rate = num_later / seconds if seconds > 0 and num_later > 0 else None
         return usage, Timing(started - accepted, first - accepted, now - accepted, rate)
 

@@ -217,9 +217,7 @@ def prepare_request(
         grammar=grammar,
         scores=scores,
     )
-    if params.generated_ids:
-        request.given = take_up(request, tokenizer)
-    return request
+    return replace(request, given=take_up(request, tokenizer)) if params.generated_ids else request
 
 
 def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:

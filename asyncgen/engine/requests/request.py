@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from asyncgen.engine.metrics import RequestProgress
 from asyncgen.text.sequence_text import SequenceText
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ class GivenTokens:
     stop: int | str | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One prompt on its way through the engine.
+    """One prompt with all that was checked and prepared for it; nothing of it changes later.
+
+    What changes while it runs is in `progress`, and in the `Sequence` of each of its samples.
 
     Attributes:
         prompt_ids: The prompt, at least one id.
@@ -89,11 +92,7 @@ class Request:
         reading: How the text of its answers is taken apart; ``None`` where all of it is text.
         grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
-        started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
-        first_token_at: Clock at its first token; ``None`` before.
-        last_token_at: Clock at its newest token.
-        num_tokens: Tokens generated here so far, those of all samples together.
-        cached_tokens: Tokens of the prompt whose keys and values were there already.
+        progress: Its times and counts while it runs.
     """
 
     prompt_ids: list[int]
@@ -119,11 +118,7 @@ class Request:
     reading: AnswerReading | None = None
     grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
-    started_at: float | None = None
-    first_token_at: float | None = None
-    last_token_at: float = 0.0
-    num_tokens: int = 0
-    cached_tokens: int = 0
+    progress: RequestProgress = field(default_factory=RequestProgress)
 
     @property
     def starting_ids(self) -> list[int]:

@@ -7,6 +7,7 @@ that cannot be served is refused here, by name, before any work.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -154,20 +155,22 @@ class Frontend:
                 sink=SimpleQueue(),  # replaced below, when the number of names is known
                 place=seat,
             )
-            request.id = request_id
-            self.results.expect(names_of(request), request)
+            request = replace(request, id=request_id)
+            names = names_of(request)
+            collector = Collector(
+                self.results,
+                names,
+                prompt,
+                created=request.accepted_at,
+                place=seat,
+                streaming=streaming,
+                record_timestamps=record_timestamps,
+            )
+            request = replace(request, sink=collector)
+            self.results.expect(names, request)
         except BaseException:
             seat.left()
             raise
-        request.sink = Collector(
-            self.results,
-            names_of(request),
-            prompt,
-            created=request.accepted_at,
-            place=seat,
-            streaming=streaming,
-            record_timestamps=record_timestamps,
-        )
         return request
 
     def withdraw(self, requests: Sequence[Request]) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen import AsyncLLM, InvalidRequestError
-from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.metrics import EngineMetrics, RequestProgress
 from asyncgen.text.tokenizer import Tokenizer
 from asyncgen_apps.metrics import EngineCollector, exposition
 from asyncgen_apps.metrics.prometheus import COUNTERS, GAUGES, HISTOGRAMS
@@ -29,10 +29,7 @@ class FakeRequest:
 
     prompt_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
     accepted_at: float = 0.0
-    started_at: float | None = 0.02
-    first_token_at: float | None = None
-    last_token_at: float = 0.0
-    num_tokens: int = 0
+    progress: RequestProgress = field(default_factory=lambda: RequestProgress(started_at=0.02))
 
 
 @dataclass
@@ -50,9 +47,9 @@ class FakeLLM:
             self.recorder.prefix_cache_hits += 2
             for now in (0.3, 0.4, 0.6):
                 self.recorder.tokens(request, 1, now)
-                request.num_tokens += 1
-                request.first_token_at = request.first_token_at or now
-                request.last_token_at = now
+                request.progress.num_tokens += 1
+                request.progress.first_token_at = request.progress.first_token_at or now
+                request.progress.last_token_at = now
             self.recorder.request_finished(request, end, 0.7)
         self.recorder.requests_running, self.recorder.requests_waiting = 2, 5
         self.recorder.pages_used, self.recorder.pages_total = 3, 12

@@ -146,7 +146,7 @@ def test_a_prefix_is_known_by_its_last_window(name: str) -> None:
     request, sink = bench.add([*prompt, 5, 6], max_new_tokens=8, do_sample=False)
     bench.step()
     [state] = bench.batch.states
-    assert state.num_cached == 60 and request.cached_tokens == 60
+    assert state.num_cached == 60 and request.progress.cached_tokens == 60
     for table, window in zip(state.block_tables, bench.pool.windows, strict=True):
         assert table.count(GONE) == (0 if window is None else (61 - window) // 4)
     bench.run()
@@ -156,7 +156,7 @@ def test_a_prefix_is_known_by_its_last_window(name: str) -> None:
     assert kept > 0 and bench.pool.num_kept == 0
     request, sink = bench.add([*prompt, 5, 6], max_new_tokens=8, do_sample=False)
     bench.run()
-    assert request.cached_tokens == 0
+    assert request.progress.cached_tokens == 0
     assert ids_of(sink) == compared.expected([*prompt, 5, 6], 8)
 
 

@@ -68,7 +68,7 @@ def answer(bench: Bench, prompt: list[int], **given: Any) -> tuple[list[int], in
     request, sink = bench.add(prompt, max_new_tokens=11, eos_token_id=[], **given)
     bench.run()
     bench.require_empty()
-    return ids_of(sink), request.cached_tokens
+    return ids_of(sink), request.progress.cached_tokens
 
 
 @pytest.mark.usefixtures("kernels")
@@ -102,7 +102,7 @@ def test_an_answer_that_is_asked_for_again_and_other_ends(model: Any, runs_ahead
     turns = [[*text[:cut], 9, 8, cut] for cut in (56, 54)]
     added = [bench.add(turn, max_new_tokens=9, eos_token_id=[], **GREEDY) for turn in turns]
     bench.run()
-    assert [request.cached_tokens for request, _ in added] == [56, 32]
+    assert [request.progress.cached_tokens for request, _ in added] == [56, 32]
     for turn, (_, sink) in zip(turns, added, strict=True):
         fresh, _ = answer(opened(model, "auto", 32), turn, **GREEDY)
         assert ids_of(sink) == fresh[:9]
@@ -156,7 +156,7 @@ def test_nobody_goes_on_from_a_row_of_nan(runs_ahead: bool) -> None:
     model.core.table[place] = healthy[place]
     request, again = bench.add([*prompt, *first[:2], 1], max_new_tokens=9)
     bench.run()
-    assert request.cached_tokens == 0 and len(ids_of(again)) == 9
+    assert request.progress.cached_tokens == 0 and len(ids_of(again)) == 9
 
 
 def test_samples_of_one_request_leave_each_its_end() -> None:
@@ -169,7 +169,7 @@ def test_samples_of_one_request_leave_each_its_end() -> None:
     for end in ends:
         request, _ = bench.add([*prompt, *end, 5], **given)
         bench.run()
-        assert request.cached_tokens == len(prompt) + 3
+        assert request.progress.cached_tokens == len(prompt) + 3
 
 
 def test_without_prefix_caching_there_are_no_tails_to_find() -> None:
@@ -178,4 +178,4 @@ def test_without_prefix_caching_there_are_no_tails_to_find() -> None:
     bench.run()
     request, _ = bench.add([*range(11), *ids_of(sink), 5], max_new_tokens=3)
     bench.run()
-    assert request.cached_tokens == 0
+    assert request.progress.cached_tokens == 0

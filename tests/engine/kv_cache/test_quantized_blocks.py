@@ -81,7 +81,7 @@ def test_samples_drafts_and_the_next_turn_read_packed_pages(demo: Any) -> None:
     text = [*text, *ids_of(sink), 3, 4]
     request, sink = bench.add(text, **GREEDY)
     bench.run()
-    assert request.cached_tokens >= 24
+    assert request.progress.cached_tokens >= 24
     assert [ids_of(sink)] == alone(demo, text, **GREEDY)
     bench.require_empty()
 
@@ -118,7 +118,7 @@ def test_families_keep_their_tokens_in_a_mix(name: str, tmp_path: Path) -> None:
         for (prompt, _), sink in zip(added, sinks, strict=True)
     ]
     bench.run()
-    assert any(request.cached_tokens for request, _ in again)
+    assert any(request.progress.cached_tokens for request, _ in again)
     for (prompt, _), sink, (request, other) in zip(added, sinks, again, strict=True):
         assert [ids_of(sink)] == alone(model, prompt, **given)
         assert [ids_of(other)] == alone(model, request.prompt_ids, **given)

@@ -77,7 +77,7 @@ def test_samples_of_a_prompt_share_its_state(model: Any, prefix_caching: bool) -
     bench.run()
     found = [ids_of(sink, index) for index in range(3)]
     assert found == alone(model, request.prompt_ids, **given, **ROOM)
-    assert request.cached_tokens == 0
+    assert request.progress.cached_tokens == 0
     assert len({*map(tuple, found)}) == 3
     assert sum(counts) == 4 + 3 * (3 + 14)
     bench.require_empty()
@@ -92,7 +92,7 @@ def test_the_next_turn_of_a_chat_computes_what_is_new(model: Any) -> None:
         request, sink = bench.add(text, **given)
         bench.run()
         assert [ids_of(sink)] == expected
-        cached.append(len(text) - request.cached_tokens)
+        cached.append(len(text) - request.progress.cached_tokens)
         text = [*text, *ids_of(sink), 40 + turn, 3]
     # The last token of an answer is not computed, and a page is computed whole or not at all.
     assert cached[0] == 6
@@ -109,7 +109,7 @@ def test_snapshots_lie_on_the_way_of_a_long_prompt_and_where_texts_part(model: A
         request, sink = bench.add([*common, *rest], **given)
         bench.run()
         assert [ids_of(sink)] == alone(model, request.prompt_ids, **given, **ROOM)
-        return request.cached_tokens
+        return request.progress.cached_tokens
 
     assert cached([1] * 9) == 0
     assert cached([2] * 9) == 16  # of 22 that are common, the last of every eight
@@ -126,7 +126,7 @@ def test_those_who_come_together_compute_a_beginning_once(model: Any) -> None:
     bench.run()
     for request, sink in requests:
         assert [ids_of(sink)] == alone(model, request.prompt_ids, **given, **ROOM)
-    assert [request.cached_tokens for request, _ in requests] == [0, 24, 24]
+    assert [request.progress.cached_tokens for request, _ in requests] == [0, 24, 24]
     assert sum(counts) == 27 + 2 * 3 + 3 * 2
     bench.require_empty()
 
@@ -145,7 +145,7 @@ def test_salts_part_snapshots_and_without_any_everything_is_computed(model: Any)
             request, sink = bench.add(prompt, cache_salt=salt, **given)
             bench.run()
             assert [ids_of(sink)] == expected
-            found.append(request.cached_tokens)
+            found.append(request.progress.cached_tokens)
         assert found == cached
         slots = bench.pool.slots
         assert slots is not None
@@ -166,10 +166,11 @@ def test_memory_bounds_what_is_kept_and_the_oldest_go(model: Any) -> None:
         request, sink = bench.add([number, *range(10, 20)], **given)
         bench.run()
         assert slots.num_kept <= 5
-    assert request.cached_tokens == 0  # others came in between
+    assert request.progress.cached_tokens == 0  # others came in between
     again, _ = bench.add([*request.prompt_ids, *ids_of(sink), 5], **given)
     bench.run()
-    assert again.cached_tokens == 14 or model.core.config.attending  # pages are few as well
+    # where keys are kept as well, pages are few
+    assert again.progress.cached_tokens == 14 or model.core.config.attending
     with pytest.raises(InvalidRequestError, match=r"`state_snapshots` is 4: .* at most 3"):
         Bench(model, state_snapshots=4, **sizes)
 
@@ -269,7 +270,7 @@ def test_a_text_that_was_left_its_pages_goes_on_from_a_snapshot(model: Any) -> N
     again, other = bench.add([1, 2, 3, 4, 5, 6], max_new_tokens=5, do_sample=False)
     bench.run()
     assert ids_of(other) == ids_of(sink)
-    assert again.cached_tokens == 4
+    assert again.progress.cached_tokens == 4
     bench.require_empty()
 
 

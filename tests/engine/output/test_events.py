@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.metrics import EngineMetrics
@@ -18,7 +19,7 @@ def writer(**given: Any) -> tuple[EventWriter, RecordingSink, Clock]:
     """A writer whose request was accepted at 10 s and taken up at 12 s."""
     request, sink = request_for(**given)
     clock = Clock()
-    request.accepted_at, clock.now = 10.0, 12.0
+    request, clock.now = replace(request, accepted_at=10.0), 12.0
     return EventWriter(request, byte_tokenizer(), clock), sink, clock
 
 
@@ -120,7 +121,7 @@ def test_no_rate_where_no_time_passed() -> None:
 def test_the_engine_is_told_of_start_tokens_and_end() -> None:
     request, _ = request_for(n=2, do_sample=True)
     clock, metrics = Clock(), EngineMetrics()
-    request.accepted_at, clock.now = 10.0, 12.0
+    request, clock.now = replace(request, accepted_at=10.0), 12.0
     events = EventWriter(request, byte_tokenizer(), clock, metrics)
     clock.now = 13.0
     events.write(0, [104], None)

@@ -118,7 +118,7 @@ def test_any_mix_with_preemption_equals_transformers(
         last = sink.events[-1]
         assert last.usage is not None
         assert last.usage.completion_tokens == new * n
-        assert request.cached_tokens == 0
+        assert request.progress.cached_tokens == 0
     for prompt, sink in streams:
         found = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False)
         assert isinstance(found, torch.Tensor)
@@ -168,11 +168,11 @@ def test_it_computes_what_others_have_and_leaves_nothing_behind(pair: Any) -> No
     for given, cached in (({}, 0), ({"prompt_logprobs": 1}, 0), ({"prompt_logprobs": 1}, 0)):
         request, sink = bench.add(ids, max_new_tokens=1, do_sample=False, **given)
         bench.run()
-        assert request.cached_tokens == cached
+        assert request.progress.cached_tokens == cached
         bench.require_empty()
     request, _ = bench.add(ids, max_new_tokens=1, do_sample=False)
     bench.run()
-    assert request.cached_tokens == 29  # all but the last, whose logits are needed
+    assert request.progress.cached_tokens == 29  # all but the last, whose logits are needed
     require_right(told(sink), pair[0], ids, 1)
 
 
