@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
+from asyncgen_apps.serving.resumption import resumed_params
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,22 +161,14 @@ class Progress:
 
     def order(self) -> Order:
         """Build the request for the next engine: all of it, or the part that is missing."""
-        first, params = self.first, dict(self._order.params)
+        first, given = self.first, self._order.params
         if first is None:
             return self._order
-        params["seed"] = first.seed
-        if params.get("max_time") is not None:
-            params["max_time"] = max(params["max_time"] - self.offset, 0.001)
-        if not self._is_repeated and any(row.ids for row in self._rows.values()):
-            given = _given(params.get("generated_ids"), len(first.position))
-            params["generated_ids"] = [
-                [*ids, *(self._rows[index].ids if index in self._rows else ())]
-                for index, ids in enumerate(given)
-            ]
-            params.pop("prompt_logprobs", None)  # they came before any token
-            params.setdefault("fingerprint", first.fingerprint)
-            if params["fingerprint"] is None:
-                del params["fingerprint"]
+        rows = range(len(first.position))
+        ids = [] if self._is_repeated else [self.delivered.get(row, []) for row in rows]
+        params = resumed_params(given, ids, seed=first.seed, elapsed=self.offset)
+        if any(ids) and "fingerprint" not in given and first.fingerprint is not None:
+            params["fingerprint"] = first.fingerprint
         return replace(self._order, params=params)
 
     def repeats_after(self, error: Exception) -> bool:
@@ -192,10 +185,3 @@ class Progress:
         rows = [self._rows[index] for index in sorted(self._rows)]
         ids = tuple(tuple(row.ids) for row in rows)
         return LostStreamError(why, ids, tuple("".join(row.text) for row in rows))
-
-
-def _given(value: Any, num_samples: int) -> list[list[int]]:
-    """The ids that a request came with, by sample."""
-    if not value:
-        return [[] for _ in range(num_samples)]
-    return [list(value)] if isinstance(value[0], int) else [list(ids) for ids in value]

@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from asyncgen import PromptParams
 from asyncgen_apps.serving.limits import LARGE_AT_ONCE
+from asyncgen_apps.serving.resumption import count_samples
 from asyncgen_apps.websocket.authentication import Door
 from asyncgen_apps.websocket.engine_messages import done_message, piece_of, prompt_pieces
 from asyncgen_apps.websocket.errors import RESTART_SECONDS, Fault, from_exception
@@ -310,8 +311,7 @@ class StreamService:
 
     async def _read(self, answer: Answer, stream: EngineStream, params: dict[str, Any]) -> None:
         """Hand on what a stream says, until it ends or nobody can take it."""
-        samples = max(params.get("n") or 1, params.get("num_return_sequences") or 1)
-        if samples == 1 and not (answer.with_tokens or stream.is_separated):
+        if count_samples(params) == 1 and not (answer.with_tokens or stream.is_separated):
             # The cheapest way to read: all the text that is there, in one piece.
             async for text in stream:
                 if not answer.add(Piece(0, text, position=stream.position[0])):

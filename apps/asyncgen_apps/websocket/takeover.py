@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from asyncgen_apps.serving.resumption import count_samples, given_ids, resumed_params
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.resume_tokens import UNKNOWN, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pydantic import JsonValue
 
     from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.messages import Resume
@@ -25,8 +24,6 @@ NOBODY_KNOWS = Fault("resume_unknown", "no request has this resume_token, or not
 CHANGED = Fault(
     "resume_changed", "what is repeated is not the request that this resume_token was given for"
 )
-
-_LEAST_TIME = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +63,14 @@ def read_behind(message: Resume, client: Client, signer: Signer, longest: float)
         told = f"the request began {age:.0f} s ago: it is taken up for {longest:g} s"
         return Fault("resume_expired", told)
     params = message.request.params
-    samples = _samples(params)
+    samples = count_samples(params)
     ids, positions = message.generated_ids, message.positions
     for name, given in (("generated_ids", ids), ("positions", positions)):
         if given is None or len(given) != samples:
             told = f"`{name}` has {len(given or ())} entries, and the request {samples} samples"
             return Fault("invalid_request", told, param=name)
     assert ids is not None and positions is not None
-    first = _given(params.get("generated_ids"), samples)
+    first = given_ids(params, samples)
     for index, (given, arrived, position) in enumerate(zip(first, ids, positions, strict=True)):
         if len(given) + len(arrived) != position:
             told = f"sample {index} is at {position}: with it {len(given) + len(arrived)} ids came"
@@ -93,21 +90,14 @@ def params_behind(
         signer: Knows its mark.
     """
     ticket = behind.ticket
-    more: dict[str, Any] = {**params, "seed": ticket.seed}
-    if isinstance(params.get("max_time"), int | float):  # what else it may be, the engine refuses
-        left = params["max_time"] - (signer.clock() - ticket.began)
-        more["max_time"] = max(left, _LEAST_TIME)
-    if not behind.has_tokens:
-        return more
-    samples = len(behind.generated_ids)
-    first = _given(params.get("generated_ids"), samples)
-    rows = [[*given, *ids] for given, ids in zip(first, behind.generated_ids, strict=True)]
-    more["generated_ids"] = rows if samples > 1 else rows[0]
-    more.pop("fingerprint", None)
-    more.pop("prompt_logprobs", None)  # they came before any token
-    if fingerprint is not None and ticket.engine == signer.engine(fingerprint):
-        more["fingerprint"] = fingerprint
-    return more
+    resumed = resumed_params(
+        params, behind.generated_ids, seed=ticket.seed, elapsed=signer.clock() - ticket.began
+    )
+    if behind.has_tokens:
+        resumed.pop("fingerprint", None)
+        if fingerprint is not None and ticket.engine == signer.engine(fingerprint):
+            resumed["fingerprint"] = fingerprint
+    return resumed
 
 
 def engine_of(
@@ -120,15 +110,3 @@ def engine_of(
     if params.get("generated_ids") and params.get("fingerprint") != fingerprint:
         return UNKNOWN
     return mine
-
-
-def _samples(params: Mapping[str, JsonValue]) -> int:
-    asked = params.get("num_return_sequences") or params.get("n") or 1
-    return asked if isinstance(asked, int) else 1
-
-
-def _given(value: Any, samples: int) -> list[list[int]]:
-    """The ids that a request came with, by sample; of another form the engine refuses them."""
-    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
-    found = [list(row) if isinstance(row, list) else [] for row in rows]
-    return (found + [[]] * samples)[:samples]

@@ -97,4 +97,4 @@ def test_an_engine_that_goes_on_is_not_asked_again() -> None:
     [fresh] = progress.take([TokenEvent(0, (7,), "a", prompt_logprobs=(None, ENTRY))])
     assert fresh.prompt_logprobs is None
     progress.lose(0.0)
-    assert progress.order().params == {"seed": 5, "generated_ids": [[7]]}
+    assert progress.order().params == {"seed": 5, "generated_ids": [7]}

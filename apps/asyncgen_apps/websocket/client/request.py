@@ -23,6 +23,7 @@ from asyncgen import (
     ToolCallDelta,
     Usage,
 )
+from asyncgen_apps.serving.resumption import count_samples, given_ids, resumed_params
 from asyncgen_apps.websocket.client.errors import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ class Request:
     @property
     def asked(self) -> int:
         """Number of samples asked for; the server decides if it allows them."""
-        asked = self.params.get("num_return_sequences") or self.params.get("n") or 1
-        return max(asked if isinstance(asked, int) else 1, 1)
+        return count_samples(self.params)
 
     @property
     def num_samples(self) -> int:
@@ -173,7 +173,8 @@ class Request:
     def arrived(self) -> tuple[list[list[int]], list[int]]:
         """The ids of each sample that have arrived, and how many tokens each has with them."""
         ids = [list(self._samples.get(row, _Text()).token_ids) for row in range(self.asked)]
-        return ids, [len(first) + len(row) for first, row in zip(self._given(), ids, strict=True)]
+        given = given_ids(self.params, len(ids))
+        return ids, [len(first) + len(row) for first, row in zip(given, ids, strict=True)]
 
     @property
     def starts_over(self) -> bool:
@@ -211,19 +212,10 @@ class Request:
                 self._dropped[index] = sum(map(len, sample.texts)), len(sample.token_ids)
             drawn = {} if self._seed is None else {"seed": self._seed}
             return {**drawn, **self.params}
-        rows = [
-            [*ids, *self._samples.get(index, _Text()).token_ids]
-            for index, ids in enumerate(self._given())
-        ]
-        more = {} if self.fingerprint is None else {"fingerprint": self.fingerprint}
-        told = {name: each for name, each in self.params.items() if name != "prompt_logprobs"}
-        return {**told, "generated_ids": rows if self.asked > 1 else rows[0], **more}
-
-    def _given(self) -> list[list[int]]:
-        """The ids that it was asked with, of each sample."""
-        given = self.params.get("generated_ids") or []
-        lists = given if given and isinstance(given[0], list) else [given]
-        return [*lists, *([[]] * self.asked)][: self.asked]
+        resumed = resumed_params(self.params, self.arrived[0])
+        if self.fingerprint is not None:
+            resumed["fingerprint"] = self.fingerprint
+        return resumed
 
     def add(
         self,
