@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncgen.checkpoints.gguf.ends import end_tokens
 from asyncgen.checkpoints.gguf.gguf_file import as_written
 
 if TYPE_CHECKING:
     from asyncgen.checkpoints.gguf.gguf_file import Metadata
-
-CONTROL: Final = 3
-"""Type of control tokens in ``tokenizer.ggml.token_type``."""
-
-_ENDS: Final = ("eos", "eot", "eom")
-_TURN_ENDS: Final = (
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "[|endofturn|]",
-    "<|end_of_text|>",
-    "<turn|>",
-)
-"""Tokens that end a turn in known templates, for files that name only one."""
 
 _NUMBERS: Final = {
     "general.sampling.temp": "temperature",
@@ -63,26 +44,3 @@ def generation_values(metadata: Metadata) -> dict[str, Any]:
     if sampling:
         sampling["do_sample"] = numbers["temperature"] != 0
     return {name: value for name, value in {**found, **sampling}.items() if value is not None}
-
-
-def end_tokens(metadata: Metadata) -> list[int]:
-    """Return the end tokens: those that the file names, and known tokens that end a turn.
-
-    Args:
-        metadata: Metadata of a file.
-
-    Raises:
-        ModelLoadError: A key is of the wrong type.
-    """
-    named = [metadata.whole(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
-    found = [token for token in named if token is not None]
-    texts, kinds = (
-        metadata.texts("tokenizer.ggml.tokens"),
-        metadata.numbers("tokenizer.ggml.token_type"),
-    )
-    if texts and kinds and metadata.text("tokenizer.chat_template"):
-        template = metadata.text("tokenizer.chat_template") or ""
-        turns = {text for text in _TURN_ENDS if text in template}
-        control = [token for token, kind in enumerate(kinds) if kind == CONTROL]
-        found += [token for token in control if token < len(texts) and texts[token] in turns]
-    return list(dict.fromkeys(found))

@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers,
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram, WordPiece
 
+from asyncgen.checkpoints.gguf.ends import control_texts
 from asyncgen.checkpoints.gguf.gguf_file import open_gguf
 from asyncgen.checkpoints.gguf.pre_tokenizers import (
     BEGINS,
@@ -91,7 +92,11 @@ class _Vocabulary:
             if found is not None and len(found) != len(texts):
                 allowed = f"must list one for each of {len(texts)} tokens"
                 raise metadata.bad(f"tokenizer.ggml.{key}", allowed)
-        self.kinds: Sequence[int] = [int(each) for each in kinds]
+        control = control_texts(self.texts)
+        self.kinds: Sequence[int] = [
+            _CONTROL if text in control else int(kind)
+            for text, kind in zip(self.texts, kinds, strict=True)
+        ]
         self.scores = scores
 
     def token(self, theirs: str) -> int | None:
