@@ -1,7 +1,7 @@
-"""The same streams as a WebSocket endpoint of an ASGI application, on the port it has already.
+"""Serve the streams as a WebSocket endpoint of an ASGI application.
 
-The application owns the port, TLS and the other routes; a :class:`StreamService` that was entered
-does the rest:
+The application owns the port, TLS and the other routes; an entered :class:`StreamService` does the
+rest:
 
 ```python
 async with AsyncLLM("demo") as llm, StreamService(llm) as service:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.session import Session
 
 
-_TURN = 16
+_MESSAGES_PER_TURN = 16
 _log = logging.getLogger("asyncgen.websocket")
 
 
@@ -40,8 +40,8 @@ def stream_route(service: StreamService, path: str = "/v1/stream") -> WebSocketR
     """Make a route for an application.
 
     Args:
-        service: Entered, for as long as the application runs.
-        path: Where.
+        service: Service that stays entered while the application runs.
+        path: Path of the endpoint.
     """
     return WebSocketRoute(path, stream_endpoint(service), name="stream")
 
@@ -50,7 +50,7 @@ def stream_endpoint(service: StreamService) -> Callable[[WebSocket], Awaitable[N
     """Make an endpoint: a coroutine function that takes a Starlette WebSocket.
 
     Args:
-        service: Entered, for as long as the application runs.
+        service: Service that stays entered while the application runs.
     """
 
     async def stream(websocket: WebSocket) -> None:
@@ -61,7 +61,7 @@ def stream_endpoint(service: StreamService) -> Callable[[WebSocket], Awaitable[N
 
 
 class _Endpoint:
-    """One connection: a task that reads, and one that writes what the session has."""
+    """Serves one connection by a task that reads, and one that writes the session's frames."""
 
     def __init__(self, service: StreamService, websocket: WebSocket) -> None:
         self._service = service
@@ -72,11 +72,11 @@ class _Endpoint:
         self._code: int | None = None
 
     async def run(self) -> None:
-        """Serve until either end leaves."""
+        """Serve until the client or the server closes the connection."""
         websocket = self._websocket
         headers = websocket.headers
         offered = websocket.scope.get("subprotocols", [])
-        if not is_host_of(_one(headers.getlist("host")), self._service.settings.allowed_hosts):
+        if not is_host_of(_header(headers.getlist("host")), self._service.settings.allowed_hosts):
             await websocket.close(1008)  # refuses the handshake
             return
         if offered and SUBPROTOCOL not in offered:
@@ -85,12 +85,12 @@ class _Endpoint:
         await websocket.accept(SUBPROTOCOL if offered else None)
         client = websocket.client
         session = self._service.open(
-            authorization=_one(headers.getlist("authorization")),
-            origin=_one(headers.getlist("origin")),
-            host=_one(headers.getlist("host")),
+            authorization=_header(headers.getlist("authorization")),
+            origin=_header(headers.getlist("origin")),
+            host=_header(headers.getlist("host")),
             peer=None if client is None else f"{client.host}:{client.port}",
             remote=None if client is None else client.host,
-            forwarded_for=_one(headers.getlist("x-forwarded-for")),
+            forwarded_for=_header(headers.getlist("x-forwarded-for")),
         )
         session.bind(self._wake, self._scope.cancel)
         try:
@@ -106,12 +106,12 @@ class _Endpoint:
         self._ready.set()
 
     async def _write(self, session: Session) -> None:
-        """Send what there is, until the session wants to close or the client reads nothing."""
+        """Send the session's frames, until it closes or the client reads nothing."""
         websocket, seconds = self._websocket, self._service.settings.send_seconds
         while True:
             await self._ready.wait()
             self._ready = anyio.Event()
-            # A turn of the loop, so that what all streams have to say now goes out together.
+            # Wait a turn of the loop, so that one write has the output of all streams.
             await anyio.lowlevel.checkpoint()
             frames = session.take()
             try:
@@ -125,23 +125,23 @@ class _Endpoint:
                 session.give_up()
                 return
             except (OSError, RuntimeError):
-                return  # gone, by whatever name the server calls it
+                return  # disconnected: the exception depends on the ASGI server
             self._drained.set()
             self._drained = anyio.Event()
 
     async def _read(self, session: Session, running: anyio.CancelScope) -> None:
-        """Hand frames in until the client leaves."""
+        """Pass frames to the session until the client disconnects."""
         websocket = self._websocket
         if not session.is_authenticated:
             with anyio.move_on_after(self._service.settings.open_seconds) as waiting:
                 await self._receive(session, running)
             if waiting.cancelled_caught:
-                session.too_late()
+                session.authentication_timed_out()
         count = 0
         while websocket.client_state is WebSocketState.CONNECTED:
             await self._receive(session, running)
             count += 1
-            if count % _TURN == 0:
+            if count % _MESSAGES_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()
             if session.is_congested:
                 await self._drained.wait()
@@ -157,6 +157,6 @@ class _Endpoint:
         await session.receive_large(text if text is not None else message.get("bytes") or b"")
 
 
-def _one(values: list[str]) -> str | None:
-    """A header's value. The values of a repeated header are joined, so that none is accepted."""
+def _header(values: list[str]) -> str | None:
+    """Return a header's value; joining repeated ones makes them invalid, so none is accepted."""
     return ", ".join(values) or None

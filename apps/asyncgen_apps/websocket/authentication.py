@@ -1,7 +1,4 @@
-"""Authenticate clients by bearer token, host, and origin of a web page.
-
-Knows header values; not where they come from.
-"""
+"""Authenticate clients by bearer token, host, and origin of a web page. Knows only headers."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from asyncgen_apps.serving.clients import Client, Keys, Proxies
 from asyncgen_apps.serving.origins import is_own_origin
-from asyncgen_apps.websocket.errors import Fault
+from asyncgen_apps.websocket.errors import BAD_TOKEN, Fault
 
 if TYPE_CHECKING:
     from asyncgen_apps.websocket.settings import StreamSettings
 
 
-class Door:
-    """Decides about a handshake."""
+class Authenticator:
+    """Decides which clients may connect."""
 
     def __init__(self, settings: StreamSettings) -> None:
-        """Keep digests of the tokens, and the origins."""
+        """Keep the digests of the tokens, and the allowed origins."""
         self._keys = Keys(settings.tokens, settings.priority_keys)
         self._proxies = Proxies(settings.trusted_proxies)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
@@ -30,7 +27,7 @@ class Door:
         return bool(self._keys)
 
     def find(self, token: str) -> Client | None:
-        """Compare a token with all of ours; return whose it is, or ``None``."""
+        """Return the client of a token, or ``None``; compares it with all valid tokens."""
         return self._keys.find(token)
 
     def admit(
@@ -42,7 +39,7 @@ class Door:
         remote: str | None = None,
         forwarded_for: str | None = None,
     ) -> Client | Fault | None:
-        """Look at the headers of a handshake.
+        """Check the headers of a handshake.
 
         Args:
             authorization: ``Authorization``.
@@ -52,24 +49,24 @@ class Door:
             forwarded_for: ``X-Forwarded-For``.
 
         Returns:
-            Whom the connection belongs to; ``None`` if that is not known yet, and the client may
-            still send an ``auth``. A fault where it may not.
+            The client; ``None`` if it may still authenticate by an ``auth`` message; a fault if
+            the connection is refused.
         """
-        if origin is not None and not self._welcomes(origin, host):
+        if origin is not None and not self._allows(origin, host):
             return Fault("bad_origin", "pages of this origin may not connect; see --origin")
         if not self.needs_token:
             return self._proxies.client(remote, forwarded_for)
         if authorization is None:
             return None
         client = self.client_of(authorization)
-        return client or Fault("unauthorized", "this token is not valid")
+        return client or BAD_TOKEN
 
     def client_of(self, authorization: str | None) -> Client | None:
-        """Read an ``Authorization``; return whose token it shows, or ``None``."""
+        """Return the client of an ``Authorization`` header, or ``None``."""
         scheme, _, token = (authorization or "").partition(" ")
         return self.find(token.strip()) if scheme.lower() == "bearer" else None
 
-    def _welcomes(self, origin: str, host: str | None) -> bool:
+    def _allows(self, origin: str, host: str | None) -> bool:
         if "*" in self._origins or origin.lower() in self._origins:
             return True
         return is_own_origin(origin, host)

@@ -1,10 +1,9 @@
-"""A server's end of a WebSocket that sends many messages in one write, and none to a full socket.
+"""Send many WebSocket messages in one write, and none to a full socket.
 
-The library's ``send`` waits for one message after the other, and one write is one system call.
-Here a turn of the event loop gathers what all streams of the connection have to say and writes it
-at once; while the socket takes no more, nothing is encoded at all, so that the protocol's core
-merges. A client that reads nothing for ``send_seconds`` is given up: the library's own keep-alive
-does not notice it.
+The ``send`` of the library makes one system call for each message. Here one write has the messages
+of all streams of a connection, once per turn of the event loop. While the socket takes no more,
+nothing is encoded, so that the protocol's core merges messages. A client that reads nothing for
+``send_seconds`` is disconnected: the keep-alive of the library does not notice it.
 """
 
 from __future__ import annotations
@@ -23,102 +22,104 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.session import Session
 
 
-TOGETHER = 8
-"""Connections of one stream each that are flushed together; more would let the first ones wait."""
+FLUSH_BATCH = 8
+"""Connections with one stream that are flushed together; with more the first would wait long."""
 
 
-class Lobby:
-    """Counts the sockets of a server, those included that have not shaken hands yet.
+class ConnectionLimit:
+    """Limits the sockets of a server, also those without a finished handshake.
 
-    There are a few more than connections that may stay: what is one too many hears of it, and who
-    asks for health gets an answer. Beyond, the one goes that has said nothing for longest.
+    Some sockets beyond the limit stay open, to be told that the server is full and to ask for its
+    health. Beyond those, the oldest socket that sent no request yet is closed.
     """
 
     def __init__(self, most: int) -> None:
-        """Nobody is here.
+        """Begin without sockets.
 
         Args:
-            most: Connections that may stay.
+            most: Connections that may stay open.
         """
         self._most = most + RESERVE
         self._open: set[StreamConnection] = set()
-        self._silent: dict[StreamConnection, None] = {}
+        self._waiting: dict[StreamConnection, None] = {}
 
-    def enter(self, connection: StreamConnection) -> None:
-        """A socket was opened."""
+    def add(self, connection: StreamConnection) -> None:
+        """Count an opened socket; close the oldest without a request if there are too many."""
         self._open.add(connection)
-        self._silent[connection] = None
+        self._waiting[connection] = None
         if len(self._open) > self._most:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
             oldest.abort()
 
-    def greet(self, connection: StreamConnection) -> None:
-        """It has said what it wants."""
-        self._silent.pop(connection, None)
+    def note_request(self, connection: StreamConnection) -> None:
+        """Note that a socket has sent the head of its request."""
+        self._waiting.pop(connection, None)
 
-    def leave(self, connection: StreamConnection) -> None:
-        """It is gone."""
+    def remove(self, connection: StreamConnection) -> None:
+        """Forget a closed socket."""
         self._open.discard(connection)
-        self._silent.pop(connection, None)
+        self._waiting.pop(connection, None)
 
 
 class StreamConnection(ServerConnection):
     """A connection that takes its messages from a session."""
 
-    def __init__(self, lobby: Lobby, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, limit: ConnectionLimit, *args: Any, **kwargs: Any) -> None:
         """Make it; the library does.
 
         Args:
-            lobby: Counts those of the server.
-            *args: As the library gives them.
-            **kwargs: As the library gives them.
+            limit: Counter of the server's sockets.
+            *args: Arguments of the library.
+            **kwargs: Arguments of the library.
         """
         super().__init__(*args, **kwargs)
-        self._lobby = lobby
+        self._limit = limit
         self._head_bytes = 0
         self._session: Session | None = None
         self._send_seconds = 0.0
         self._is_scheduled = False
         self._deadline: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
-        self._turns = Turns()
+        self._flush_queue = FlushQueue()
 
-    def attach(self, session: Session, send_seconds: float, turns: Turns | None = None) -> None:
-        """Send what a session has to say, from now on.
+    def attach(
+        self, session: Session, send_seconds: float, flush_queue: FlushQueue | None = None
+    ) -> None:
+        """Send the frames of a session from now on.
 
         Args:
-            session: Its frames are taken.
-            send_seconds: How long the socket may take nothing.
-            turns: Those of all connections of the server; its own if left out.
+            session: Session whose frames are sent.
+            send_seconds: Longest time for which the socket may take nothing.
+            flush_queue: Queue that all connections of the server share; by default one of its own.
         """
-        if turns is not None:
-            self._turns = turns
+        if flush_queue is not None:
+            self._flush_queue = flush_queue
         self._session = session
         self._send_seconds = send_seconds
         session.bind(self._schedule, self.abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
+        """Count the opened socket."""
         super().connection_made(transport)
-        self._lobby.enter(self)
+        self._limit.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; the library's own limit of a head is a MiB, and what follows has none."""
+        """Limit the head of the request; the library allows 1 MiB and then reads without end."""
         if self.request is None and not self._may_read(len(data)):
             return
         super().data_received(data)
         if self.request is not None:
-            self._lobby.greet(self)
+            self._limit.note_request(self)
 
     def _may_read(self, count: int) -> bool:
-        """Count a piece of the head; whether it is not too much."""
+        """Count bytes of the head; return whether they may be read."""
         self._head_bytes += count
         if self._head_bytes <= HEAD_BYTES:
             return True
         if self._head_bytes > HEAD_BYTES + LINGER_BYTES:
             self.abort()
-        elif not self.protocol.eof_sent:  # else the library has refused it before
+        elif not self.protocol.eof_sent:  # the library may have refused it before
             message = f"the head of the request is longer than {HEAD_BYTES} bytes\n"
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             self.protocol.send_response(self.protocol.reject(status, message))
@@ -130,32 +131,32 @@ class StreamConnection(ServerConnection):
         self.transport.abort()
 
     async def wait_writable(self) -> None:
-        """Return when the socket takes more, or the connection is gone."""
+        """Return when the socket takes more, or the connection has ended."""
         if self.paused:
             self._writable = self._writable or self.loop.create_future()
             await self._writable
 
     def pause_writing(self) -> None:
-        """The socket takes no more: the client's time runs."""
+        """Start the deadline of a client that reads nothing: the socket is full."""
         super().pause_writing()
         if self._session is not None and self._deadline is None:
             self._deadline = self.loop.call_later(self._send_seconds, self._give_up)
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """Send the waiting frames: the socket takes more again."""
         super().resume_writing()
         if self.protocol.state is State.OPEN:
             self._stop_waiting()
         self._schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Forget the closed socket."""
         super().connection_lost(exc)
-        self._lobby.leave(self)
+        self._limit.remove(self)
         self._stop_waiting()
 
     def flush(self) -> None:
-        """Send what there is, if the socket takes it."""
+        """Send all waiting frames if the socket takes them."""
         self._is_scheduled = False
         session = self._session
         if session is None or self.paused or self.protocol.state is not State.OPEN:
@@ -165,7 +166,7 @@ class StreamConnection(ServerConnection):
         closing = session.closing
         if closing is not None:
             self.protocol.send_close(closing.code, closing.reason)
-            # For a client that does not answer: the library times only a close that a task awaits.
+            # The library limits the time of a closing handshake only while a task awaits it.
             self._deadline = self.loop.call_later(self.close_timeout or 0.0, self.abort)
         if data := b"".join(self.protocol.data_to_send()):
             self.transport.write(data)
@@ -175,9 +176,9 @@ class StreamConnection(ServerConnection):
             return
         self._is_scheduled = True
         if self._session is not None and self._session.num_requests == 1:
-            self._turns.add(self)
+            self._flush_queue.add(self)
         else:
-            # Behind everything that is ready in this turn of the loop: it goes out together.
+            # Flush after all callbacks of this turn of the loop, so that one write has everything.
             self.loop.call_soon(self.flush)
 
     def _give_up(self) -> None:
@@ -195,22 +196,22 @@ class StreamConnection(ServerConnection):
             self._writable = None
 
 
-class Turns:
-    """Lets connections that have one stream each send a few at a time.
+class FlushQueue:
+    """Queue of connections with one stream each, which are flushed a few at a time.
 
-    They have nothing to gather, so that the first need not wait until the last has something to
-    say. To flush each at once would cost a third more: between two of them other code runs, and
-    the receivers fall asleep.
+    Such a connection has nothing to gather, so it need not wait for the end of the turn. Flushing
+    each one alone would cost a third more time: other code runs in between, and the receivers fall
+    asleep.
     """
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin empty."""
         self._waiting: list[StreamConnection] = []
 
     def add(self, connection: StreamConnection) -> None:
         """Flush a connection soon, at the latest when this turn of the loop is over."""
         self._waiting.append(connection)
-        if len(self._waiting) >= TOGETHER:
+        if len(self._waiting) >= FLUSH_BATCH:
             self._flush()
         elif len(self._waiting) == 1:
             connection.loop.call_soon(self._flush)
@@ -220,7 +221,7 @@ class Turns:
         for connection in waiting:
             try:
                 connection.flush()
-            except Exception as error:  # of that connection alone; the others do not notice
+            except Exception as error:  # must not stop the flush of the other connections
                 context = {"message": "a flush has failed", "exception": error}
                 connection.loop.call_exception_handler(context)
                 connection.abort()

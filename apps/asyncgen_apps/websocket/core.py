@@ -1,9 +1,10 @@
-"""The protocol, without a socket, a loop or a clock: one :class:`Channel` a connection.
+"""Run the protocol of one connection without a socket, an event loop or a clock.
 
-What a client sent goes in through :meth:`Channel.receive`, what the engine says through an
-:class:`~asyncgen_apps.websocket.resumable_requests.Answer`; out come orders (start this, cancel
-that, close) and, from :meth:`Channel.flush`, the messages to send. Whoever moves the bytes calls
-``flush`` when ``on_ready`` says so and the socket takes more; until then, messages are merged.
+A :class:`Channel` takes the messages of a client (:meth:`Channel.receive`) and the output of the
+engine (:class:`~asyncgen_apps.websocket.resumable_requests.Answer`). It returns actions (start a
+request, stop it, close the connection) and, from :meth:`Channel.flush`, the messages to send. The
+owner of the socket calls ``flush`` after ``on_ready``, once the socket takes more bytes. Until then
+messages are merged.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.serving.clients import ANYBODY
-from asyncgen_apps.websocket.errors import RESTART_SECONDS, Fault
+from asyncgen_apps.websocket.errors import BAD_TOKEN, DRAINING, Fault
 from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
 from asyncgen_apps.websocket.params import check_params, check_priority
-from asyncgen_apps.websocket.takeover import NOBODY_KNOWS, read_behind
+from asyncgen_apps.websocket.takeover import UNKNOWN_REQUEST, check_resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,62 +28,62 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.replay import Piece
     from asyncgen_apps.websocket.resumable_requests import Answer, Registry
     from asyncgen_apps.websocket.settings import StreamSettings
-    from asyncgen_apps.websocket.takeover import Behind
+    from asyncgen_apps.websocket.takeover import ResumePoint
 
 
-_REMEMBERED = 256
-"""Ids that have ended lately: to cancel one of them is no mistake."""
+_RECENT_IDS = 256
+"""Ids of ended requests that are remembered: a late ``cancel`` of one of them is no error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartRequest:
     """Start a request.
 
     Attributes:
-        answer: Where it goes.
-        request: What the client wants.
-        behind: Where it goes on, if another server has begun it.
-        replaced: What is still here of it, and was not kept as a whole; it ends as soon as this
-            was found to be the same request.
-        is_large: Whether it came in a large message.
+        answer: Receives the output of the engine.
+        request: Prompt and parameters from the client.
+        resume_point: Position from which to resume, if another server began the request.
+        replaced: Earlier answer of this server to the same request, of which too little was kept.
+            It ends as soon as the digests show that both requests are the same.
+        is_large: True if the request came in a large message.
     """
 
     answer: Answer
     request: Wanted
-    behind: Behind | None = None
+    resume_point: ResumePoint | None = None
     replaced: Answer | None = None
     is_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Have the engine stop a request; its end is said by the engine."""
+class StopRequest:
+    """Stop a request in the engine, which then reports its end."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """Send what there is, and close the connection."""
+class CloseConnection:
+    """Send the waiting messages, then close the connection."""
 
     code: CloseCode
     reason: str
 
 
-Order = Begin | Stop | Close
+Action = StartRequest | StopRequest | CloseConnection
 
 
-def _nobody() -> None:
-    """The callback of a channel before anybody has set one."""
+def _ignore() -> None:
+    """Do nothing: the callback of a channel before its owner sets one."""
 
 
 class Channel:
-    """The protocol's side of one connection.
+    """State of the protocol on one connection.
 
     Attributes:
-        client: Whom the connection belongs to; ``None`` until it was let in.
-        is_draining: Whether new requests are refused because the server leaves.
-        on_ready: Called when there is something to flush; it must be quick.
+        client: Owner of the connection; ``None`` until it is authenticated.
+        is_draining: True if new requests are refused because the server shuts down.
+        on_ready: Called when there are messages to flush; it must be quick.
     """
 
     __slots__ = (
@@ -108,14 +109,14 @@ class Channel:
         client: Client | None = ANYBODY,
         fingerprint: str | None = None,
     ) -> None:
-        """Open it; ``hello`` waits to be flushed as soon as the client is let in.
+        """Open it; ``hello`` is queued as soon as the client is authenticated.
 
         Args:
             settings: Limits.
-            registry: The requests of the server.
-            find: Whose a token is; ``None`` where none is needed.
-            client: Whom the handshake has shown it to belong to; ``None`` if it shows a token yet.
-            fingerprint: Of the engine.
+            registry: Requests of the server.
+            find: Returns the client of a token; ``None`` if the server needs no tokens.
+            client: Client known from the handshake; ``None`` if an ``auth`` message must follow.
+            fingerprint: Fingerprint of the engine.
         """
         self._settings = settings
         self._fingerprint = fingerprint
@@ -124,12 +125,12 @@ class Channel:
         self._outbox: list[dict[str, Any]] = []
         self._answers: dict[str, Answer] = {}
         self._marked: dict[Answer, list[Piece] | None] = {}
-        self._recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[str] = deque(maxlen=_RECENT_IDS)
         self.client = client
         self.is_draining = False
-        self.on_ready: Callable[[], None] = _nobody
+        self.on_ready: Callable[[], None] = _ignore
         if client is not None:
-            self._hello()
+            self._send_hello()
 
     @property
     def is_authenticated(self) -> bool:
@@ -138,62 +139,62 @@ class Channel:
 
     @property
     def num_requests(self) -> int:
-        """Requests whose end was not sent yet."""
+        """Number of requests whose end was not sent yet."""
         return len(self._answers)
 
     @property
     def backlog(self) -> int:
-        """Messages that wait to be sent and do not merge; a reader should pause on too many."""
+        """Number of waiting messages that cannot merge; the server stops reading at too many."""
         return len(self._outbox)
 
     def receive(
         self, message: ClientMessage | Fault, now: float, *, is_checked: bool = False
-    ) -> list[Order]:
-        """Take in what the client sent.
+    ) -> list[Action]:
+        """Process a message of the client.
 
         Args:
-            message: The message, or what is wrong with it.
+            message: The message, or the error that reading it gave.
             now: Seconds of the registry's clock.
-            is_checked: Whether the values of its parameters were looked at.
+            is_checked: True if the values of its parameters were checked before.
 
         Returns:
-            What to do, in this order.
+            Actions, to be done in this order.
         """
         if self.client is None:
             return self._authenticate(message)
         match message:
             case Fault():
-                # An id that is in use stays out: the error would read as that request's end.
+                # With an id that is in use, the error would end that request for the client.
                 free = message.id is not None and message.id not in self._answers
                 self._put(message.message_for(message.id if free else None))
             case Ping():
                 self._put({"type": "pong", "nonce": message.nonce})
             case Generate():
-                return self._begin(message, self.client, is_checked)
+                return self._start(message.id, message, self.client, is_checked)
             case Cancel():
                 return self._cancel(message)
             case Resume():
                 return self._resume(message, self.client, is_checked)
             case Auth() if self._find is not None and self._find(message.token) is None:
-                self._put(Fault("unauthorized", "this token is not valid").message_for())
+                self._put(BAD_TOKEN.message_for())
             case Auth():
-                pass  # the client need not know whether its header was read
+                pass  # a client may send a token twice, in the header and as a message
         return []
 
-    def refuse(self, fault: Fault, code: CloseCode) -> list[Order]:
-        """Say why, and close."""
+    def refuse(self, fault: Fault, code: CloseCode) -> list[Action]:
+        """Send an error and close the connection."""
         self._outbox.clear()
         self._put(fault.message_for())
-        return [Close(code, fault.code)]
+        return [CloseConnection(code, fault.code)]
 
     def mark(self, answer: Answer) -> None:
-        """An answer has something to say."""
+        """Note that an answer has output to send."""
         if answer not in self._marked:
             self._marked[answer] = None
             self.on_ready()
 
     def put_accepted(self, answer: Answer, queue_position: int | None) -> None:
-        """An answer was taken by the engine, or taken up again."""
+        """Send ``accepted``: the engine took the request, or the client resumed it."""
         accepted: dict[str, Any] = {
             "type": "accepted",
             "id": answer.id,
@@ -205,7 +206,7 @@ class Channel:
         self._put(accepted)
 
     def flush(self, now: float) -> list[dict[str, Any]]:
-        """Take all there is to send, in order; it counts as sent.
+        """Take all messages to send, in order; they count as sent.
 
         Args:
             now: Seconds of the registry's clock.
@@ -222,29 +223,29 @@ class Channel:
                 self._registry.leave(answer, now)
         return messages
 
-    def leave(self, now: float, *, for_good: bool) -> list[Order]:
-        """The connection is gone.
+    def leave(self, now: float, *, for_good: bool) -> list[Action]:
+        """Release all requests after the connection ended.
 
         Args:
             now: Seconds of the registry's clock.
-            for_good: The client has said that it is finished: its requests end. Otherwise they go
-                on, for their time of grace; not while the server drains, as nobody could come back.
+            for_good: True if the client closed normally: its requests end. Otherwise they run on
+                for the grace period, unless the server drains and no client could come back.
         """
-        orders: list[Order] = []
+        actions: list[Action] = []
         for answer in tuple(self._answers.values()):
             self._release(answer)
-            # One that was not accepted yet cannot be resumed either: nobody knows its token.
+            # Before `accepted` the client has no token and cannot resume the request.
             if for_good or self.is_draining or not answer.is_accepted:
                 self._registry.drop(answer)
                 if answer.end is None:
-                    orders.append(Stop(answer))
+                    actions.append(StopRequest(answer))
             else:
                 self._registry.leave(answer, now)
         self._outbox.clear()
         self._marked.clear()
-        return orders
+        return actions
 
-    def _hello(self) -> None:
+    def _send_hello(self) -> None:
         settings = self._settings
         hello = Hello(
             model=settings.model_name,
@@ -256,20 +257,17 @@ class Channel:
         )
         self._put(hello.model_dump())
 
-    def _authenticate(self, message: ClientMessage | Fault) -> list[Order]:
-        """Nothing but a good token gets a client in, and it has one attempt."""
+    def _authenticate(self, message: ClientMessage | Fault) -> list[Action]:
+        """Authenticate the client by its first message; a second attempt is not allowed."""
         if not isinstance(message, Auth):
             fault = Fault("not_authenticated", "the first message must be `auth` with a token")
             return self.refuse(fault, CloseCode.POLICY)
         client = ANYBODY if self._find is None else self._find(message.token)
         if client is None:
-            return self.refuse(Fault("unauthorized", "this token is not valid"), CloseCode.POLICY)
+            return self.refuse(BAD_TOKEN, CloseCode.POLICY)
         self.client = client
-        self._hello()
+        self._send_hello()
         return []
-
-    def _begin(self, message: Generate, client: Client, is_checked: bool) -> list[Order]:
-        return self._start(message.id, message, client, is_checked)
 
     def _start(
         self,
@@ -277,21 +275,20 @@ class Channel:
         wanted: Wanted,
         client: Client,
         is_checked: bool,
-        behind: Behind | Fault | None = None,
+        resume_point: ResumePoint | Fault | None = None,
         last_seq: int = 0,
         replaced: Answer | None = None,
-    ) -> list[Order]:
-        """Begin a request, or say why not."""
+    ) -> list[Action]:
+        """Start a request, or send the error that refuses it."""
         allow_priority = self._settings.allow_priority or client.may_prioritise
-        fault = self._refusal(request_id) or check_priority(
-            wanted.params, allow_priority=allow_priority
+        fault = (
+            self._refusal(request_id)
+            or check_priority(wanted.params, allow_priority=allow_priority)
+            or (None if is_checked else check_params(wanted.params))
         )
-        if fault is None and not is_checked:
-            fault = check_params(wanted.params)
-        if fault is None and isinstance(behind, Fault):
-            fault = behind
-        if fault is not None or isinstance(behind, Fault):
-            assert fault is not None
+        if isinstance(resume_point, Fault):
+            fault, resume_point = fault or resume_point, None
+        if fault is not None:
             self._put(fault.message_for(request_id))
             return []
         answer = self._registry.create(self, request_id)
@@ -299,51 +296,50 @@ class Channel:
         answer.with_tokens = wanted.events == "tokens"
         answer.replay.last_seq = last_seq
         self._answers[request_id] = answer
-        return [Begin(answer, wanted, behind, replaced, is_checked)]
+        return [StartRequest(answer, wanted, resume_point, replaced, is_checked)]
 
     def _refusal(self, request_id: str) -> Fault | None:
         """Return the error for a request of this name that cannot be accepted."""
         if request_id in self._answers:
             return Fault("duplicate_id", "a request of this id has not ended")
         if self.is_draining:
-            message = "the server is about to leave; try another, or later"
-            return Fault("draining", message, retry_after=RESTART_SECONDS)
+            return DRAINING
         most = self._settings.max_requests
         if len(self._answers) >= most:
             message = f"{most} requests run on this connection, the most of this server"
             return Fault("too_many_requests", message, retry_after=1.0)
         return None
 
-    def _cancel(self, message: Cancel) -> list[Order]:
+    def _cancel(self, message: Cancel) -> list[Action]:
         answer = self._answers.get(message.id)
         if answer is not None:
-            return [Stop(answer)] if answer.end is None else []
+            return [StopRequest(answer)] if answer.end is None else []
         if message.id not in self._recent:
             fault = Fault("unknown_id", "no request of this id is on this connection")
             self._put(fault.message_for(message.id))
         return []
 
-    def _resume(self, message: Resume, client: Client, is_checked: bool) -> list[Order]:
-        """Take a request up: that of another connection, else that of another server."""
+    def _resume(self, message: Resume, client: Client, is_checked: bool) -> list[Action]:
+        """Resume a request of another connection, or else one of another server."""
         answer = self._registry.find(message.resume_token)
         if answer is not None and client.may_resume(answer.client):
-            fault = self._take_up(message, answer)
+            fault = self._attach(message, answer)
         else:
-            answer, fault = None, NOBODY_KNOWS
+            answer, fault = None, UNKNOWN_REQUEST
         if fault is None:
             return []
         if message.request is None or fault.code not in ("resume_unknown", "resume_gone"):
             self._put(fault.message_for(message.id))
             return []
         longest = self._settings.resume_seconds
-        behind = read_behind(message, client, self._registry.signer, longest)
-        # Of what is still here too little was kept: it is generated once more, and once only.
+        resume_point = check_resume(message, client, self._registry.signer, longest)
+        # If too little of an answer was kept here, it is generated again and the old one ends.
         return self._start(
-            message.id, message.request, client, is_checked, behind, message.after, answer
+            message.id, message.request, client, is_checked, resume_point, message.after, answer
         )
 
-    def _take_up(self, message: Resume, answer: Answer) -> Fault | None:
-        """Attach a request of another connection to this one, if that can be."""
+    def _attach(self, message: Resume, answer: Answer) -> Fault | None:
+        """Move a request of another connection to this one; return an error if that fails."""
         if answer.channel is self:
             return Fault("resume_attached", "this connection has the request already")
         refusal = self._refusal(message.id)
@@ -354,27 +350,27 @@ class Channel:
         if message.after > last:
             return Fault("resume_ahead", f"`after` is {message.after}: the last `seq` is {last}")
         if message.after < replay.first_kept - 1:
-            told = f"`after` is {message.after}: kept is what comes after {replay.first_kept - 1}"
-            return Fault("resume_gone", told)
+            text = f"`after` is {message.after}: kept is what comes after {replay.first_kept - 1}"
+            return Fault("resume_gone", text)
         if answer.channel is not None:
             answer.channel.give_up(answer)
         self._registry.stay(answer)
         answer.id, answer.channel = message.id, self
         self._answers[message.id] = answer
-        # Both are there before anybody hears of it: ``on_ready`` may flush at once.
+        # Set both before the next call: its ``on_ready`` may flush at once.
         self._marked[answer] = replay.after(message.after)
         self.put_accepted(answer, None)
         return None
 
     def give_up(self, answer: Answer) -> None:
-        """Another connection has taken an answer over."""
-        told = "another connection has resumed this request"
+        """Release an answer that another connection resumes, and tell the client."""
+        text = "another connection has resumed this request"
         request_id = answer.id
-        self._release(answer)  # before the message: to put that may flush at once
-        self._put(Fault("resume_moved", told).message_for(request_id))
+        self._release(answer)  # first, because sending the message may flush at once
+        self._put(Fault("resume_moved", text).message_for(request_id))
 
     def _release(self, answer: Answer) -> None:
-        """Let an answer go."""
+        """Detach an answer from this connection."""
         del self._answers[answer.id]
         self._marked.pop(answer, None)
         answer.channel = None
@@ -385,7 +381,7 @@ class Channel:
 
 
 def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
-    """Lay a piece out."""
+    """Build the ``delta`` message of a piece."""
     delta: dict[str, Any] = {
         "type": "delta",
         "id": answer.id,
@@ -405,12 +401,12 @@ def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
     if piece.tool_calls:
         delta["tool_calls"] = [_without_nones(call) for call in piece.tool_calls]
     if piece.logprobs is not None:
-        delta["logprobs"] = piece.logprobs  # dataclasses, laid out as the protocol has them
+        delta["logprobs"] = piece.logprobs  # dataclasses with the fields of the protocol
     if piece.prompt_logprobs is not None:
         delta["prompt_logprobs"] = piece.prompt_logprobs
     return delta
 
 
 def _without_nones(call: ToolCallDelta) -> dict[str, Any]:
-    """A piece of a call as the protocol has it."""
+    """Return a piece of a tool call as the protocol sends it."""
     return {name: value for name, value in asdict(call).items() if value is not None}

@@ -1,4 +1,4 @@
-"""Lays out what the engine gives as the protocol has it."""
+"""Convert events and results of the engine to pieces and messages of the protocol."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ if TYPE_CHECKING:
 
     from asyncgen import Completion, Sample, TokenEvent, TokenLogprob
 
+_USAGE = (
+    *("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"),
+    *("fingerprint", "exact"),
+)
+
 
 def piece_of(event: TokenEvent, position: int, *, with_tokens: bool) -> Piece | None:
     """Make a piece of an event.
 
     Args:
-        event: From ``TextStream.events()``.
-        position: Tokens that its sample has now.
-        with_tokens: Whether the client wants ids.
+        event: Event of ``TextStream.events()``.
+        position: Number of tokens that its sample has now.
+        with_tokens: True if the client wants token ids.
 
     Returns:
-        The piece; ``None`` if there is nothing in it for this client.
+        The piece; ``None`` if it has nothing that this client wants.
     """
-    says = bool(event.text or event.reasoning or event.tool_calls)
+    has_text = bool(event.text or event.reasoning or event.tool_calls)
     more: Any = {"reasoning": event.reasoning, "tool_calls": event.tool_calls}
     if not with_tokens:
-        return Piece(event.index, event.text, position=position, **more) if says else None
-    if not says and not event.token_ids:
+        return Piece(event.index, event.text, position=position, **more) if has_text else None
+    if not has_text and not event.token_ids:
         return None
     ids, logprobs = event.token_ids, event.logprobs
     return Piece(event.index, event.text, ids, logprobs, event.time, position, **more)
@@ -38,7 +43,7 @@ def prompt_pieces(event: TokenEvent) -> Iterator[Piece]:
     """Yield the prompt's log-probabilities of an event, in pieces that fit a message.
 
     Args:
-        event: From ``TextStream.events()``, of a client that wants ids.
+        event: Event of ``TextStream.events()``, for a client that wants token ids.
     """
     entries: list[TokenLogprob | None] = []
     size = 0
@@ -53,32 +58,19 @@ def prompt_pieces(event: TokenEvent) -> Iterator[Piece]:
 
 
 def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]:
-    """Lay a result out as a ``done``, but for its id and number.
+    """Build a ``done`` message without ``id`` and ``seq``.
 
     Args:
-        result: Of the stream.
-        aborted: It was cancelled because the server leaves; then what it has said is told again,
-            as nobody can resume it.
+        result: Result of the stream.
+        aborted: True if the server cancelled it to shut down; the message then has the whole text,
+            because nobody can resume the request here.
     """
     choices = [_choice(sample, aborted) for sample in result.samples]
     first = choices[0]
-    usage, timing = result.usage, result.timing
     done = {
         **{name: value for name, value in first.items() if name != "index"},
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "fingerprint": usage.fingerprint,
-            "exact": usage.exact,
-        },
-        "timing": {
-            "queue": timing.queue,
-            "first_token": timing.first_token,
-            "total": timing.total,
-            "tokens_per_second": timing.tokens_per_second,
-        },
+        "usage": {name: getattr(result.usage, name) for name in _USAGE},
+        "timing": asdict(result.timing),
     }
     if len(choices) > 1:
         done["choices"] = choices

@@ -37,27 +37,27 @@ PARAMETERS = {
     "TemperatureLogitsWarper": "temperature",
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
 }
-"""The parameter that each processor comes from."""
+"""Parameter that creates each logits processor."""
 
 _log = logging.getLogger("asyncgen.websocket")
 
 RESTART_SECONDS = 5.0
-"""When to come back to a server whose engine is gone, or that leaves."""
+"""Time after which a client should retry if the engine died or the server shuts down."""
 
 RENAMED = {"num_return_sequences": "n", "stop_strings": "stop"}
-"""Where the engine reports a parameter under another name than the one that was given."""
+"""Parameters that the engine reports by another name than the client used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error before it is known whom it goes to.
+    """An error of a request or of the connection, before it becomes a message.
 
     Attributes:
-        code: For programs.
-        message: For people.
+        code: Error code, for programs.
+        message: Text, for people.
         retry_after: Seconds after which another attempt may succeed.
-        param: The parameter that is to blame.
-        id: The request, where the message that was not understood named one.
+        param: Parameter that caused it.
+        id: Request id in the message that was refused, if it has one.
     """
 
     code: ErrorCode
@@ -67,26 +67,29 @@ class Fault:
     id: str | None = None
 
     def message_for(self, request_id: str | None = None) -> dict[str, Any]:
-        """The ``error`` for a request, or for the connection."""
-        told: dict[str, Any] = {"type": "error", "code": self.code, "message": self.message}
+        """Return the ``error`` message for a request; without an id, for the connection."""
+        error: dict[str, Any] = {"type": "error", "code": self.code, "message": self.message}
         if request_id is not None:
-            told["id"] = request_id
+            error["id"] = request_id
         if self.retry_after is not None:
-            told["retry_after"] = self.retry_after
+            error["retry_after"] = self.retry_after
         if self.param is not None:
-            told["param"] = self.param
-        return told
+            error["param"] = self.param
+        return error
+
+
+BAD_TOKEN = Fault("unauthorized", "this token is not valid")
+DRAINING = Fault(
+    "draining", "the server is about to leave; try another, or later", retry_after=RESTART_SECONDS
+)
 
 
 def from_exception(error: Exception, given: frozenset[str] = frozenset()) -> Fault:
-    """Say what a request raised.
+    """Translate an exception of the engine; an unexpected one is ``internal`` and logged.
 
     Args:
-        error: From the engine; what is not expected becomes ``internal`` and is logged.
+        error: Exception that a request raised.
         given: Names of the parameters that the client sent.
-
-    Returns:
-        The fault.
     """
     match error:
         case InvalidRequestError():
@@ -109,5 +112,5 @@ def from_exception(error: Exception, given: frozenset[str] = frozenset()) -> Fau
 
 
 def parameter_of(error: InvalidScoresError) -> str | None:
-    """Name the parameter that is to blame; ``None`` where no single one is."""
+    """Return the parameter that caused invalid scores; ``None`` if no single one did."""
     return PARAMETERS.get(error.processor or "")

@@ -1,7 +1,7 @@
-"""Text frames to messages and back.
+"""Convert text frames to messages, and messages to frames.
 
-What is wrong with a frame is said in the protocol's words, with the place where it is; a frame
-never raises. Knows no connection.
+A frame that is not valid gives a fault that names the field; reading never raises. Knows no
+connection.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 _TYPES = "auth, generate, cancel, resume, ping"
 _MAX_ID = 64
 _MOST_NAMES = 64
-"""Names of a large message: more than any message has."""
+"""Most field names that are checked in a large message; no valid message has as many."""
 _MOST_PARAMS = 256
-"""The same of parameters."""
+"""Most parameters of a large message; no valid message has as many."""
 
 
 def read(frame: str | bytes) -> ClientMessage | Fault:
-    """Read what a client sent.
+    """Read a frame of a client.
 
     Args:
-        frame: A text frame is a ``str``; ``bytes`` is a binary one, of which there are none.
+        frame: Text frame as ``str``; a binary one, which the protocol does not have, as ``bytes``.
     """
     if not isinstance(frame, str):
         return Fault("unsupported_data", "a message is a text frame, and this one is binary")
@@ -49,11 +49,7 @@ def read(frame: str | bytes) -> ClientMessage | Fault:
 
 
 def read_large(frame: str) -> ClientMessage | Fault:
-    """Read what a client sent on a worker thread, in slices, and look at its parameters.
-
-    Args:
-        frame: A text frame.
-    """
+    """Read a large text frame on a worker thread, in time slices, and check its parameters."""
     with slices():
         try:
             found = parse(frame)
@@ -65,71 +61,74 @@ def read_large(frame: str) -> ClientMessage | Fault:
 
 
 def _checked(found: object) -> ClientMessage | Fault:
-    """Make a message of JSON; of what may be long in it, each value is looked at by itself."""
-    aside: dict[str, Any] = {}
+    """Make a message of parsed JSON.
+
+    Long parts, the parameters and the chat messages, skip the validation by pydantic, which would
+    hold the interpreter too long.
+    """
+    skipped: dict[str, Any] = {}
     if isinstance(found, dict):
-        if len(found) > _MOST_NAMES:  # of those that are unknown, one is told
+        if len(found) > _MOST_NAMES:  # the error names one unknown field only
             named = {name: found[name] for name in ("type", "id") if name in found}
             found = {**named, **dict(islice(found.items(), _MOST_NAMES))}
-        again = found.get("request")
-        if isinstance(again, dict) and len(again) > _MOST_NAMES:
-            again = found["request"] = dict(islice(again.items(), _MOST_NAMES))
-        wanted = again if isinstance(again, dict) else found
+        repeated = found.get("request")
+        if isinstance(repeated, dict) and len(repeated) > _MOST_NAMES:
+            repeated = found["request"] = dict(islice(repeated.items(), _MOST_NAMES))
+        wanted = repeated if isinstance(repeated, dict) else found
         params, messages = wanted.get("params"), wanted.get("messages")
         if isinstance(params, dict):
-            aside["params"], wanted["params"] = params, {}
+            skipped["params"], wanted["params"] = params, {}
         if isinstance(messages, list) and set(map(type, messages)) == {dict}:
-            aside["messages"], wanted["messages"] = messages, [{}]
+            skipped["messages"], wanted["messages"] = messages, [{}]
     try:
         message = CLIENT_MESSAGE.validate_python(found)
     except ValidationError as error:
         return _describe(error, lambda: found)
     if isinstance(message, Generate):
-        message = message.model_copy(update=aside)
+        message = message.model_copy(update=skipped)
         params = message.params
     elif isinstance(message, Resume) and message.request is not None:
-        request = message.request.model_copy(update=aside)
+        request = message.request.model_copy(update=skipped)
         message = message.model_copy(update={"request": request})
         params = request.params
     else:
         return message
     if len(params) > _MOST_PARAMS:
-        told = f"`params` has {len(params)} entries: at most {_MOST_PARAMS}"
-        return Fault("invalid_message", told, param="params", id=message.id)
+        text = f"`params` has {len(params)} entries: at most {_MOST_PARAMS}"
+        return Fault("invalid_message", text, param="params", id=message.id)
     fault = check_params(params)
     return message if fault is None else replace(fault, id=message.id)
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Lay a message out as a text frame, in UTF-8; what is not a number becomes ``null``."""
+    """Return the text frame of a message, in UTF-8; NaN and infinity become ``null``."""
     return to_json(message, inf_nan_mode="null")
 
 
 def _describe(error: ValidationError, content: Callable[[], object]) -> Fault:
-    """Name the first thing that does not fit in a content, which is parsed where it is JSON."""
+    """Describe the first error of a message; its content is parsed only to find the id."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    # A name that does not exist says more than what is missing because of it.
+    # An unknown name explains more than the field that is missing because of it.
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    kind, told = first["type"], first["msg"]
+    kind, text = first["type"], first["msg"]
     if kind == "json_invalid":
-        return Fault("invalid_json", f"not JSON: {told.removeprefix('Invalid JSON: ')}")
+        return Fault("invalid_json", f"not JSON: {text.removeprefix('Invalid JSON: ')}")
     if kind == "union_tag_invalid":
         return Fault("unknown_type", f"`type` is none of {_TYPES}")
     if kind == "union_tag_not_found":
         return Fault("invalid_message", f"`type` is missing: one of {_TYPES}")
-    place = _place(first["loc"])
+    path = _path(first["loc"])
+    request_id = _id(content())
     if kind == "extra_forbidden":
-        return Fault(
-            "invalid_message", f"`{place}` is unknown here", param=place, id=_id(content())
-        )
-    told = told.removeprefix("Value error, ")
-    told = told[:1].lower() + told[1:]
-    message = f"`{place}`: {told}" if place else told
-    return Fault("invalid_message", message, param=place or None, id=_id(content()))
+        return Fault("invalid_message", f"`{path}` is unknown here", param=path, id=request_id)
+    text = text.removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    message = f"`{path}`: {text}" if path else text
+    return Fault("invalid_message", message, param=path or None, id=request_id)
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    """Spell a location: ``messages[0].role``. The first part is the message's type."""
+def _path(location: tuple[int | str, ...]) -> str:
+    """Return a location as text: ``messages[0].role``. Its first part is the message's type."""
     path = ""
     for part in location[1:]:
         if isinstance(part, int):
@@ -137,12 +136,12 @@ def _place(location: tuple[int | str, ...]) -> str:
         elif part.isidentifier() and len(part) <= _MAX_ID:
             path += f".{part}" if path else part
         else:
-            break  # names types, or is the client's own text
+            break  # the rest names types, or is text of the client
     return path
 
 
 def _id(message: object) -> str | None:
-    """The request that a message meant to begin, if it says so in a usable way."""
+    """Return the id of the request that a refused message would start, if it has a valid one."""
     if not isinstance(message, dict) or message.get("type") not in ("generate", "resume"):
         return None
     found = message.get("id")

@@ -1,7 +1,4 @@
-"""Answer plain ``GET`` requests: health, readiness, metrics, the page.
-
-Knows paths and replies as values; not how they are sent.
-"""
+"""Answer plain ``GET`` requests: health, readiness, metrics, the page. Knows values; no socket."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from asyncgen_apps.metrics import exposition
 from asyncgen_apps.serving.origins import PROBES, is_host_of, unknown_host
-from asyncgen_apps.websocket.metrics import FiguresCollector
+from asyncgen_apps.websocket.metrics import CountersCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
 
 
 PAGE = Path(__file__).parent / "page.html"
-"""A page that chats over the protocol."""
+"""Web page with a chat over the protocol."""
 
 STREAM_PATHS = frozenset({"/", "/v1/stream"})
-"""Where WebSockets connect."""
+"""Paths at which WebSockets connect."""
 
 _TEXT = "text/plain; charset=utf-8"
 _PAGE_HEADERS = {
@@ -34,18 +31,18 @@ _PAGE_HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-"""What a page cannot say of itself."""
+"""Headers for which HTML has no element."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """A reply as a value.
+class HttpReply:
+    """Reply to a request.
 
     Attributes:
         status: HTTP status.
-        body: The content.
-        content_type: Its type.
-        headers: Further ones.
+        body: Content.
+        content_type: Media type of the content.
+        headers: Further headers.
     """
 
     status: int
@@ -54,82 +51,82 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Cache-Control": "no-store"})
 
 
-class PlainReplies:
-    """The replies of one server."""
+class HttpRoutes:
+    """Routes of one server."""
 
     def __init__(self, service: StreamService, *, page: Path | None = PAGE) -> None:
-        """Set them up.
+        """Map paths to replies.
 
         Args:
-            service: Whose health and figures.
-            page: What ``GET /`` gives; ``None`` gives nothing.
+            service: Service whose health and metrics are asked for.
+            page: File for ``GET /``; ``None`` for no page.
         """
         self._service = service
-        self._is_open = service.settings.open_metrics or not service.door.needs_token
-        self._paths: dict[str, Callable[[], Reply]] = {
+        self._is_open = service.settings.open_metrics or not service.authenticator.needs_token
+        self._paths: dict[str, Callable[[], HttpReply]] = {
             "/": partial(_page, page),
             "/healthz": self._health,
             "/readyz": self._ready,
         }
 
-    def refusal(self, path: str, host: str | None) -> Reply | None:
-        """Refuse a request or a handshake to a host that this server is not called.
+    def refusal(self, path: str, host: str | None) -> HttpReply | None:
+        """Refuse a request or a handshake whose host is not a name of this server.
 
         Args:
             path: Path of the request, perhaps with a query.
-            host: ``Host``.
+            host: Header ``Host``.
         """
         names = self._service.settings.allowed_hosts
         if path.partition("?")[0] in PROBES or is_host_of(host, names):
             return None
-        return _say(unknown_host(host), 421)
+        return _text_reply(unknown_host(host), 421)
 
-    async def reply(self, path: str, authorization: str | None = None) -> Reply:
+    async def reply(self, path: str, authorization: str | None = None) -> HttpReply:
         """Answer a ``GET`` that is no WebSocket handshake.
 
         Args:
             path: Path of the request, perhaps with a query.
-            authorization: ``Authorization``.
+            authorization: Header ``Authorization``.
         """
         path = path.partition("?")[0]
         if path == "/metrics" and not self._is_open:
-            if self._service.door.client_of(authorization) is None:
-                told = b"no key, or a wrong one: send `Authorization: Bearer <key>`\n"
-                return Reply(401, told, headers={"WWW-Authenticate": "Bearer"})
+            if self._service.authenticator.client_of(authorization) is None:
+                text = b"no key, or a wrong one: send `Authorization: Bearer <key>`\n"
+                return HttpReply(401, text, headers={"WWW-Authenticate": "Bearer"})
         if path == "/metrics":
-            return await self._figures()
+            return await self._metrics()
         make = self._paths.get(path)
         if make is not None:
             return make()
         if path in STREAM_PATHS:
-            return _say("a WebSocket is served here: connect with one", 426)
-        return _say("nothing is here", 404)
+            return _text_reply("a WebSocket is served here: connect with one", 426)
+        return _text_reply("nothing is here", 404)
 
-    def _health(self) -> Reply:
-        """Reply whether the engine is alive; if not, only a restart helps."""
+    def _health(self) -> HttpReply:
+        """Answer 200 while the engine is alive, else 503: only a restart helps then."""
         if not self._service.is_healthy:
-            return _say("the engine is dead", 503)
-        # No failure: it serves all but long texts, and a restart would end what runs.
-        return _say("degraded" if self._service.is_degraded else "ok")
+            return _text_reply("the engine is dead", 503)
+        # Status 200: it serves all but long texts, and a restart would end all streams.
+        return _text_reply("degraded" if self._service.is_degraded else "ok")
 
-    def _ready(self) -> Reply:
-        """Reply whether the server takes new clients."""
+    def _ready(self) -> HttpReply:
+        """Answer 200 while the server takes new clients."""
         if not self._service.is_healthy:
-            return _say("the engine is dead", 503)
-        return _say("draining", 503) if self._service.is_draining else _say("ok")
+            return _text_reply("the engine is dead", 503)
+        return _text_reply("draining", 503) if self._service.is_draining else _text_reply("ok")
 
-    async def _figures(self) -> Reply:
+    async def _metrics(self) -> HttpReply:
         service = self._service
-        own = FiguresCollector(service.figures, service.registry)
-        told = await exposition(service.llm, service.settings.model_name, own)
-        return Reply(200, told, CONTENT_TYPE_LATEST)
+        own = CountersCollector(service.counters, service.registry)
+        text = await exposition(service.llm, service.settings.model_name, own)
+        return HttpReply(200, text, CONTENT_TYPE_LATEST)
 
 
-def _page(file: Path | None) -> Reply:
+def _page(file: Path | None) -> HttpReply:
     if file is None or not file.is_file():
-        return _say("no page is here; a WebSocket may connect")
-    return Reply(200, file.read_bytes(), "text/html; charset=utf-8", _PAGE_HEADERS)
+        return _text_reply("no page is here; a WebSocket may connect")
+    return HttpReply(200, file.read_bytes(), "text/html; charset=utf-8", _PAGE_HEADERS)
 
 
-def _say(text: str, status: int = 200) -> Reply:
-    return Reply(status, text.encode() + b"\n")
+def _text_reply(text: str, status: int = 200) -> HttpReply:
+    return HttpReply(status, text.encode() + b"\n")

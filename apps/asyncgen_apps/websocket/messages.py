@@ -1,7 +1,7 @@
-"""The messages of ``asyncgen.v1``: one JSON object a text frame, told apart by ``type``.
+"""Define the messages of ``asyncgen.v1``: one JSON object a text frame, identified by ``type``.
 
-Every message is a strict model: a field of a wrong type, a missing one or one too many is refused,
-never converted or ignored. Knows no request's state, no socket and no engine.
+Every message is a strict model. A field of a wrong type, a missing field and an unknown one are
+errors, never converted or ignored. Knows no request's state, no socket and no engine.
 
 ============  =====================================================================================
 client        ``auth``, ``generate``, ``cancel``, ``resume``, ``ping``
@@ -50,9 +50,9 @@ ErrorCode: TypeAlias = Literal[
     "draining",
     "internal",
 ]
-"""What an ``error`` is about. With an ``id``, all end the request but ``duplicate_id`` and
-``resume_attached``, which refuse a second one of that name and leave the first alone, and
-``unknown_id``, where there is none."""
+"""Codes of an ``error``. With an ``id``, all end the request except three: ``duplicate_id`` and
+``resume_attached`` refuse a second request of that id and leave the first alone; ``unknown_id``
+means that there is none."""
 
 
 class CloseCode(IntEnum):

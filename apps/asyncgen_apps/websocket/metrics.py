@@ -36,8 +36,8 @@ PREFIX = "asyncgen_websocket_"
 
 
 @dataclass(slots=True)
-class Figures:
-    """The counts; plain numbers, as they change with every message."""
+class Counters:
+    """Numbers of a server for its metrics; plain integers, because every message changes them."""
 
     connections: int = 0
     connections_total: int = 0
@@ -49,41 +49,41 @@ class Figures:
     bytes_sent: int = 0
 
     def refuse(self, code: str) -> None:
-        """Count a refusal."""
+        """Count a refused connection."""
         self.refused[code] = self.refused.get(code, 0) + 1
 
 
-class FiguresCollector(Collector):
-    """Gives Prometheus the counts when it asks."""
+class CountersCollector(Collector):
+    """Gives Prometheus the numbers when it asks."""
 
-    def __init__(self, figures: Figures, registry: Registry) -> None:
-        """Describe what to read."""
-        self._figures = figures
+    def __init__(self, counters: Counters, registry: Registry) -> None:
+        """Keep the sources of the numbers."""
+        self._counters = counters
         self._registry = registry
 
     def collect(self) -> Iterable[Metric]:
-        """Read the counts once."""
-        figures, registry = self._figures, self._registry
+        """Read the numbers once."""
+        counters, registry = self._counters, self._registry
         for name, told, value in (
-            ("connections", "Connections that are open.", figures.connections),
+            ("connections", "Connections that are open.", counters.connections),
             ("requests", "Requests that run.", registry.num_running),
             ("kept_bytes", "Kept of requests that ended.", registry.kept_bytes),
         ):
             yield GaugeMetricFamily(PREFIX + name, told, value=value)
         for name, told, value in (
-            ("connections", "Connections so far.", figures.connections_total),
-            ("dropped", "Connections given up: the client read nothing.", figures.dropped),
-            ("requests", "Requests so far.", figures.requests_total),
-            ("resumed", "Requests that were resumed.", figures.resumed),
-            ("messages_sent", "Messages to clients.", figures.messages_sent),
-            ("bytes_sent", "Bytes of messages to clients.", figures.bytes_sent),
+            ("connections", "Connections so far.", counters.connections_total),
+            ("dropped", "Connections given up: the client read nothing.", counters.dropped),
+            ("requests", "Requests so far.", counters.requests_total),
+            ("resumed", "Requests that were resumed.", counters.resumed),
+            ("messages_sent", "Messages to clients.", counters.messages_sent),
+            ("bytes_sent", "Bytes of messages to clients.", counters.bytes_sent),
         ):
             yield CounterMetricFamily(f"{PREFIX}{name}", told, value=value)
         refused = CounterMetricFamily(PREFIX + "refused", "Refused.", labels=["code"])
-        for code, count in figures.refused.items():
+        for code, count in counters.refused.items():
             refused.add_metric([code], count)
         yield refused
 
     def describe(self) -> Iterable[Metric]:
-        """Name nothing beforehand."""
+        """Name no metrics in advance."""
         return ()

@@ -1,8 +1,8 @@
 """Check the parameters of a stream that came over a network.
 
-Refused is what runs code, opens files, or is no JSON: what the library's table of parameters calls
-local, as a test says. Values are the engine's to judge, apart from numbers
-that no machine word holds, and from those that cost the server more than they cost a client.
+Refuse parameters that run code, open files, or are not JSON: those that the library's table calls
+local, as a test checks. The engine checks values, except numbers beyond 64 bits, and values that
+cost the server much more than the client.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LARGEST = 2**63
 
 
 def check_priority(params: Mapping[str, JsonValue], *, allow_priority: bool) -> Fault | None:
-    """Find out whether a client says who goes first, and may not.
+    """Refuse a ``priority`` of a client that may not set one.
 
     Args:
-        params: As the client sent them; ``None`` is not given.
-        allow_priority: Whether this server takes ``priority`` from this client.
+        params: Parameters that the client sent; ``None`` is not given.
+        allow_priority: True if this server accepts ``priority`` from this client.
     """
     if params.get("priority") is None or allow_priority:
         return None
@@ -49,14 +49,13 @@ def check_priority(params: Mapping[str, JsonValue], *, allow_priority: bool) -> 
 
 
 def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
-    """Find the first parameter that may not come from any client; gives way to other threads.
+    """Find the first parameter that no client may send; works in time slices.
 
     Args:
-        params: As the client sent them; ``None`` is not given.
+        params: Parameters that the client sent; ``None`` is not given.
 
     Returns:
-        What is wrong; ``None`` if nothing is, as far as can be said without the engine. Unknown
-        names are left to it: it knows the nearest one.
+        The error, or ``None``. The engine checks the names: it suggests the nearest one.
     """
     for name, value in params.items():
         if value is None:

@@ -1,7 +1,7 @@
 """Buffer the pieces of a request: those not sent yet, and those sent, for a resume.
 
-A piece gets its number when it is taken to be sent, and keeps it. Until then, pieces of a sample
-merge: a socket that is slow gets fewer and longer ones. Knows no connection and no message.
+A piece gets its number when it is sent, and keeps it. Until then, pieces of a sample merge, so that
+a slow socket gets fewer and longer ones. Knows no connection and no message.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 LONGEST = 16 * 1024
-"""Bytes from which on a piece merges no more: a message must fit what a client accepts."""
+"""Bytes of a piece that merges no more: a message must fit the limit of a client."""
 
 _EACH = 160
 _EACH_ID = 40
 _EACH_LOGPROB = 200
-"""Bytes that Python keeps, about."""
+"""Approximate bytes of a piece, a token id and a log-probability in Python."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """Text, and perhaps ids, that belong together.
+    """Part of an answer that one ``delta`` sends.
 
     Attributes:
-        index: Which sample.
-        text: The text.
-        token_ids: Where they are wanted.
-        logprobs: Where they are wanted.
-        time: Seconds since acceptance, of the last step; where ids are wanted.
-        position: Tokens that the sample has with it; ``None`` where that is not known.
-        reasoning: Reasoning, which is no part of the text.
-        tool_calls: Pieces of calls, likewise.
-        prompt_logprobs: The next entries of the prompt, where they are wanted.
-        seq: Number, 0 until it has one.
-        first_seq: The first of the numbers that were merged; ``seq`` if none were.
-        size: Bytes that it keeps, about.
+        index: Number of the sample.
+        text: Text.
+        token_ids: Token ids; ``None`` if the client does not want them.
+        logprobs: Log-probabilities of the ids, if the client wants them.
+        time: Seconds from acceptance to the last step, if the client wants ids.
+        position: Number of tokens of the sample up to here; ``None`` if unknown.
+        reasoning: Reasoning, which is not part of the text.
+        tool_calls: Pieces of tool calls, which are not part of the text.
+        prompt_logprobs: Next entries of the prompt, if the client wants them.
+        seq: Number; 0 until it is sent.
+        first_seq: First number that was merged into it; ``seq`` if none was.
+        size: Approximate bytes in memory.
     """
 
     index: int
@@ -57,7 +57,7 @@ class Piece:
     size: int = 0
 
     def __post_init__(self) -> None:
-        """Weigh it."""
+        """Compute the size."""
         text = self.text
         size = _EACH + (len(text) if text.isascii() else 4 * len(text))
         if self.reasoning:
@@ -74,18 +74,22 @@ class Piece:
 
 
 def size_of_entry(entry: TokenLogprob | None) -> int:
-    """Bytes that Python keeps for what is told of a token, about."""
+    """Return the approximate bytes of one entry with its alternatives."""
     return _EACH_LOGPROB * (1 if entry is None else 1 + len(entry.top))
 
 
 class Replay:
-    """The pieces of one request."""
+    """Buffer of the pieces of one request.
+
+    Attributes:
+        last_seq: Number of the last piece that was sent.
+    """
 
     def __init__(self, limit: int) -> None:
-        """Start empty.
+        """Begin empty.
 
         Args:
-            limit: Bytes to keep. What was sent is forgotten from the beginning to stay below it.
+            limit: Bytes to keep. The oldest sent pieces are dropped to stay below it.
         """
         self._limit = limit
         self._sent: deque[Piece] = deque()
@@ -96,17 +100,17 @@ class Replay:
 
     @property
     def is_waiting(self) -> bool:
-        """True if there are pieces that were never sent."""
+        """True if some pieces were not sent yet."""
         return bool(self._waiting)
 
     @property
     def size(self) -> int:
-        """Bytes kept, about."""
+        """Approximate bytes of all pieces."""
         return self._sent_size + self._waiting_size
 
     @property
     def overflows(self) -> bool:
-        """True if the pieces never sent are larger than the limit."""
+        """True if the pieces not sent yet are larger than the limit."""
         return self._waiting_size > self._limit
 
     @property
@@ -115,20 +119,18 @@ class Replay:
         return self._sent[0].first_seq if self._sent else self.last_seq + 1
 
     def add(self, piece: Piece) -> None:
-        """Put a piece behind those that wait."""
+        """Add a piece to those that wait to be sent."""
         self._waiting_size += piece.size
-        run = self._waiting[-1] if self._waiting else None
-        # Joined when they are taken: to join at every step would copy a long piece each time.
-        if run is None or not run.add(piece):
-            self._waiting.append(_MergedPiece(piece))
-        if self._sent_size + self._waiting_size > self._limit:
+        # Merged pieces are joined when they are sent: joining at every step copies a long text.
+        _merge(self._waiting, piece)
+        if self.size > self._limit:
             self._forget()
 
     def take(self) -> list[Piece]:
-        """Number all that waits; from now on it counts as sent."""
+        """Number and return all waiting pieces; from now on they count as sent."""
         taken = []
-        for run in self._waiting:
-            piece = run.join()
+        for merged in self._waiting:
+            piece = merged.join()
             self.last_seq += 1
             piece.seq = piece.first_seq = self.last_seq
             self._sent.append(piece)
@@ -141,18 +143,16 @@ class Replay:
         return taken
 
     def after(self, seq: int) -> list[Piece]:
-        """Return the pieces sent after a number, merged again.
+        """Return the pieces sent after a number, merged.
 
         Args:
-            seq: At least ``first_kept - 1``.
+            seq: Number, at least ``first_kept - 1``.
         """
         sent = list(self._sent)
-        start = bisect_right(sent, seq, key=lambda piece: piece.seq)
-        runs: list[_MergedPiece] = []
-        for piece in sent[start:]:
-            if not runs or not runs[-1].add(piece):
-                runs.append(_MergedPiece(piece))
-        return [run.join() for run in runs]
+        merged: list[_MergedPiece] = []
+        for piece in sent[bisect_right(sent, seq, key=lambda piece: piece.seq) :]:
+            _merge(merged, piece)
+        return [each.join() for each in merged]
 
     def _forget(self) -> None:
         while self._sent and self.size > self._limit:
@@ -160,7 +160,7 @@ class Replay:
 
 
 class _MergedPiece:
-    """Pieces of one sample that become one; at least one."""
+    """Pieces of one sample that are sent as one; at least one."""
 
     __slots__ = ("_pieces", "_size")
 
@@ -169,7 +169,7 @@ class _MergedPiece:
         self._size = piece.size
 
     def add(self, piece: Piece) -> bool:
-        """Take one more, unless it is of another sample or this is long enough."""
+        """Add a piece; return False if it is of another sample or the result would be too long."""
         if self._pieces[0].index != piece.index or self._size + piece.size > LONGEST:
             return False
         self._pieces.append(piece)
@@ -177,7 +177,7 @@ class _MergedPiece:
         return True
 
     def join(self) -> Piece:
-        """Make one of them."""
+        """Return one piece with the content of all."""
         pieces = self._pieces
         first, last = pieces[0], pieces[-1]
         if first is last:
@@ -190,15 +190,21 @@ class _MergedPiece:
         text = "".join([one.text for one in pieces])
         reasoning = "".join([one.reasoning for one in pieces])
         calls = joined_calls([call for one in pieces for call in one.tool_calls])
-        told = [one.prompt_logprobs for one in pieces if one.prompt_logprobs is not None]
-        prompt = tuple(entry for part in told for entry in part) if told else None
+        parts = [one.prompt_logprobs for one in pieces if one.prompt_logprobs is not None]
+        prompt = tuple(entry for part in parts for entry in part) if parts else None
         seq, first_seq = last.seq, first.first_seq
         head = (first.index, text, ids, logprobs, last.time, last.position)
         return Piece(*head, reasoning, calls, prompt, seq, first_seq)
 
 
+def _merge(merged: list[_MergedPiece], piece: Piece) -> None:
+    """Add a piece to the last merged one, or begin the next."""
+    if not merged or not merged[-1].add(piece):
+        merged.append(_MergedPiece(piece))
+
+
 def joined_calls(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
-    """Pieces of calls with those that follow on one another made one."""
+    """Return pieces of tool calls with consecutive pieces of one call joined."""
     joined: list[ToolCallDelta] = []
     for each in deltas:
         last = joined[-1] if joined else None

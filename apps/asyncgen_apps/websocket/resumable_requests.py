@@ -1,8 +1,8 @@
-"""Keep the requests of a server while they can be resumed, with a connection or without.
+"""Keep the requests of a server while they can be resumed.
 
-A request outlives its connection, and its own end, for a grace period, so that a client that was
-cut off gets the rest; then it is cancelled and forgotten. Knows no socket, no engine and no clock:
-times are handed in.
+After its connection or its own end, a request is kept for a grace period, so that a client that
+was cut off gets the rest. Then it is cancelled and forgotten. Knows no socket, no engine and no
+clock: callers pass the time.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _TOKEN_BYTES = 18
 
 
 class Listener(Protocol):
-    """The connection that an answer goes to, as far as the answer knows it."""
+    """Connection that receives an answer, as far as the answer uses it."""
 
     def mark(self, answer: Answer, /) -> None:
-        """It has something to say."""
+        """Note that the answer has output to send."""
 
     def put_accepted(self, answer: Answer, queue_position: int | None, /) -> None:
-        """It was taken by the engine, or taken up again."""
+        """Tell the client that the engine accepted the request."""
 
     def give_up(self, answer: Answer, /) -> None:
-        """Another connection has taken it over."""
+        """Release the answer to another connection."""
 
 
 class Answer:
-    """One request: what it has said, whether it has ended, and who hears it.
+    """Output of one request, its end, and the connection that receives it.
 
     Attributes:
-        id: The client's name for it.
-        token: What resumes it.
-        client: Whom it belongs to.
-        channel: The connection that holds it; ``None`` while there is none.
-        with_tokens: Whether deltas have token ids.
-        is_accepted: Whether the engine has taken it.
-        seed: Of its draws; ``None`` until the engine has taken it.
-        replay: What it has said.
-        end: The last message but for ``id`` and ``seq``; ``None`` while it runs.
+        id: Name that the client gave it.
+        token: Resume token.
+        client: Owner of the request.
+        channel: Connection that receives it; ``None`` while there is none.
+        with_tokens: True if deltas have token ids.
+        is_accepted: True once the engine has accepted it.
+        seed: Seed of its random draws; ``None`` until the engine has accepted it.
+        replay: Buffer of its output.
+        end: Last message without ``id`` and ``seq``; ``None`` while it runs.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Answer:
     )
 
     def __init__(self, registry: Registry, channel: Listener, request_id: str, limit: int) -> None:
-        """Start one; :meth:`Registry.create` does it."""
+        """Begin without output; :meth:`Registry.create` does it."""
         self.registry = registry
         self.id = request_id
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -79,20 +79,20 @@ class Answer:
         self.is_accepted = False
 
     def accepted(self, queue_position: int | None) -> None:
-        """The engine has taken it.
+        """Note that the engine accepted the request.
 
         Args:
-            queue_position: How many wait, this one included; ``None`` if it need not.
+            queue_position: Its place in the queue, from 1; ``None`` if it need not wait.
         """
         self.is_accepted = True
         if self.channel is not None:
             self.channel.put_accepted(self, queue_position)
 
     def add(self, piece: Piece) -> bool:
-        """It says something.
+        """Add output.
 
         Returns:
-            ``False`` if too much of it is unread: it has failed, and the engine should stop.
+            False if too much is unread: the answer has failed, and the engine should stop.
         """
         if self.end is not None:
             return False
@@ -106,19 +106,19 @@ class Answer:
         return True
 
     def finish(self, done: dict[str, Any]) -> None:
-        """It has ended well, or was cancelled.
+        """End the answer after success or a cancel.
 
         Args:
-            done: The ``done`` but for ``id`` and ``seq``.
+            done: The ``done`` message without ``id`` and ``seq``.
         """
         self._end({"type": "done", **done})
 
     def fail(self, fault: Fault) -> None:
-        """It has ended badly."""
+        """End the answer with an error."""
         self._end(fault.message_for())
 
     def last_message(self) -> dict[str, Any]:
-        """The message that ends it; needs an ``end``."""
+        """Return the message that ends it; needs an ``end``."""
         assert self.end is not None
         message = {**self.end, "id": self.id}
         if message["type"] == "done":
@@ -135,62 +135,62 @@ class Answer:
 
 
 class Registry:
-    """All requests that run, or can still be resumed, by their tokens.
+    """Requests of a server that run or can still be resumed, by resume token.
 
     Attributes:
-        signer: Makes the tokens that other servers can read.
-        num_running: Requests that have not ended.
+        signer: Maker of the tokens that other servers can read.
+        num_running: Number of requests that have not ended.
     """
 
     def __init__(self, settings: StreamSettings) -> None:
-        """Start empty."""
+        """Begin empty."""
         self._settings = settings
         self.signer = Signer(settings.resume_secret)
         self._answers: dict[str, Answer] = {}
-        # In the order in which they go, since the time of grace is the same for all.
+        # Sorted by deadline, because the grace period is the same for all.
         self._leaving: OrderedDict[Answer, float] = OrderedDict()
         self._ended: OrderedDict[Answer, int] = OrderedDict()
         self._kept = 0
         self.num_running = 0
 
     def __len__(self) -> int:
-        """Count the requests, ended ones included."""
+        """Return the number of requests, ended ones included."""
         return len(self._answers)
 
     @property
     def running(self) -> list[Answer]:
-        """Those that have not ended; a copy."""
+        """Requests that have not ended; a copy."""
         return [answer for answer in self._answers.values() if answer.end is None]
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes kept of requests that have ended, about."""
+        """Approximate number of bytes kept for ended requests."""
         return self._kept
 
     def create(self, channel: Listener, request_id: str) -> Answer:
-        """Begin a request."""
+        """Add a request."""
         answer = Answer(self, channel, request_id, self._settings.replay_bytes)
         self._answers[answer.token] = answer
         self.num_running += 1
         return answer
 
     def rename(self, answer: Answer, token: str) -> None:
-        """Give a request its token, before anybody hears of it."""
+        """Replace the token of a request, before its client learns the first one."""
         if self._answers.pop(answer.token, None) is not None:
             self._answers[token] = answer
         answer.token = token
 
     def find(self, token: str) -> Answer | None:
-        """Look one up. (A token has random bytes: the time of a look-up tells nothing.)"""
+        """Find a request by its token, whose random bytes make timing attacks useless."""
         return self._answers.get(token)
 
     def note_end(self, answer: Answer) -> None:
-        """An answer has ended; called by it."""
+        """Note the end of an answer; the answer calls this."""
         self.num_running -= 1
         if answer.token not in self._answers:
-            return  # it has expired or was dropped
+            return  # it expired or was dropped before
         if not answer.is_accepted:
-            self._forget(answer)  # it was refused, so that no client has its token
+            self._forget(answer)  # it was refused, and no client has its token
             return
         size = answer.replay.size
         self._ended[answer] = size
@@ -199,18 +199,18 @@ class Registry:
             self._forget(next(iter(self._ended)))
 
     def leave(self, answer: Answer, now: float) -> None:
-        """Its time of grace begins: nobody listens, or all was said.
+        """Begin the grace period of an answer: it has no connection, or everything was sent.
 
         Args:
-            answer: From here on it may expire.
-            now: Seconds of any clock that goes on evenly.
+            answer: Answer that may expire from now on.
+            now: Seconds of a monotonic clock.
         """
         if answer.token in self._answers:
             self._leaving[answer] = now + self._settings.grace_seconds
             self._leaving.move_to_end(answer)
 
     def stay(self, answer: Answer) -> None:
-        """Somebody listens again."""
+        """End the grace period of an answer: it has a connection again."""
         self._leaving.pop(answer, None)
 
     @property
@@ -219,10 +219,10 @@ class Registry:
         return next(iter(self._leaving.values()), None)
 
     def expire(self, now: float) -> list[Answer]:
-        """Forget those whose time is over.
+        """Forget the requests whose grace period is over.
 
         Returns:
-            Those that still run: the engine should stop them.
+            Expired requests that still run: the engine should stop them.
         """
         expired = []
         while self._leaving:
@@ -235,7 +235,7 @@ class Registry:
         return expired
 
     def drop(self, answer: Answer) -> None:
-        """Forget one at once; it can no longer be resumed."""
+        """Forget a request at once; it can no longer be resumed."""
         self._forget(answer)
 
     def _forget(self, answer: Answer) -> None:

@@ -1,9 +1,9 @@
 """Sign and read resume tokens, by which another server can resume a request.
 
-A token is handed to the client and comes back, so a server that shares the secret needs nothing of
-the one that is gone. It says whose the request is, what was asked for (as a digest), with which
-seed, on what engine and since when; it says nothing of the text. The signature is HMAC-SHA-256
-(RFC 2104), cut to 16 bytes. Knows no connection and no engine.
+The client keeps the token and sends it back, so another server with the same secret needs nothing
+from the first. A token names the client, the request (as a digest), its seed, its engine and its
+start, and holds no text. The signature is HMAC-SHA-256 (RFC 2104), cut to 16 bytes. Knows no
+connection and no engine.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.messages import Wanted
 
 LEAST_SECRET = 16
-"""Characters of a secret, at least."""
+"""Fewest characters of a secret."""
 
 SECRET_VARIABLE = "ASYNCGEN_RESUME_SECRET"
-"""Of the environment: has the secret where nothing else says it."""
+"""Environment variable with the secret, if no option gives one."""
 
-UNKNOWN = bytes(8)
-"""The mark of an engine that promises nothing."""
+NO_ENGINE = bytes(8)
+"""Mark of a request whose tokens are not all from one known engine."""
 
 _FORM = struct.Struct(">B12sdq8s8s16s")
 _VERSION = 1
 _MAC = 16
 _PIECE = 2**16
-"""Characters that are written at one blow."""
+"""Characters that are serialized in one call."""
 _ENTRIES = 2**10
-"""Numbers likewise."""
+"""List entries that are serialized in one call."""
 _LATER = 300.0
 """Seconds by which the clock of another server may be ahead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class TokenClaims:
     """Content of a resume token.
 
     Attributes:
-        began: When the request was accepted first, in seconds since 1970.
-        seed: Of its draws.
+        began: Time of its first acceptance, in seconds since 1970.
+        seed: Seed of its random draws.
         owner: Mark of the client.
-        engine: Mark of the fingerprint that all its tokens are from; ``UNKNOWN`` promises nothing.
+        engine: Mark of the one engine that generated all tokens; else ``NO_ENGINE``.
         wanted: Digest of the request.
     """
 
@@ -72,22 +72,22 @@ class Signer:
         """Take the secret.
 
         Args:
-            secret: Shared by the servers that take each other's requests up; empty draws one.
-            clock: Seconds since 1970.
+            secret: Secret of all servers that resume each other's requests; empty draws one.
+            clock: Returns seconds since 1970.
         """
         text = secret.encode() if secret else secrets.token_bytes(32)
         self._key = hashlib.sha256(b"asyncgen.resume" + text).digest()
         self.clock = clock
 
-    def sign(self, ticket: Ticket) -> str:
-        """Make a token; two of the same ticket differ."""
+    def sign(self, claims: TokenClaims) -> str:
+        """Make a token; two tokens of the same claims differ."""
         name = secrets.token_bytes(12)
-        fields = (ticket.began, ticket.seed, ticket.owner, ticket.engine, ticket.wanted)
+        fields = (claims.began, claims.seed, claims.owner, claims.engine, claims.wanted)
         body = _FORM.pack(_VERSION, name, *fields)
         return urlsafe_b64encode(body + self._mac(body)).rstrip(b"=").decode()
 
-    def read(self, token: str) -> Ticket | None:
-        """Read one; ``None`` if it was not signed with this secret, or was changed."""
+    def read(self, token: str) -> TokenClaims | None:
+        """Read a token; return ``None`` if its signature is not of this secret."""
         try:
             raw = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         except (UnicodeEncodeError, ValueError):
@@ -98,15 +98,15 @@ class Signer:
         version, _, began, seed, owner, engine, wanted = _FORM.unpack(body)
         if version != _VERSION or began > self.clock() + _LATER:
             return None
-        return Ticket(began, seed, owner, engine, wanted)
+        return TokenClaims(began, seed, owner, engine, wanted)
 
     def owner(self, client: Client) -> bytes:
-        """The mark of a client: its key, as far as it has one."""
+        """Return the mark of a client, a digest of its key; the same for all without a key."""
         return self._mark(b"owner", client.cache_salt)
 
     def engine(self, fingerprint: str | None) -> bytes:
-        """The mark of an engine."""
-        return UNKNOWN if fingerprint is None else self._mark(b"engine", fingerprint)
+        """Return the mark of an engine."""
+        return NO_ENGINE if fingerprint is None else self._mark(b"engine", fingerprint)
 
     def _mac(self, body: bytes) -> bytes:
         return hmac.digest(self._key, body, "sha256")[:_MAC]
@@ -116,7 +116,7 @@ class Signer:
 
 
 def digest(wanted: Wanted) -> bytes:
-    """The digest of a request: 16 bytes, whatever the order of its parameters."""
+    """Return the digest of a request, 16 bytes, independent of the order of its parameters."""
     params = {name: value for name, value in wanted.params.items() if value is not None}
     found = hashlib.blake2b(digest_size=16, person=b"asyncgen.wanted")
     for piece in pieces([wanted.source, params, wanted.events]):
@@ -126,13 +126,13 @@ def digest(wanted: Wanted) -> bytes:
 
 
 def digest_large(wanted: Wanted) -> bytes:
-    """The same on a worker thread, in slices."""
+    """Return the digest of a large request: on a worker thread, in time slices."""
     with slices():
         return digest(wanted)
 
 
 def pieces(value: Any) -> Iterator[str]:
-    """The text of ``json.dumps(value, sort_keys=True)``, no piece of which takes long to make."""
+    """Yield the text of ``json.dumps(value, sort_keys=True)`` in pieces that are quick to make."""
     match value:
         case str() if len(value) > _PIECE:
             yield '"'

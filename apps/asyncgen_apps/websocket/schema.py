@@ -1,7 +1,7 @@
-"""The JSON schema of the protocol, from its models.
+"""Write the JSON schema of the protocol from its models.
 
-``python -m asyncgen_apps.websocket.schema --write`` renews the committed file; without it, the
-schema goes to standard output.
+``python -m asyncgen_apps.websocket.schema --write`` updates the committed file; without ``--write``
+the schema is printed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from typing import Any
 from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, SERVER_MESSAGE, SUBPROTOCOL
 
 FILE = Path(__file__).parent / "protocol.schema.json"
-"""Where it is committed."""
+"""Committed file."""
 
 
 def protocol_schema() -> dict[str, Any]:
-    """Describe all messages.
+    """Return a schema that every message fits.
 
-    Returns:
-        A schema that any message fits; ``$defs`` holds ``ClientMessage``, ``ServerMessage`` and
-        every message by its name.
+    ``$defs`` has ``ClientMessage``, ``ServerMessage`` and every message by its name.
     """
     definitions: dict[str, Any] = {}
     for name, adapter in (("ClientMessage", CLIENT_MESSAGE), ("ServerMessage", SERVER_MESSAGE)):
@@ -38,12 +36,12 @@ def protocol_schema() -> dict[str, Any]:
 
 
 def render() -> str:
-    """The schema as the file has it."""
+    """Return the content of the file."""
     return json.dumps(protocol_schema(), indent=2, sort_keys=True) + "\n"
 
 
 def main() -> None:
-    """Write the file, or show what it would be."""
+    """Write the file, or print its content."""
     if sys.argv[1:] == ["--write"]:
         FILE.write_text(render(), encoding="utf-8")
     else:

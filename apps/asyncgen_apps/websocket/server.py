@@ -1,6 +1,6 @@
-"""The server: ``asyncgen.v1`` on a port of its own, on the ``websockets`` library and asyncio.
+"""Serve ``asyncgen.v1`` on its own port, with the ``websockets`` library on asyncio.
 
-TLS, and a rate for each client, belong to the proxy in front.
+TLS and rate limits are the task of a proxy in front.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from websockets.protocol import State
 
 from asyncgen_apps.serving.origins import is_address, is_loopback
 from asyncgen_apps.serving.sockets import listen
-from asyncgen_apps.websocket.connection import Lobby, StreamConnection, Turns
-from asyncgen_apps.websocket.http_routes import PAGE, STREAM_PATHS, PlainReplies
+from asyncgen_apps.websocket.connection import ConnectionLimit, FlushQueue, StreamConnection
+from asyncgen_apps.websocket.http_routes import PAGE, STREAM_PATHS, HttpRoutes
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from websockets.typing import Subprotocol
 
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.websocket.http_routes import Reply
+    from asyncgen_apps.websocket.http_routes import HttpReply
     from asyncgen_apps.websocket.session import Session
 
 
 CLOSE_SECONDS = 5.0
-"""How long a closing handshake may take."""
+"""Longest time of a closing handshake."""
 
-_TURN = 16
-"""Messages of one client before the others get a turn."""
+_MESSAGES_PER_TURN = 16
+"""Messages that are read from one client before other tasks run."""
 
 _MAX_QUEUE = 16
 _BACKLOG = 1024
@@ -58,11 +58,11 @@ class StreamServer:
     """A server that runs.
 
     Attributes:
-        service: What all connections share.
+        service: Requests and limits of all connections.
     """
 
     def __init__(self, service: StreamService, server: Server, host: str) -> None:
-        """Keep what was started; :func:`serve_websocket` does it."""
+        """Keep the started server; :func:`serve_websocket` does it."""
         self.service = service
         self._server = server
         self._host = host
@@ -80,10 +80,10 @@ class StreamServer:
         return f"ws://{host}:{self.port}/v1/stream"
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Take nothing new, let streams finish, close with 1001; then leave the block.
+        """Refuse new requests, let streams finish, and close with 1001; then leave the block.
 
         Args:
-            seconds: How long streams may go on; by default what the settings say.
+            seconds: Time for running streams; by default ``drain_seconds`` of the settings.
         """
         await self.service.drain(seconds)
 
@@ -101,24 +101,24 @@ async def serve_websocket(
 ) -> AsyncIterator[StreamServer]:
     """Serve a model's streams over WebSocket for as long as the block runs.
 
-    Leaving the block ends what runs, and tells the clients; :meth:`StreamServer.drain` before lets
-    it finish. Needs asyncio.
+    Leaving the block ends all streams and tells the clients; call :meth:`StreamServer.drain` before
+    to let them finish. Needs asyncio.
 
     Args:
         llm: An open engine; closing it is up to the caller.
         host: Address to listen on.
         port: Port; 0 chooses one, see :attr:`StreamServer.port`.
         settings: Limits, tokens, times.
-        allow_anonymous: Serve without a token also where others than this machine reach it.
-        page: File that ``GET /`` gives; ``None`` gives none.
-        sock: A socket that listens already, instead of ``host`` and ``port``.
+        allow_anonymous: True serves without a token even if other machines reach the address.
+        page: File for ``GET /``; ``None`` for no page.
+        sock: Listening socket, in place of ``host`` and ``port``.
 
     Yields:
-        The server, which listens.
+        The listening server.
 
     Raises:
-        ValueError: No token, and the address is not of this machine alone.
-        OSError: The port is taken, or the address is not of this machine.
+        ValueError: There is no token, and other machines reach the address.
+        OSError: The port is in use, or the address is not of this machine.
 
     Example:
         ```python
@@ -135,18 +135,18 @@ async def serve_websocket(
             "(--allow-anonymous)"
         )
     async with StreamService(llm, settings) as service:
-        lobby = Lobby(settings.max_connections)
-        door = _Front(service, PlainReplies(service, page=page))
-        options = _where(host, port, sock)
+        limit = ConnectionLimit(settings.max_connections)
+        handler = _ConnectionServer(service, HttpRoutes(service, page=page))
+        options = _listen_options(host, port, sock)
         settings = service.settings
         server = await serve(
-            door.handle,  # type: ignore[arg-type]  # create_connection says which class it is
+            handler.serve_connection,  # type: ignore[arg-type]  # of class StreamConnection
             **options,
             backlog=_BACKLOG,
             compression=None,  # frames are tiny, and it would cost 50 KiB a connection
             subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
-            select_subprotocol=_choose,
-            process_request=door.look,
+            select_subprotocol=_select_subprotocol,
+            process_request=handler.process_request,
             server_header=None,
             open_timeout=settings.open_seconds,
             ping_interval=settings.heartbeat_seconds,
@@ -155,7 +155,7 @@ async def serve_websocket(
             max_size=settings.max_message_bytes,
             max_queue=_MAX_QUEUE,
             logger=_log,
-            create_connection=partial(StreamConnection, lobby),  # type: ignore[arg-type]
+            create_connection=partial(StreamConnection, limit),  # type: ignore[arg-type]
         )
         try:
             yield StreamServer(service, server, host)
@@ -165,48 +165,50 @@ async def serve_websocket(
             await server.wait_closed()
 
 
-def _where(host: str, port: int, sock: socket.socket | None) -> dict[str, Any]:
-    """Return the arguments that say where to listen; asyncio looks names up."""
+def _listen_options(host: str, port: int, sock: socket.socket | None) -> dict[str, Any]:
+    """Return the arguments for the address to listen on; asyncio resolves names."""
     if sock is None and is_address(host):
         sock = listen(host, port, _BACKLOG)
     return {"sock": sock} if sock is not None else {"host": host, "port": port}
 
 
-class _Front:
-    """Handler of new connections."""
+class _ConnectionServer:
+    """Serves the connections of one server."""
 
-    def __init__(self, service: StreamService, plain: PlainReplies) -> None:
+    def __init__(self, service: StreamService, plain: HttpRoutes) -> None:
         self._service = service
         self._plain = plain
-        self._turns = Turns()
+        self._flush_queue = FlushQueue()
 
-    async def look(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer what is no handshake; let the library do the others."""
-        host = _one(request, "Host")
+    async def process_request(
+        self, connection: ServerConnection, request: Request
+    ) -> Response | None:
+        """Answer plain HTTP requests; the library continues with handshakes."""
+        host = _header(request, "Host")
         refused = self._plain.refusal(request.path, host)
-        is_handshake = _one(request, "Upgrade") is not None
+        is_handshake = _header(request, "Upgrade") is not None
         if refused is not None:
             return _response(refused if not is_handshake else replace(refused, status=403))
         if is_handshake and request.path.partition("?")[0] in STREAM_PATHS:
             return None
         if request.method not in ("GET", "HEAD"):
-            return None  # the library says 405
+            return None  # the library answers with 405
         path = request.path if not is_handshake else "/nothing"
-        return _response(await self._plain.reply(path, _one(request, "Authorization")))
+        return _response(await self._plain.reply(path, _header(request, "Authorization")))
 
-    async def handle(self, connection: StreamConnection) -> None:
-        """Read one connection until it is gone."""
+    async def serve_connection(self, connection: StreamConnection) -> None:
+        """Read one connection until it ends."""
         service = self._service
         assert connection.request is not None
         session = service.open(
-            authorization=_one(connection.request, "Authorization"),
-            origin=_one(connection.request, "Origin"),
-            host=_one(connection.request, "Host"),
-            peer=_name(connection.remote_address),
-            remote=_remote(connection.remote_address),
-            forwarded_for=_one(connection.request, "X-Forwarded-For"),
+            authorization=_header(connection.request, "Authorization"),
+            origin=_header(connection.request, "Origin"),
+            host=_header(connection.request, "Host"),
+            peer=_peer_name(connection.remote_address),
+            remote=_peer_address(connection.remote_address),
+            forwarded_for=_header(connection.request, "X-Forwarded-For"),
         )
-        connection.attach(session, service.settings.send_seconds, self._turns)
+        connection.attach(session, service.settings.send_seconds, self._flush_queue)
         try:
             await self._read(connection, session)
         except ConnectionClosed:
@@ -216,27 +218,27 @@ class _Front:
             session.leave(None if received is None else received.code)
 
     async def _read(self, connection: StreamConnection, session: Session) -> None:
-        """Hand frames in; it ends with the connection, which raises."""
+        """Pass frames to the session; returns by the exception of a closed connection."""
         if not session.is_authenticated:
             try:
                 async with asyncio.timeout(self._service.settings.open_seconds):
                     session.receive(await connection.recv())
             except TimeoutError:
-                session.too_late()
+                session.authentication_timed_out()
         count = 0
         while True:
             await session.receive_large(await connection.recv())
             count += 1
-            if count % _TURN == 0:
-                await asyncio.sleep(0)  # frames that are there already do not wait
-            # One that is closing sends nothing more: what is left is read, to notice its end.
+            if count % _MESSAGES_PER_TURN == 0:
+                await asyncio.sleep(0)  # reading frames that have arrived does not yield
+            # A closing connection sends nothing more; it is read on, to notice its end.
             while session.is_congested and connection.state is State.OPEN:
                 await connection.wait_writable()
                 await asyncio.sleep(0)
 
 
-def _response(reply: Reply) -> Response:
-    """Lay a reply out for the library."""
+def _response(reply: HttpReply) -> Response:
+    """Convert a reply for the library."""
     headers = Headers(
         {
             "Date": email.utils.formatdate(usegmt=True),
@@ -251,26 +253,28 @@ def _response(reply: Reply) -> Response:
     return Response(reply.status, http.HTTPStatus(reply.status).phrase, headers, reply.body)
 
 
-def _one(request: Request, name: str) -> str | None:
-    """A header's value. The values of a repeated header are joined, so that none is accepted."""
+def _header(request: Request, name: str) -> str | None:
+    """Return a header's value; joining repeated ones makes them invalid, so none is accepted."""
     return ", ".join(request.headers.get_all(name)) or None
 
 
-def _choose(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """Take ours; a client that names none is taken to mean it."""
+def _select_subprotocol(
+    connection: ServerConnection, offered: Sequence[Subprotocol]
+) -> Subprotocol | None:
+    """Choose ``asyncgen.v1``; a client that offers no subprotocol gets it, too."""
     ours = next((one for one in offered if one == SUBPROTOCOL), None)
     if ours is None and offered:
         raise NegotiationError(f"only {SUBPROTOCOL} is spoken here")
     return ours
 
 
-def _remote(address: object) -> str | None:
-    """A peer's address; ``None`` on a Unix socket."""
+def _peer_address(address: object) -> str | None:
+    """Return a peer's address; ``None`` on a Unix socket."""
     return str(address[0]) if isinstance(address, tuple) and address else None
 
 
-def _name(address: object) -> str | None:
-    """A peer's address on one line."""
+def _peer_name(address: object) -> str | None:
+    """Return a peer's address and port as text."""
     if isinstance(address, tuple) and len(address) >= 2:
         return f"{address[0]}:{address[1]}"
     return None

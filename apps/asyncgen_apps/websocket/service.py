@@ -1,7 +1,7 @@
-"""Runs the requests of all connections on one engine. Knows streams; no socket.
+"""Run the requests of all connections on one engine.
 
-A request is a task of the service, not of its connection, because it may outlive that. Runs on
-asyncio and trio.
+A request is a task of the service, because it may outlive its connection. Runs on asyncio and trio.
+Knows streams; no socket.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import anyio.to_thread
 from asyncgen import PromptParams
 from asyncgen_apps.serving.limits import LARGE_AT_ONCE
 from asyncgen_apps.serving.resumption import count_samples
-from asyncgen_apps.websocket.authentication import Door
+from asyncgen_apps.websocket.authentication import Authenticator
 from asyncgen_apps.websocket.engine_messages import done_message, piece_of, prompt_pieces
-from asyncgen_apps.websocket.errors import RESTART_SECONDS, Fault, from_exception
+from asyncgen_apps.websocket.errors import DRAINING, Fault, from_exception
 from asyncgen_apps.websocket.messages import CloseCode
-from asyncgen_apps.websocket.metrics import Figures
+from asyncgen_apps.websocket.metrics import Counters
 from asyncgen_apps.websocket.replay import Piece
 from asyncgen_apps.websocket.resumable_requests import Answer, Registry
-from asyncgen_apps.websocket.resume_tokens import Ticket, digest, digest_large
+from asyncgen_apps.websocket.resume_tokens import TokenClaims, digest, digest_large
 from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings
-from asyncgen_apps.websocket.structured_logs import say
-from asyncgen_apps.websocket.takeover import CHANGED, engine_of, params_behind
+from asyncgen_apps.websocket.structured_logs import log_event
+from asyncgen_apps.websocket.takeover import CHANGED_REQUEST, engine_mark, params_at
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
     from asyncgen import Prompt
     from asyncgen_apps.engine import Engine, EngineStream
-    from asyncgen_apps.websocket.core import Begin
+    from asyncgen_apps.websocket.core import StartRequest
 
 
-LAST_WORDS = 2.0
-"""Seconds for the last messages to go out after a drain was cut short."""
+FLUSH_SECONDS = 2.0
+"""Seconds for sending the last messages after the time of a drain is over."""
 
 _BUSY_SECONDS = 1.0
-_SOON = 0.002
+_FIRST_DELAY, _LONGEST_DELAY = 0.002, 0.1
 
 
 class StreamService:
     """Requests and limits shared by all connections; enter it to start, leave it to stop.
 
     Attributes:
-        settings: As given.
-        registry: The requests.
-        figures: Counts.
-        door: Who is let in.
-        is_draining: Whether the server is about to leave.
-        readers: Threads that read large messages.
+        settings: Settings of the server.
+        registry: Requests that run or can be resumed.
+        counters: Numbers for the metrics.
+        authenticator: Decides which clients may connect.
+        is_draining: True if the server shuts down and refuses new requests.
+        readers: Limit of the worker threads that parse large messages.
     """
 
     def __init__(self, llm: Engine, settings: StreamSettings | None = None) -> None:
-        """Set it up; nothing runs yet.
+        """Configure it; nothing runs yet.
 
         Args:
             llm: An open engine; closing it is up to the caller.
@@ -67,8 +67,8 @@ class StreamService:
         """
         self.settings = settings or StreamSettings()
         self.registry = Registry(self.settings)
-        self.figures = Figures()
-        self.door = Door(self.settings)
+        self.counters = Counters()
+        self.authenticator = Authenticator(self.settings)
         self.is_draining = False
         self.readers = anyio.CapacityLimiter(LARGE_AT_ONCE)
         self._llm = llm
@@ -78,7 +78,7 @@ class StreamService:
         self._group: TaskGroup | None = None
         self._expiry = anyio.Event()
         self._is_timing = False
-        self._calm: anyio.Event | None = None
+        self._idle: anyio.Event | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -87,12 +87,12 @@ class StreamService:
 
     @property
     def is_degraded(self) -> bool:
-        """True if long texts are refused, because threads hang over others."""
+        """True if long texts are refused because too many threads hang in a tokenizer."""
         return self._llm.is_degraded
 
     @property
     def fingerprint(self) -> str | None:
-        """That of the engine, where it is loaded."""
+        """Fingerprint of the engine, if it is loaded."""
         return self._llm.fingerprint if self._llm.is_healthy else None
 
     @property
@@ -120,15 +120,15 @@ class StreamService:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End all that runs; every client that is still there is told."""
-        with anyio.move_on_after(2 * LAST_WORDS, shield=True):
+        """End all requests and tell the connected clients."""
+        with anyio.move_on_after(2 * FLUSH_SECONDS, shield=True):
             await self.drain(0)
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
         self._group = None
 
     def now(self) -> float:
-        """The registry's clock, in seconds."""
+        """Return the time of the registry's clock, in seconds."""
         return time.monotonic()
 
     def open(
@@ -141,105 +141,100 @@ class StreamService:
         remote: str | None = None,
         forwarded_for: str | None = None,
     ) -> Session:
-        """Take up a connection whose handshake is done.
+        """Open the session of a connection after its handshake.
 
         Args:
             authorization: Header ``Authorization``.
             origin: Header ``Origin``.
             host: Header ``Host``.
-            peer: Who it is, for the log.
+            peer: Name of the other end, for the log.
             remote: Address of the other end; ``None`` on a Unix socket.
             forwarded_for: Header ``X-Forwarded-For``.
 
         Returns:
-            Its session; where it was refused, one that says why and wants to be closed.
+            Its session; for a refused connection, one that sends the error and then closes.
         """
-        self.figures.connections_total += 1
-        admitted = self.door.admit(
+        self.counters.connections_total += 1
+        admitted = self.authenticator.admit(
             authorization, origin, host, remote=remote, forwarded_for=forwarded_for
         )
         client = None if isinstance(admitted, Fault) else admitted
-        fault = self._refusal() or (admitted if isinstance(admitted, Fault) else None)
+        busy = self._refusal()
+        fault = busy or (admitted if isinstance(admitted, Fault) else None)
         session = Session(self, client=client, peer=peer)
         if fault is not None:
-            busy = fault.code in ("overloaded", "draining")
             session.refuse(fault, CloseCode.OVERLOADED if busy else CloseCode.POLICY)
             return session
         self._sessions.add(session)
-        self.figures.connections += 1
+        self.counters.connections += 1
         return session
 
     def forget(self, session: Session) -> None:
-        """A session has ended; called by it."""
+        """Remove a session that has ended; the session calls this."""
         if session in self._sessions:
             self._sessions.remove(session)
-            self.figures.connections -= 1
-            self._notice_calm()
+            self.counters.connections -= 1
+            self._notice_idle()
 
-    def begin(self, order: Begin, session: Session) -> None:
+    def begin(self, action: StartRequest, session: Session) -> None:
         """Start a request."""
-        answer, request = order.answer, order.request
-        self.figures.requests_total += 1
+        answer, request = action.answer, action.request
+        self.counters.requests_total += 1
         params: dict[str, Any] = {
             name: value for name, value in request.params.items() if value is not None
         }
-        secret = self.settings.log_prompts
-        say(
-            "request",
-            connection=session.name,
-            request=answer.id,
-            prompt=request.source if secret else None,
-            params=params if secret else None,
-        )
-        behind = order.behind
+        secret: dict[str, Any] = {}
+        if self.settings.log_prompts:
+            secret = {"prompt": request.source, "params": params}
+        log_event("request", connection=session.name, request=answer.id, **secret)
+        resume_point, sent = action.resume_point, params
         try:
-            asked = params
-            if behind is not None:
-                asked = params_behind(params, behind, self.fingerprint, self.registry.signer)
-            mine = answer.client.marked(asked)
-            stream = self._llm.stream(cast("Prompt", request.source), **mine)
+            if resume_point is not None:
+                sent = params_at(resume_point, params, self.fingerprint, self.registry.signer)
+            sent = answer.client.marked(sent)
+            stream = self._llm.stream(cast("Prompt", request.source), **sent)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
             return
-        # From here on it can be stopped, though its task has not begun.
+        # The request can be stopped from here on, although its task has not begun.
         self._streams[answer] = stream
-        self._tasks.start_soon(self._run, order, stream, params, session.name)
+        self._tasks.start_soon(self._run, action, stream, params, session.name)
 
     def stop(self, answer: Answer) -> None:
-        """Have the engine stop a request, at its next step."""
+        """Stop a request in the engine, at its next step."""
         stream = self._streams.get(answer)
         if stream is not None:
             stream.cancel()
 
     def watch_expiry(self) -> None:
-        """A time of grace may have begun, and may be the only one. Called at every flush."""
+        """Start the timer if a first grace period has begun; called at every flush."""
         if not self._is_timing and self.registry.next_expiry is not None:
             self._expiry.set()
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Take nothing new, let what runs go on, and end what is left.
+        """Refuse new requests, let running ones finish, then end the rest.
 
         Args:
-            seconds: How long it may go on; by default what the settings say. If it is called
-                again meanwhile, the shorter time counts.
+            seconds: Time for running requests; by default ``drain_seconds`` of the settings. If
+                this is called again meanwhile, the shorter time counts.
         """
         limit = self.settings.drain_seconds if seconds is None else seconds
         if not self.is_draining:
             self.is_draining = True
-            say("drain", requests=self.registry.num_running, seconds=limit)
+            log_event("drain", requests=self.registry.num_running, seconds=limit)
             for answer in self.registry.running:
-                if answer.channel is None:  # nobody can come back for it
+                if answer.channel is None:  # its client cannot reconnect any more
                     self.registry.drop(answer)
                     self.stop(answer)
             for session in tuple(self._sessions):
                 session.drain()
         with anyio.move_on_after(limit):
-            await self._wait_calm()
+            await self._wait_idle()
         for answer in tuple(self._streams):
             self._aborting.add(answer)
             self.stop(answer)
-        with anyio.move_on_after(LAST_WORDS):
-            await self._wait_calm()
+        with anyio.move_on_after(FLUSH_SECONDS):
+            await self._wait_idle()
         for session in tuple(self._sessions):
             session.abort()
 
@@ -249,22 +244,21 @@ class StreamService:
             raise RuntimeError("the service does not run: enter it first")
         return self._group
 
-    async def _wait_calm(self) -> None:
-        """Return when nothing runs and nobody is there."""
+    async def _wait_idle(self) -> None:
+        """Return when no request runs and no client is connected."""
         while self._streams or self._sessions:
-            self._calm = self._calm or anyio.Event()
-            await self._calm.wait()
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
 
-    def _notice_calm(self) -> None:
-        if self._calm is not None and not self._streams and not self._sessions:
-            self._calm.set()
-            self._calm = None
+    def _notice_idle(self) -> None:
+        if self._idle is not None and not self._streams and not self._sessions:
+            self._idle.set()
+            self._idle = None
 
     def _refusal(self) -> Fault | None:
         """Return the error that refuses all clients, if any."""
         if self.is_draining:
-            message = "the server is about to leave; try another, or later"
-            return Fault("draining", message, retry_after=RESTART_SECONDS)
+            return DRAINING
         most = self.settings.max_connections
         if len(self._sessions) >= most:
             message = f"{most} clients are connected, the most of this server; try again"
@@ -272,19 +266,19 @@ class StreamService:
         return None
 
     async def _run(
-        self, order: Begin, stream: EngineStream, params: dict[str, Any], connection: str
+        self, action: StartRequest, stream: EngineStream, params: dict[str, Any], connection: str
     ) -> None:
-        """Run one request to its end, whatever that is."""
-        answer = order.answer
+        """Run one request until it has ended or failed."""
+        answer = action.answer
         began = time.monotonic()
         try:
-            await self._check_length(order)
-            wanted = await self._digest(order)
-            if order.replaced is not None:
-                self._replace(order.replaced)
+            await self._check_length(action)
+            wanted = await self._digest(action)
+            if action.replaced is not None:
+                self._replace(action.replaced)
             async with stream:
                 answer.seed = stream.seed
-                self.registry.rename(answer, self._token(order, params, wanted))
+                self.registry.rename(answer, self._token(action, params, wanted))
                 answer.accepted(await self._queue_position())
                 await self._read(answer, stream, params)
             answer.finish(done_message(stream.result, aborted=answer in self._aborting))
@@ -295,10 +289,10 @@ class StreamService:
         finally:
             self._streams.pop(answer, None)
             self._aborting.discard(answer)
-            self._notice_calm()
+            self._notice_idle()
         end = answer.end or {}
         usage = end.get("usage", {})
-        say(
+        log_event(
             "end",
             connection=connection,
             request=answer.id,
@@ -310,9 +304,9 @@ class StreamService:
         )
 
     async def _read(self, answer: Answer, stream: EngineStream, params: dict[str, Any]) -> None:
-        """Hand on what a stream says, until it ends or nobody can take it."""
+        """Pass the output of a stream to its answer, until one of them ends."""
         if count_samples(params) == 1 and not (answer.with_tokens or stream.is_separated):
-            # The cheapest way to read: all the text that is there, in one piece.
+            # The cheapest way to read: one piece has all the new text.
             async for text in stream:
                 if not answer.add(Piece(0, text, position=stream.position[0])):
                     return
@@ -322,72 +316,73 @@ class StreamService:
                 for part in prompt_pieces(event):
                     if not answer.add(part):
                         return
-                    await _taken(answer)
+                    await _wait_until_sent(answer)
             position = stream.position[event.index]
             piece = piece_of(event, position, with_tokens=answer.with_tokens)
             if piece is not None and not answer.add(piece):
                 return
 
-    async def _digest(self, order: Begin) -> bytes:
-        """The digest of a request; of a large one on a worker thread.
+    async def _digest(self, action: StartRequest) -> bytes:
+        """Return the digest of a request; a large one is processed on a worker thread.
 
         Raises:
-            _Refused: It is not the one that another server has begun.
+            _Refused: It differs from the request that another server began.
         """
-        if order.is_large:
+        if action.is_large:
             found = await anyio.to_thread.run_sync(
-                digest_large, order.request, limiter=self.readers
+                digest_large, action.request, limiter=self.readers
             )
         else:
-            found = digest(order.request)
-        if order.behind is not None and found != order.behind.ticket.wanted:
-            raise _Refused(CHANGED)
+            found = digest(action.request)
+        if action.resume_point is not None and found != action.resume_point.claims.wanted:
+            raise _Refused(CHANGED_REQUEST)
         return found
 
     def _replace(self, answer: Answer) -> None:
-        """End what is generated once more."""
+        """End an answer that is now generated again."""
         if answer.channel is not None:
             answer.channel.give_up(answer)
         self.registry.drop(answer)
         self.stop(answer)
 
-    def _token(self, order: Begin, params: dict[str, Any], wanted: bytes) -> str:
-        """The token of a request that the engine has taken."""
-        answer, behind, signer = order.answer, order.behind, self.registry.signer
-        began = signer.clock() if behind is None else behind.ticket.began
-        engine = engine_of(params, behind, self.fingerprint, signer)
+    def _token(self, action: StartRequest, params: dict[str, Any], wanted: bytes) -> str:
+        """Return the resume token of a request that the engine has accepted."""
+        answer, resume_point, signer = action.answer, action.resume_point, self.registry.signer
+        began = signer.clock() if resume_point is None else resume_point.claims.began
+        owner = signer.owner(answer.client)
+        engine = engine_mark(resume_point, params, self.fingerprint, signer)
         assert answer.seed is not None
-        return signer.sign(Ticket(began, answer.seed, signer.owner(answer.client), engine, wanted))
+        return signer.sign(TokenClaims(began, answer.seed, owner, engine, wanted))
 
     async def _queue_position(self) -> int | None:
-        """Place of a request that was posted now, as of the engine's last step."""
+        """Return the place in the queue of a new request, as of the engine's last step."""
         waiting = (await self._llm.measure()).requests_waiting
         return waiting + 1 if waiting else None
 
-    async def _check_length(self, order: Begin) -> None:
-        """Refuse a prompt beyond the limit of the settings.
+    async def _check_length(self, action: StartRequest) -> None:
+        """Check the length of the prompt against ``max_prompt_tokens``.
 
         Raises:
-            _Refused: It is longer.
+            _Refused: The prompt is longer.
         """
         most = self.settings.max_prompt_tokens
-        source = order.request.source
+        source = action.request.source
         if most is None:
             return
         if isinstance(source, list) and isinstance(source[0], int):
             count = len(source)
         else:
-            params = order.request.params
-            said = {name: params.get(name) for name in PromptParams.__annotations__}
+            params = action.request.params
+            given = {name: params.get(name) for name in PromptParams.__annotations__}
             count = await self._llm.count_tokens(
-                cast("Prompt", source), **cast("PromptParams", said)
+                cast("Prompt", source), **cast("PromptParams", given)
             )
         if count > most:
             message = f"the prompt has {count} tokens, and this server takes {most}: shorten it"
             raise _Refused(Fault("context_length", message, param="prompt"))
 
     async def _expire(self) -> None:
-        """End requests whose time of grace is over."""
+        """End requests whose grace period is over."""
         while True:
             expiry = self.registry.next_expiry
             self._is_timing = expiry is not None
@@ -397,23 +392,23 @@ class StreamService:
                 continue
             await anyio.sleep(max(0.0, expiry - self.now()))
             for answer in self.registry.expire(self.now()):
-                say("expired", level=logging.WARNING, request=answer.id)
+                log_event("expired", level=logging.WARNING, request=answer.id)
                 self.stop(answer)
 
 
-async def _taken(answer: Answer) -> None:
-    """Return when what was said has been sent: a long prompt is more than may be unread at once."""
-    delay = _SOON
+async def _wait_until_sent(answer: Answer) -> None:
+    """Return when all pieces were sent: those of a long prompt are more than may wait at once."""
+    delay = _FIRST_DELAY
     while answer.channel is not None and answer.end is None and answer.replay.is_waiting:
         await anyio.sleep(delay)
-        delay = min(2 * delay, 0.1)
+        delay = min(2 * delay, _LONGEST_DELAY)
 
 
 class _Refused(Exception):
-    """A request that this server does not take.
+    """Raised for a request that this server refuses.
 
     Attributes:
-        fault: Why.
+        fault: Error for the client.
     """
 
     def __init__(self, fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a WebSocket server, checked when created."""
+"""Define and check the settings of a WebSocket server."""
 
 from __future__ import annotations
 
@@ -20,42 +20,41 @@ _MAY_BE_ZERO = frozenset({"grace_seconds", "drain_seconds", "kept_bytes"})
 
 
 def most_connections() -> int:
-    """Most connections by default: 1024, or what the limit of open files leaves."""
+    """Return the default of ``max_connections``: 1024, or less if few files may be open."""
     return min(1024, room())
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Settings of a WebSocket server beside the model and the socket.
+    """Settings of a WebSocket server except the model and the socket.
 
     Attributes:
-        model_name: What ``hello`` says.
-        tokens: Bearer tokens that let a client in; none lets everybody in.
-        origins: Origins whose pages may connect, beside the server's own; ``"*"`` is any.
-        allowed_hosts: Names that the server may be called by; ``None`` or ``"*"`` is any.
-        trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` says who a client is;
-            ``"unix"`` is whoever comes over a Unix socket.
-        allow_priority: Whether clients may say which of their requests goes first.
-        priority_keys: The tokens whose clients may, where not all may.
-        open_metrics: Whether ``/metrics`` is read without a token.
+        model_name: Name of the model in ``hello``.
+        tokens: Bearer tokens of the clients; empty serves every client.
+        origins: Origins whose pages may connect, besides the server's own; ``"*"`` is any.
+        allowed_hosts: Host names of the server; ``None`` or ``"*"`` is any.
+        trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` is trusted; ``"unix"``
+            trusts every peer on a Unix socket.
+        allow_priority: True if clients may set the ``priority`` of their requests.
+        priority_keys: Tokens whose clients may set it, if not all may.
+        open_metrics: True if ``/metrics`` needs no token.
         max_connections: Most connections at a time; one more is closed with 1013.
         max_requests: Most requests at a time on a connection.
-        max_message_bytes: Longest message from a client; ``None`` is what the model can use, at
-            most 1 MiB, or in ``asyncgen serve`` 8.
-        max_prompt_tokens: Longest prompt; ``None`` leaves it to the model's context.
-        replay_bytes: How many bytes of a request are kept to be sent again; its number of
-            tokens bounds them as well.
-        kept_bytes: How much of all requests that have ended is kept for clients that may come
-            back; the oldest goes first.
-        grace_seconds: How long a request goes on without its client, and is kept after its end.
-        heartbeat_seconds: Time between pings; a client that answers none for as long is gone.
-        send_seconds: How long a client may read nothing while something is there for it.
-        open_seconds: How long a client may take for the handshake, and to authenticate.
-        drain_seconds: How long streams may go on after the server was asked to leave.
-        log_prompts: Write prompts and parameters into the log.
-        resume_secret: Shared by servers that take each other's requests up, 16 characters or
-            more; empty: a request is known to the server alone that began it.
-        resume_seconds: How long after its first acceptance a request may be taken up elsewhere.
+        max_message_bytes: Longest message of a client; ``None`` is what the model can use, at most
+            1 MiB, or 8 MiB in ``asyncgen serve``.
+        max_prompt_tokens: Longest prompt; ``None`` for the model's context.
+        replay_bytes: Bytes of a request that are kept to be sent again; its number of tokens
+            bounds them as well.
+        kept_bytes: Bytes that are kept of all ended requests; the oldest are dropped first.
+        grace_seconds: Time for which a request runs without its client, and is kept after its end.
+        heartbeat_seconds: Time between pings; a client that answers none for as long is dropped.
+        send_seconds: Time after which a client is dropped that reads none of its messages.
+        open_seconds: Time for the handshake, and for authentication.
+        drain_seconds: Time for running streams when the server shuts down.
+        log_prompts: True writes prompts and parameters into the log.
+        resume_secret: Secret of all servers that resume each other's requests, 16 characters or
+            more; empty if only the server that began a request resumes it.
+        resume_seconds: Time after the first acceptance in which another server may resume.
     """
 
     model_name: str = "demo"
@@ -110,11 +109,11 @@ class StreamSettings:
             raise ValueError(f"max_connections is {self.max_connections}: {reason}")
 
     def sized(self, llm: Engine, most: int = MOST_MESSAGE) -> Self:
-        """The same with a limit of messages, if there is none: what a model can use.
+        """Return the settings with a limit for messages: what the model can use, if none is set.
 
         Args:
             llm: An open engine.
-            most: What it is at most.
+            most: Largest limit, in bytes.
         """
         if self.max_message_bytes is not None:
             return self
@@ -122,7 +121,7 @@ class StreamSettings:
 
     @property
     def limits(self) -> Limits:
-        """Limits that clients are told."""
+        """Limits for ``hello``."""
         return Limits(
             max_message_bytes=self.max_message_bytes or MOST_MESSAGE,
             max_requests=self.max_requests,

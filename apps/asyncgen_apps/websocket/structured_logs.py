@@ -1,7 +1,7 @@
-"""Log lines with fields: one event, and what it is about.
+"""Log events with fields.
 
-Every line reads ``event key=value …``, and carries the same as a mapping in ``record.fields`` for
-:class:`JsonLines` and for handlers of other people. Prompts get in only where the settings say so.
+Every line reads ``event key=value …``. ``record.fields`` has the same as a mapping, for
+:class:`JsonLines` and other handlers. Prompts are logged only if the settings allow it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _log = logging.getLogger("asyncgen.websocket")
 _PLAIN = re.compile(r"[\w.:/+@-]+", re.ASCII)
 
 
-def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
+def log_event(event: str, *, level: int = logging.INFO, **fields: object) -> None:
     """Log an event.
 
     Args:
-        event: What happened, in a word or two.
-        level: Of the ``logging`` module.
-        **fields: What it is about; ``None`` is left out.
+        event: Name of the event, in a word or two.
+        level: Level of the ``logging`` module.
+        **fields: Fields of the line; ``None`` is left out.
     """
     if not _log.isEnabledFor(level):
         return
@@ -31,10 +31,10 @@ def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """Lays records out as one JSON object a line."""
+    """Formats each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a record without fields has ``message``."""
+        """Return the line; a record without fields has ``message``."""
         fields = getattr(record, "fields", None) or {"message": record.getMessage()}
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
@@ -49,7 +49,7 @@ class JsonLines(logging.Formatter):
 
 
 def _show(value: object) -> str:
-    """A value on one line, whatever a client has put into it."""
+    """Return a value on one line, also if a client put line breaks into it."""
     if isinstance(value, float):
         return f"{value:.3f}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)

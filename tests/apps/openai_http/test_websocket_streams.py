@@ -151,7 +151,7 @@ def test_a_drain_lets_a_stream_finish() -> None:
 
 def test_a_drain_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last words take as long as a slow machine needs.
-    monkeypatch.setattr("asyncgen_apps.websocket.service.LAST_WORDS", PATIENCE)
+    monkeypatch.setattr("asyncgen_apps.websocket.service.FLUSH_SECONDS", PATIENCE)
     with running(endless, drain_seconds=60) as served:
         with wired(served) as wire:
             wire.hear()

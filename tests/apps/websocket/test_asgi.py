@@ -106,7 +106,7 @@ async def test_a_request() -> None:
             text += message["text"]
         assert (text, message["finish_reason"]) == (STORY, "stop")
         await peer.to_app.send({"type": "websocket.disconnect", "code": 1000})
-        await wait_for(lambda: service.figures.connections == 0)
+        await wait_for(lambda: service.counters.connections == 0)
 
 
 async def test_one_who_leaves_stops_it() -> None:
@@ -123,12 +123,12 @@ async def test_one_who_reads_nothing_is_dropped() -> None:
         await peer.hear()
         peer.is_stalled = True
         await peer.say(type="generate", id="a", token_ids=[1])
-        await wait_for(lambda: service.figures.dropped == 1 and not service._streams)
+        await wait_for(lambda: service.counters.dropped == 1 and not service._streams)
 
 
 async def test_it_drains(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last words take as long as a slow machine needs.
-    monkeypatch.setattr("asyncgen_apps.websocket.service.LAST_WORDS", PATIENCE)
+    monkeypatch.setattr("asyncgen_apps.websocket.service.FLUSH_SECONDS", PATIENCE)
     async with mounted(endless()) as (peer, service):
         await peer.hear()
         await peer.say(type="generate", id="a", token_ids=[1])

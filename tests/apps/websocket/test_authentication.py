@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from asyncgen_apps.serving.clients import Client
-from asyncgen_apps.websocket.authentication import Door
+from asyncgen_apps.websocket.authentication import Authenticator
 from asyncgen_apps.websocket.errors import Fault
-from asyncgen_apps.websocket.http_routes import PlainReplies
+from asyncgen_apps.websocket.http_routes import HttpRoutes
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.cases import for_each
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
 
 
-def door(**settings: object) -> Door:
-    return Door(StreamSettings(**settings))  # type: ignore[arg-type]
+def authenticator(**settings: object) -> Authenticator:
+    return Authenticator(StreamSettings(**settings))  # type: ignore[arg-type]
 
 
 @for_each(
@@ -40,7 +40,7 @@ def door(**settings: object) -> Door:
     ],
 )
 def test_headers(header: str | None, expected: str | None) -> None:
-    mine = door(tokens=("right", "also"))
+    mine = authenticator(tokens=("right", "also"))
     got = mine.admit(header, None, "host")
     if isinstance(got, Client):
         assert expected is not None
@@ -50,7 +50,7 @@ def test_headers(header: str | None, expected: str | None) -> None:
 
 
 def test_without_tokens_the_address_says_who_it_is() -> None:
-    mine = door(trusted_proxies=("10.0.0.0/8",))
+    mine = authenticator(trusted_proxies=("10.0.0.0/8",))
     got = mine.admit(None, None, "host", remote="10.0.0.1", forwarded_for="203.0.113.7")
     assert got == Client("203.0.113.7")
     got = mine.admit(None, None, "host", remote="203.0.113.8", forwarded_for="203.0.113.7")
@@ -81,9 +81,9 @@ def test_without_tokens_the_address_says_who_it_is() -> None:
     ],
 )
 def test_origins(origin: str | None, host: str | None, welcome: bool) -> None:
-    got = door(origins=("https://good.example/",)).admit(None, origin, host)
+    got = authenticator(origins=("https://good.example/",)).admit(None, origin, host)
     assert isinstance(got, Client) is welcome
-    assert isinstance(door(origins=("*",)).admit(None, origin, host), Client)
+    assert isinstance(authenticator(origins=("*",)).admit(None, origin, host), Client)
 
 
 @for_each(
@@ -123,7 +123,7 @@ class Dead:
 @pytest.mark.anyio
 async def test_a_dead_engine(tmp_path: Path) -> None:
     service = StreamService(cast("Engine", Dead()))
-    plain = PlainReplies(service, page=tmp_path / "missing.html")
+    plain = HttpRoutes(service, page=tmp_path / "missing.html")
     for path in ("/healthz", "/readyz?x=1"):
         assert (await plain.reply(path)).status == 503
     assert (await plain.reply("/metrics")).status == 200
@@ -138,7 +138,7 @@ async def test_a_page(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_bytes(b"<p>")
     service = StreamService(cast("Engine", Dead()))
-    reply = await PlainReplies(service, page=file).reply("/")
+    reply = await HttpRoutes(service, page=file).reply("/")
     assert (reply.status, reply.body) == (200, b"<p>")
     assert reply.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
-    assert (await PlainReplies(service, page=None).reply("/")).body != b"<p>"
+    assert (await HttpRoutes(service, page=None).reply("/")).body != b"<p>"

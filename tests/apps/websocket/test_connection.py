@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from asyncgen_apps.websocket.connection import TOGETHER, StreamConnection, Turns
+from asyncgen_apps.websocket.connection import FLUSH_BATCH, FlushQueue, StreamConnection
 from tests.apps.websocket.serving import STORY, Served, served, teller, wait_for
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import Gate
@@ -49,14 +49,14 @@ async def test_what_is_ready_together_goes_out_together(
         monkeypatch.setattr(connection, "transport", SimpleNamespace(write=write))
         for number in range(16):
             await client.begin(str(number))
-        before = one.server.service.figures.messages_sent
+        before = one.server.service.counters.messages_sent
         writes.clear()
         gate.open()
         stand_still(one)
         ends = 0
         while ends < 16:
             ends += (await client.get())["type"] == "done"
-        frames = one.server.service.figures.messages_sent - before
+        frames = one.server.service.counters.messages_sent - before
         assert len(writes) * 3 < frames
         monkeypatch.undo()
 
@@ -66,7 +66,7 @@ async def test_a_slow_socket_gets_fewer_and_longer_pieces() -> None:
         [connection] = one.server._server.connections
         connection.pause_writing()
         await client.send("generate", id="a", token_ids=[1])
-        await wait_for(lambda: one.server.service.figures.requests_total == 1)
+        await wait_for(lambda: one.server.service.counters.requests_total == 1)
         await one.wait_idle()
         await wait_for(lambda: not one.server.service._streams)
         connection.resume_writing()
@@ -84,7 +84,7 @@ async def test_a_slow_one_that_catches_up_is_not_dropped() -> None:
         assert (await client.rest())[0] == STORY
         connection.pause_writing()
         assert await client.wait_closed() == 1006
-        assert one.server.service.figures.dropped == 1
+        assert one.server.service.counters.dropped == 1
 
 
 class Flushed:
@@ -106,11 +106,11 @@ class Flushed:
 
 
 async def test_connections_with_one_stream_take_turns_a_few_at_a_time() -> None:
-    turns = Turns()
-    many = [Flushed() for _ in range(TOGETHER + 2)]
+    flush_queue = FlushQueue()
+    many = [Flushed() for _ in range(FLUSH_BATCH + 2)]
     for one in many:
-        turns.add(cast("StreamConnection", one))
-    assert [one.flushes for one in many] == [1] * TOGETHER + [0, 0]
+        flush_queue.add(cast("StreamConnection", one))
+    assert [one.flushes for one in many] == [1] * FLUSH_BATCH + [0, 0]
     await asyncio.sleep(0)
     assert [one.flushes for one in many] == [1] * len(many)
 
@@ -118,10 +118,10 @@ async def test_connections_with_one_stream_take_turns_a_few_at_a_time() -> None:
 async def test_a_flush_that_fails_ends_its_own_connection_only() -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
-    turns = Turns()
+    flush_queue = FlushQueue()
     many = [Flushed(failing=number == 1) for number in range(3)]
     for one in many:
-        turns.add(cast("StreamConnection", one))
+        flush_queue.add(cast("StreamConnection", one))
     await asyncio.sleep(0)
     assert [one.flushes for one in many] == [1, 1, 1]
     assert [one.is_aborted for one in many] == [False, True, False]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncgen_apps.serving.clients import Keys
-from asyncgen_apps.websocket.core import Begin, Channel, Close, Order, Stop
+from asyncgen_apps.websocket.core import Action, Channel, CloseConnection, StartRequest, StopRequest
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.frames import encode
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Auth, Cancel, Generate, Ping, Resume
@@ -50,11 +50,11 @@ class Side:
 
     def begin(self, channel: Channel, request_id: str = "a", **fields: Any) -> Answer:
         request = Generate(id=request_id, prompt="Once", **fields)
-        [order] = channel.receive(request, self.now)
-        assert isinstance(order, Begin)
-        assert order.request is request
-        order.answer.accepted(None)
-        return order.answer
+        [action] = channel.receive(request, self.now)
+        assert isinstance(action, StartRequest)
+        assert action.request is request
+        action.answer.accepted(None)
+        return action.answer
 
     def told(self, channel: Channel, message: Any) -> dict[str, Any]:
         """The one message that another gets."""
@@ -120,7 +120,7 @@ def test_cancel() -> None:
     side = Side()
     channel = side.channel()
     answer = side.begin(channel)
-    assert channel.receive(Cancel(id="a"), 0) == [Stop(answer)]
+    assert channel.receive(Cancel(id="a"), 0) == [StopRequest(answer)]
     answer.finish({**DONE, "finish_reason": "cancelled"})
     assert channel.receive(Cancel(id="a"), 0) == []  # its end is on its way
     side.sent(channel)
@@ -160,9 +160,9 @@ def test_nothing_before_a_good_token(message: Any) -> None:
     side = Side(tokens=("yes",))
     channel = side.channel(find=Keys(("yes",)).find, client=None)
     assert side.sent(channel) == []
-    [order] = channel.receive(message, 0)
-    assert isinstance(order, Close)
-    assert order.code == 1008
+    [action] = channel.receive(message, 0)
+    assert isinstance(action, CloseConnection)
+    assert action.code == 1008
     [error] = side.sent(channel)
     wrong = isinstance(message, Auth)
     assert error["code"] == ("unauthorized" if wrong else "not_authenticated")
@@ -307,7 +307,7 @@ def test_leaving_for_good_stops_and_forgets() -> None:
     side = Side()
     channel = side.channel()
     answer = side.begin(channel)
-    assert channel.leave(0, for_good=True) == [Stop(answer)]
+    assert channel.leave(0, for_good=True) == [StopRequest(answer)]
     assert len(side.registry) == 0
     answer.finish(DONE)  # the engine's answer to the stop finds nobody
     assert side.registry.num_running == 0
@@ -316,9 +316,9 @@ def test_leaving_for_good_stops_and_forgets() -> None:
 def test_one_that_was_not_accepted_is_stopped() -> None:
     side = Side()
     channel = side.channel()
-    [order] = channel.receive(Generate(id="a", prompt="x"), 0)
-    assert isinstance(order, Begin)
-    assert channel.leave(0, for_good=False) == [Stop(order.answer)]
+    [action] = channel.receive(Generate(id="a", prompt="x"), 0)
+    assert isinstance(action, StartRequest)
+    assert channel.leave(0, for_good=False) == [StopRequest(action.answer)]
 
 
 def test_grace_ends() -> None:
@@ -378,7 +378,7 @@ def test_draining() -> None:
     assert refused["code"] == "draining"
     answer.add(Piece(0, "x"))
     assert side.sent(channel)[0]["text"] == "x"
-    assert channel.leave(0, for_good=False) == [Stop(answer)]  # nobody could come back
+    assert channel.leave(0, for_good=False) == [StopRequest(answer)]  # nobody could come back
 
 
 @dataclass
@@ -408,7 +408,7 @@ class Streams(RuleBasedStateMachine):
         self.side = Side(grace_seconds=100, max_requests=4, replay_bytes=100_000)
         self.channels = [self.side.channel()]
         self.requests: list[Request] = []
-        self.orders: list[Order] = []
+        self.actions: list[Action] = []
 
     def live(self) -> list[Request]:
         return [one for one in self.requests if one.end is None]
@@ -424,12 +424,12 @@ class Streams(RuleBasedStateMachine):
         channel = self.channels[where % len(self.channels)]
         name = f"r{len(self.requests)}"
         message = Generate(id=name, prompt="x", events="tokens" if tokens else "text")
-        orders = channel.receive(message, self.side.now)
-        if channel.num_requests and orders:
-            [order] = orders
-            assert isinstance(order, Begin)
-            order.answer.accepted(None)
-            self.requests.append(Request(order.answer, channel=channel))
+        actions = channel.receive(message, self.side.now)
+        if channel.num_requests and actions:
+            [action] = actions
+            assert isinstance(action, StartRequest)
+            action.answer.accepted(None)
+            self.requests.append(Request(action.answer, channel=channel))
 
     @precondition(lambda self: self.requests)
     @rule(which=st.integers(0, 50), text=st.text("ab😀", min_size=1, max_size=3))
@@ -503,8 +503,8 @@ class Streams(RuleBasedStateMachine):
     @rule(where=st.integers(0, 3), which=st.integers(0, 50))
     def cancel(self, where: int, which: int) -> None:
         channel = self.channels[where % len(self.channels)]
-        orders = channel.receive(Cancel(id=f"r{which % 60}"), self.side.now)
-        assert all(isinstance(order, Stop) for order in orders)
+        actions = channel.receive(Cancel(id=f"r{which % 60}"), self.side.now)
+        assert all(isinstance(action, StopRequest) for action in actions)
         # An error for a name that is not there is taken out again, for the simple model.
         channel._outbox = [m for m in channel._outbox if m.get("code") != "unknown_id"]
 

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
-from asyncgen_apps.websocket.core import Begin, Channel, Close, Stop
+from asyncgen_apps.websocket.core import Channel, CloseConnection, StartRequest, StopRequest
 from asyncgen_apps.websocket.frames import encode, read
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE
 from asyncgen_apps.websocket.replay import Piece
@@ -77,15 +77,15 @@ def fuzz_core(count: int, seed: int) -> None:
     for now in range(count):
         place = luck.randrange(3)
         channel = channels[place]
-        for order in channel.receive(read(frame(luck, tokens)), now):
-            if isinstance(order, Begin):
-                order.answer.accepted(None)
-                running.append(order.answer)
-                tokens = [*tokens[-20:], order.answer.token]
-            elif isinstance(order, Stop):
-                order.answer.finish(END)
+        for action in channel.receive(read(frame(luck, tokens)), now):
+            if isinstance(action, StartRequest):
+                action.answer.accepted(None)
+                running.append(action.answer)
+                tokens = [*tokens[-20:], action.answer.token]
+            elif isinstance(action, StopRequest):
+                action.answer.finish(END)
             else:
-                assert isinstance(order, Close)
+                assert isinstance(action, CloseConnection)
         for answer in running:
             answer.add(Piece(0, "word "))
             if luck.random() < 0.1:
@@ -95,9 +95,9 @@ def fuzz_core(count: int, seed: int) -> None:
             for message in channel.flush(now):
                 SERVER_MESSAGE.validate_json(encode(message))
         if luck.random() < 0.02:
-            for order in channel.leave(now, for_good=luck.random() < 0.5):
-                assert isinstance(order, Stop)
-                order.answer.finish(END)
+            for action in channel.leave(now, for_good=luck.random() < 0.5):
+                assert isinstance(action, StopRequest)
+                action.answer.finish(END)
             channels[place] = Channel(settings, registry)
         for answer in registry.expire(now):
             answer.finish(END)

@@ -438,7 +438,7 @@ async def test_a_killed_client_gets_the_rest_later() -> None:
                 delta = await client.get()
                 seen += delta["text"]
             client.kill()
-        await wait_for(lambda: one.server.service.figures.connections == 0)
+        await wait_for(lambda: one.server.service.counters.connections == 0)
         gate.open()
         async with one.client() as client:
             accepted = await client.ask("resume", id="b", resume_token=token, after=delta["seq"])
@@ -496,7 +496,7 @@ async def test_a_stalled_reader_is_dropped_and_others_go_on() -> None:
                 frame = Frame(Opcode.TEXT, json.dumps(request).encode())
                 wire.sendall(frame.serialize(mask=True, extensions=[]))
             async with one.client() as other:
-                figures = one.server.service.figures
+                figures = one.server.service.counters
                 while not figures.dropped:  # it goes on all the time
                     await other.begin(params={"max_new_tokens": 50})
                     assert (await other.rest())[1]["finish_reason"] == "length"
@@ -517,7 +517,7 @@ async def test_a_half_open_socket_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
                     await client.begin()
                     has_begun = True
                     client.socket.transport.pause_reading()  # as good as gone: no pong, no close
-                    await wait_for(lambda: one.server.service.figures.connections == 0)
+                    await wait_for(lambda: one.server.service.counters.connections == 0)
                     await one.wait_idle()
                     client.kill()
 
@@ -577,7 +577,7 @@ async def test_a_drain_lets_streams_finish() -> None:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last words of a drain take as long as a slow machine needs."""
-    monkeypatch.setattr("asyncgen_apps.websocket.service.LAST_WORDS", PATIENCE)
+    monkeypatch.setattr("asyncgen_apps.websocket.service.FLUSH_SECONDS", PATIENCE)
 
 
 @pytest.mark.usefixtures("unhurried")

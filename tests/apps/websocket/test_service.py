@@ -83,7 +83,7 @@ async def test_a_detached_request_ends_with_its_grace() -> None:
         session.receive(GENERATE % "x")
         await wait_for(lambda: llm.metrics().requests_running == 1)
         session.leave(None)
-        assert service.figures.connections == 0
+        assert service.counters.connections == 0
         await wait_for(lambda: not service._streams and not len(service.registry))
 
 

@@ -84,9 +84,9 @@ def test_a_closing_session_hears_nothing() -> None:
     assert not session.is_authenticated
     [frame] = session.take()
     assert b"unauthorized" in frame
-    assert one.figures.refused == {"unauthorized": 1}
+    assert one.counters.refused == {"unauthorized": 1}
     session.leave(1008)
-    assert one.figures.connections == 0
+    assert one.counters.connections == 0
 
 
 def test_draining_closes_the_idle() -> None:
@@ -98,4 +98,4 @@ def test_draining_closes_the_idle() -> None:
     assert session.closing is not None
     assert session.closing.code == 1001
     session.leave(1001)
-    assert one.figures.connections == 0
+    assert one.counters.connections == 0

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen_apps.websocket import metrics as published
-from asyncgen_apps.websocket.metrics import Figures, FiguresCollector
+from asyncgen_apps.websocket.metrics import Counters, CountersCollector
 from asyncgen_apps.websocket.resumable_requests import Registry
 from asyncgen_apps.websocket.settings import StreamSettings
-from asyncgen_apps.websocket.structured_logs import JsonLines, say
+from asyncgen_apps.websocket.structured_logs import JsonLines, log_event
 from tests.apps.websocket.serving import endless, served
 
 FIGURES = set(re.findall(r"``(asyncgen_websocket_\w+)``", published.__doc__ or ""))
@@ -23,8 +23,8 @@ FIGURES = set(re.findall(r"``(asyncgen_websocket_\w+)``", published.__doc__ or "
 
 def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "asyncgen.websocket"):
-        say("end", request="r-1", tokens=7, seconds=0.12345, error=None)
-        say("end", request="r\nERROR: forged=1")
+        log_event("end", request="r-1", tokens=7, seconds=0.12345, error=None)
+        log_event("end", request="r\nERROR: forged=1")
     plain, forged = caplog.records
     assert plain.getMessage() == "end request=r-1 tokens=7 seconds=0.123"
     assert forged.getMessage() == r'end request="r\nERROR: forged=1"'
@@ -32,7 +32,7 @@ def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_json_lines(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "asyncgen.websocket"):
-        say("end", request="r\n1", tokens=7)
+        log_event("end", request="r\n1", tokens=7)
         logging.getLogger("asyncgen.websocket").info("said by %s", "others")
     lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
     assert lines[0] | {"time": ""} == {
@@ -57,11 +57,11 @@ def test_a_traceback_is_kept() -> None:
 
 
 def test_figures() -> None:
-    figures = Figures(connections=2, connections_total=5, messages_sent=7, bytes_sent=99)
+    figures = Counters(connections=2, connections_total=5, messages_sent=7, bytes_sent=99)
     figures.refuse("unauthorized")
     figures.refuse("unauthorized")
     registry = CollectorRegistry()
-    registry.register(FiguresCollector(figures, Registry(StreamSettings())))
+    registry.register(CountersCollector(figures, Registry(StreamSettings())))
     text = generate_latest(registry).decode()
     for line in (
         "asyncgen_websocket_connections 2.0",
@@ -81,7 +81,7 @@ async def test_every_figure_that_is_published_moves(anyio_backend: str) -> None:
     async with served(endless(), tokens=("k",), send_seconds=0.1) as one:
         service = one.server.service
         registry = CollectorRegistry()
-        registry.register(FiguresCollector(service.figures, service.registry))
+        registry.register(CountersCollector(service.counters, service.registry))
 
         def scrape() -> None:
             families = text_string_to_metric_families(generate_latest(registry).decode())
