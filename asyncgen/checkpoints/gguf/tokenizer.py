@@ -185,9 +185,8 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
 def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
     """Add the tokens that match text directly, and those at the beginning and end of a text."""
     backend.add_tokens(vocabulary.added())
-    way = pre_tokenizer_name(vocabulary.metadata.text("tokenizer.ggml.pre") or "default")
     begins = vocabulary.kind in ("llama", "gemma4", "bert") or (
-        vocabulary.kind == "gpt2" and way in BEGINS
+        vocabulary.kind == "gpt2" and vocabulary.metadata.text("tokenizer.ggml.pre") in BEGINS
     )
     ends = vocabulary.kind in ("t5", "bert")
     first = vocabulary.token("cls") if vocabulary.kind == "bert" else vocabulary.token("bos")
@@ -233,7 +232,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Backend:
         BPE(
             vocab={text: token for token, text in enumerate(vocabulary.texts)},
             merges=_pairs(metadata),
-            ignore_merges=way in WHOLE_FIRST,
+            ignore_merges=pre in WHOLE_FIRST,
             fuse_unk=False,
         )
     )
