@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
@@ -11,6 +12,7 @@ from asyncgen.text.tool_calls import gemma, harmony, json_formats, tagged_format
 from asyncgen.text.tool_calls.answer_parser import MarkerParser
 from asyncgen.text.tool_calls.formats import HARMONY, REASONING_FORMATS
 from asyncgen.text.tool_calls.harmony import HarmonyParser
+from asyncgen.text.tool_calls.template_probe import NAME, reads, written_calls
 
 if TYPE_CHECKING:
     from asyncgen.text.tool_calls.answer_parser import AnswerParser
@@ -112,11 +114,50 @@ def find_formats(
         InvalidRequestError: A name is unknown.
     """
     check_formats(tool_format, reasoning_format)
-    texts = templates.values() if isinstance(templates, Mapping) else [templates or ""]
-    text = "\n".join(texts)
-    return ChatFormats(
-        _found(TOOL_FORMATS, tool_format, text), _found(REASONING_FORMATS, reasoning_format, text)
-    )
+    texts = list(templates.values()) if isinstance(templates, Mapping) else [templates or ""]
+    if tool_format is None:
+        order = _with_tools_first(templates) if isinstance(templates, Mapping) else texts
+        tools = next((found for text in order if (found := _written_by(text))), None)
+    else:
+        tools = _found(TOOL_FORMATS, tool_format, "")
+    return ChatFormats(tools, _found(REASONING_FORMATS, reasoning_format, "\n".join(texts)))
+
+
+def _with_tools_first(templates: Mapping[str, str]) -> list[str]:
+    """List templates in the order in which they are asked for their calls."""
+    names = sorted(templates, key=lambda name: (name != "tool_use", name != "default"))
+    return [templates[name] for name in names]
+
+
+@lru_cache(maxsize=64)
+def _written_by(template: str) -> ToolFormat | None:
+    """Find the format in which a template writes calls.
+
+    Of several that read a call back, the one that writes it alike is taken. A template that drops
+    calls, or refuses them, is judged by the signs of the formats.
+    """
+    is_written = False
+    signed = next((each for each in TOOL_FORMATS if each.is_of(template)), None)
+    for answer in written_calls(template):
+        is_written = True
+        found = [each for each in TOOL_FORMATS if reads(partial(_reader, each), answer)]
+        marked = [each for each in found if each.begin in answer]
+        if not marked and signed not in found:
+            continue  # bare JSON, while the template tells of markers
+        found = marked or found
+        return next((each for each in found if _begins_alike(each, answer)), found[0])
+    return None if is_written else signed
+
+
+def _reader(tools: ToolFormat, calls: CallCollector) -> AnswerParser:
+    return ChatFormats(tools).parser(calls, reads_reasoning=False)
+
+
+def _begins_alike(tools: ToolFormat, answer: str) -> bool:
+    """Tell whether an answer has the text that a format writes up to the arguments."""
+    syntax = tools.syntax
+    head = syntax.opening + syntax.before + NAME + syntax.between
+    return "".join(head.split()) in "".join(answer.split())
 
 
 def _found(formats: tuple[F, ...], name: str | None, text: str) -> F | None:

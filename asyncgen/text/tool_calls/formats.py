@@ -52,7 +52,8 @@ class ToolFormat:
 
     Attributes:
         name: Name for the option ``tool_format``.
-        signs: Groups of texts; a template that has all texts of one group is of this format.
+        signs: Groups of texts; a template that writes no calls, and has all texts of one group,
+            is of this format.
         begin: Marker before a call; it is no part of the text for the user.
         parse: Parser of the text behind the marker; ``None`` for a format with a parser class.
         syntax: Text around name and arguments, from which the grammar of a call is made.
@@ -69,7 +70,7 @@ class ToolFormat:
     bare: bool = False
 
     def is_of(self, template: str) -> bool:
-        """Tell whether a template writes calls in this format."""
+        """Tell whether the text of a template has the signs of this format."""
         return any(all(part in template for part in sign) for sign in self.signs)
 
 

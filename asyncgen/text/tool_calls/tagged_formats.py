@@ -101,7 +101,7 @@ def _parse_glm(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
 
 GLM = ToolFormat(
     name="glm",
-    signs=(("<arg_key>", "<arg_value>"),),
+    signs=(("<tool_call>", "<arg_key>", "<arg_value>"),),
     begin="<tool_call>",
     parse=_parse_glm,
     syntax=CallSyntax(
@@ -132,7 +132,7 @@ def _parse_qwen_coder(scanner: TextScanner, calls: CallCollector) -> Incremental
 
 QWEN_CODER = ToolFormat(
     name="qwen_coder",
-    signs=(("<function=", "<parameter="),),
+    signs=(("<tool_call>", "<function=", "<parameter="),),
     begin="<tool_call>",
     parse=_parse_qwen_coder,
     syntax=CallSyntax(
