@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
-from asyncgen_apps.serving.resumption import resumed_params
+from asyncgen_apps.serving.resumption import RepeatedOutput, resumed_params
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,16 +47,14 @@ class _Row:
         ids: Delivered.
         text: Delivered.
         is_over: Whether its last event was delivered.
-        ids_again: How many of the delivered ids come again.
-        text_again: How many of the delivered characters come again.
+        repeated: Delivered output that a restarted request generates again.
     """
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.text: list[str] = []
         self.is_over = False
-        self.ids_again = 0
-        self.text_again = 0
+        self.repeated = RepeatedOutput((), 0)
 
 
 class Progress:
@@ -102,7 +100,7 @@ class Progress:
             raise self.lost("the engine that was to go on reads the prompt otherwise")
         if self._is_repeated:
             for row in self._rows.values():
-                row.ids_again, row.text_again = len(row.ids), len("".join(row.text))
+                row.repeated = RepeatedOutput(row.ids, len("".join(row.text)))
 
     def take(self, events: Iterable[TokenEvent]) -> list[TokenEvent]:
         """Return the new part of some events.
@@ -133,23 +131,19 @@ class Progress:
         return fresh
 
     def _without_read(self, row: _Row, event: TokenEvent) -> TokenEvent:
-        if not row.ids_again and not row.text_again:
+        if not row.repeated:
             return event
-        # Strategies that are run again settle what they tell apart from the text with its ids.
-        is_new = len(event.token_ids) > row.ids_again
-        again = min(row.ids_again, len(event.token_ids))
-        start = len(row.ids) - row.ids_again
-        if tuple(row.ids[start : start + again]) != event.token_ids[:again]:
+        dropped = row.repeated.drop(event.token_ids, event.text)
+        if dropped is None:
             raise self.lost("the answer was run again, and is another one")
-        row.ids_again -= again
-        chars = min(row.text_again, len(event.text))
-        row.text_again -= chars
-        logprobs = None if event.logprobs is None else event.logprobs[again:]
+        num_ids, num_characters = dropped
+        # Restarted strategies send reasoning and tool calls together with their token ids.
+        is_new = len(event.token_ids) > num_ids
         return replace(
             event,
-            token_ids=event.token_ids[again:],
-            text=event.text[chars:],
-            logprobs=logprobs,
+            token_ids=event.token_ids[num_ids:],
+            text=event.text[num_characters:],
+            logprobs=None if event.logprobs is None else event.logprobs[num_ids:],
             reasoning=event.reasoning if is_new else "",
             tool_calls=event.tool_calls if is_new else (),
         )

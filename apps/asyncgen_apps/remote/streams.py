@@ -8,23 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from asyncgen import (
-    AnswerReader,
-    Completion,
-    InvalidRequestError,
-    Sample,
-    Timing,
-    TokenEvent,
-    ToolCall,
-    Usage,
-)
+from asyncgen import AnswerReader, Completion, InvalidRequestError, Timing, TokenEvent, Usage
 from asyncgen_apps.remote.messages import Begun
+from asyncgen_apps.serving.samples import sample_of
 from streamers import LoopBell, Mailbox, Reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
+    from asyncgen import FinishReason
     from asyncgen_apps.remote.pump import Pump
 
 _AT_ONCE = 15
@@ -88,9 +81,10 @@ class RemoteStream:
         if not self._is_over:
             raise RuntimeError("no result yet; read the stream to its end or close it first")
         rows = range(1 if self._begun is None else len(self._begun.position))
-        samples = tuple(self._sample(row) for row in rows)
-        told = (event.prompt_logprobs for events in self._all.values() for event in events)
-        prompt = next((entries for entries in told if entries is not None), None)
+        unfinished: FinishReason = "cancelled" if self._failure is None else "error"
+        samples = tuple(sample_of(row, self._all.get(row, ()), unfinished) for row in rows)
+        lists = (event.prompt_logprobs for events in self._all.values() for event in events)
+        prompt = next((entries for entries in lists if entries is not None), None)
         if self._last is not None and self._last.usage and self._last.timing:
             timing = self._last.timing
             return self._answers.whole(Completion(samples, self._last.usage, timing, prompt))
@@ -159,23 +153,6 @@ class RemoteStream:
     @property
     def _is_over(self) -> bool:
         return self._has_left or self._last is not None or self._failure is not None
-
-    def _sample(self, row: int) -> Sample:
-        events = self._all.get(row, [])
-        end = next((event for event in events if event.finish_reason is not None), None)
-        marked = [event.logprobs for event in events if event.logprobs is not None]
-        calls = [piece for event in events for piece in event.tool_calls]
-        return Sample(
-            row,
-            "".join(event.text for event in events),
-            tuple(token_id for event in events for token_id in event.token_ids),
-            (end and end.finish_reason) or ("cancelled" if self._failure is None else "error"),
-            None if end is None else end.stop_reason,
-            tuple(each for some in marked for each in some) if marked else None,
-            reasoning="".join(event.reasoning for event in events),
-            tool_calls=ToolCall.whole(calls),
-            tool_errors=tuple(piece.error for piece in calls if piece.error is not None),
-        )
 
     def _start(self) -> None:
         self._bell = LoopBell.current()

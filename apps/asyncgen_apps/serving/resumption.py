@@ -61,3 +61,38 @@ def resumed_params(
         resumed["generated_ids"] = rows if len(rows) > 1 else rows[0]
         resumed.pop("prompt_logprobs", None)  # the client got them before the first token
     return resumed
+
+
+class RepeatedOutput:
+    """Output of one sample that a restarted request generates again, to be dropped.
+
+    Requests that cannot resume behind tokens start over with the same seed.
+    """
+
+    def __init__(self, token_ids: Sequence[int], num_characters: int) -> None:
+        """Keep what the reader received before the restart.
+
+        Args:
+            token_ids: Token ids.
+            num_characters: Length of the text.
+        """
+        self._token_ids = list(token_ids)
+        self._num_characters = num_characters
+
+    def __bool__(self) -> bool:
+        """Return whether a part of it did not come again yet."""
+        return bool(self._token_ids or self._num_characters)
+
+    def drop(self, token_ids: Sequence[int], text: str) -> tuple[int, int] | None:
+        """Count the ids and characters of the next event that the reader has already.
+
+        Returns:
+            Both counts; ``None`` if the ids differ from those received before.
+        """
+        num_ids = min(len(self._token_ids), len(token_ids))
+        if self._token_ids[:num_ids] != list(token_ids[:num_ids]):
+            return None
+        num_characters = min(self._num_characters, len(text))
+        del self._token_ids[:num_ids]
+        self._num_characters -= num_characters
+        return num_ids, num_characters

@@ -8,6 +8,7 @@ import pytest
 
 from asyncgen_apps.serving.resumption import (
     LEAST_SECONDS,
+    RepeatedOutput,
     count_samples,
     given_ids,
     resumed_params,
@@ -74,3 +75,13 @@ def test_takes_the_elapsed_time_from_the_limit() -> None:
     for limit, elapsed, expected in cases:
         found = resumed_params({"max_time": limit}, [], elapsed=elapsed)
         assert found == {"max_time": expected}, (limit, elapsed)
+
+
+def test_drops_what_a_restarted_request_generates_again() -> None:
+    repeated = RepeatedOutput((1, 2, 3), 4)
+    assert repeated and repeated.drop([1], "") == (1, 0)
+    assert repeated.drop([2, 3, 4], "abcde") == (2, 4)
+    assert not repeated and repeated.drop([5], "f") == (0, 0)
+    behind = RepeatedOutput((), 2)
+    assert behind and behind.drop([], "a") == (0, 1)
+    assert RepeatedOutput((1, 2), 0).drop([1, 3], "") is None

@@ -257,7 +257,7 @@ async def test_50_kills_lose_and_double_nothing() -> None:
                     until -= 1
                     if not until and event.finish_reason is None:
                         # The one that speaks now; it is back before the other is killed.
-                        lost = servers[client._link._at]
+                        lost = servers[client._link._index]
                         await anyio.to_thread.run_sync(lost.kill)
                         await anyio.to_thread.run_sync(lost.start)
                         kills, until = kills + 1, rng.randint(5, 120)

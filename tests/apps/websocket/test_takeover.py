@@ -14,7 +14,7 @@ import pytest
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.client.params import wire_params, wire_prompt
 from asyncgen_apps.websocket.client.request import Phase, Request
-from asyncgen_apps.websocket.client.request_tracker import Ledger, read_message
+from asyncgen_apps.websocket.client.request_tracker import RequestTracker, read_message
 from asyncgen_apps.websocket.messages import Hello
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
@@ -65,19 +65,21 @@ class Servers:
 
 async def read(servers: Servers, request: Request, lives: Any) -> Completion:
     """Read to the end; each server is killed after so many messages."""
-    ledger = Ledger()
-    ledger.attend(request)
+    tracker = RequestTracker()
+    tracker.update(request)
     while request.phase is not Phase.ENDED:
         left = lives()
         async with servers.next() as session:
-            await _talk(ledger, request, session, left)
-        ledger.disconnected()
+            await _talk(tracker, request, session, left)
+        tracker.disconnected()
     if request.failure is not None:
         raise request.failure
     return request.build_result()
 
 
-async def _talk(ledger: Ledger, request: Request, session: Session, left: int | None) -> None:
+async def _talk(
+    tracker: RequestTracker, request: Request, session: Session, left: int | None
+) -> None:
     news = anyio.Event()
 
     def ring() -> None:
@@ -92,9 +94,9 @@ async def _talk(ledger: Ledger, request: Request, session: Session, left: int | 
             message = read_message(frame.decode())
             assert message is not None
             if isinstance(message, Hello):
-                frames = ledger.connected(message)
+                frames = tracker.connected(message)
             else:
-                frames = ledger.receive(message)
+                frames = tracker.receive(message)
             for one in frames:
                 session.receive(one)
         if request.phase is Phase.ENDED:

@@ -1,11 +1,11 @@
-"""A client for a model behind a WebSocket: reads like ``asyncgen.AsyncLLM``, and comes back.
+"""Read streams of a model behind a WebSocket, as from ``asyncgen.AsyncLLM``.
 
     async with connect("ws://localhost:8765") as client:
         async for text in client.stream("Once upon a time"):
             print(text, end="", flush=True)
 
-Runs on asyncio and trio and loads no torch. When the connection is lost, the client makes a new
-one and every stream goes on behind the last piece that arrived: nothing twice, nothing missing.
+Runs on asyncio and trio and loads no torch. After a lost connection the client connects again, and
+every stream resumes behind its last received piece: nothing twice, nothing missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.messages import Limits
 
 _SEED_BITS = 53
-"""JSON carries so many to any server."""
+"""Bits of an integer that every JSON parser reads exactly."""
 
 __all__ = [
     "Client",
@@ -53,9 +53,9 @@ __all__ = [
 
 
 class Client:
-    """A server's model as a source of async text streams; any number of them at once.
+    """Source of async text streams from the model of a server, any number at once.
 
-    Made by :func:`connect`. It belongs to the event loop that it was made in.
+    Made by :func:`connect`. It belongs to the event loop that made it.
     """
 
     def __init__(self, link: Link) -> None:
@@ -70,13 +70,13 @@ class Client:
         Args:
             prompt: A text, a list of chat messages, or a list of token ids.
             **params: See :class:`~asyncgen.StreamParams`; ``None`` means not given. Values must
-                be what JSON can carry; names and ranges are judged by the server.
+                be JSON; the server checks names and ranges.
 
         Returns:
             The stream. Iterate over it, or over its ``events()``; leaving the loop cancels it.
 
         Raises:
-            InvalidRequestError: Something that is no prompt, or a value that cannot be sent.
+            InvalidRequestError: The prompt is not valid, or a value cannot be sent.
             EngineClosedError: The client was closed.
         """
         if self._link.closed:
@@ -143,24 +143,23 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to a server; on leaving, streams that still run end with ``"aborted"``.
 
-    The first connection is tried once. Later ones are tried with growing random pauses, for as
-    long as ``patience`` says, before the streams fail; a stream begun after that tries anew.
+    The first connection is tried once. Later ones are tried with growing random pauses until the
+    ``outage`` of ``patience`` is over; then the streams fail. A stream begun after that tries anew.
 
     Args:
-        url: Where the server is: ``ws://host:port``, or ``wss://…`` for TLS. Or several, which
-            serve the same model: where one is gone, streams go on at the next, behind the tokens
-            that have arrived. :attr:`RemoteStream.is_exact` says whether the text is promised to be
-            that of one server.
-        token: Bearer token. Sent as it is: over ``ws://``, whoever carries the bytes can read it.
-        tls: Certificates to trust with ``wss://``; ``None`` is the system's.
-        patience: How long to wait for what; ``None`` is the default.
+        url: Address of the server: ``ws://host:port``, or ``wss://…`` for TLS. Or several servers
+            of the same model: if one is lost, streams resume at the next behind the received
+            tokens. :attr:`RemoteStream.is_exact` tells whether one server would generate the same.
+        token: Bearer token, sent as it is: over ``ws://`` the network can read it.
+        tls: Trusted certificates for ``wss://``; ``None`` for those of the system.
+        patience: Timeouts; ``None`` for the defaults.
 
     Yields:
         The client.
 
     Raises:
         InvalidRequestError: An address or the token cannot be used.
-        UnauthorizedError: The server wants another token, or any.
+        UnauthorizedError: The token is missing or not valid.
         OverloadedError: The server takes no more connections for now.
         ConnectionLostError: The server cannot be reached.
     """
@@ -177,7 +176,7 @@ async def connect(
             if link.first is None:
                 yield Client(link)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            # Raised behind the group, which would wrap it in an exception group.
+            # Raised after the task group, which would wrap it in an exception group.
             failure = error
         finally:
             link.close()
@@ -188,10 +187,10 @@ async def connect(
 
 
 def _checked_url(url: str, tls: SSLContext | None) -> str:
-    """Return the address if it is one.
+    """Return the address if it is valid.
 
     Raises:
-        InvalidRequestError: It is not.
+        InvalidRequestError: It is not valid.
     """
     try:
         parts = urlsplit(url)
@@ -206,10 +205,10 @@ def _checked_url(url: str, tls: SSLContext | None) -> str:
 
 
 def _headers(token: str | None) -> dict[str, str]:
-    """Return the headers that show a token.
+    """Return the headers with a token.
 
     Raises:
-        InvalidRequestError: It holds something that no header can; it is not shown.
+        InvalidRequestError: It has characters that a header cannot have; the error hides it.
     """
     if token is None:
         return {}

@@ -1,11 +1,11 @@
-"""Exceptions of the client: errors of the server and of the connection.
+"""Define the exceptions of the client, and translate errors of the server and the connection.
 
     AsyncgenError
-    ├── ConnectionLostError (also ConnectionError)    no way to the server, or lost for too long
+    ├── ConnectionLostError (also ConnectionError)    the server cannot be reached
     │   └── UnauthorizedError                         the server refuses the token or the origin
     └── RemoteError                                   the server failed, with its code
 
-Everything else that a server reports is the exception that ``AsyncLLM`` raises for it.
+All other errors of a server become the exceptions that ``AsyncLLM`` raises for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 RETRY_SECONDS = 1.0
-"""What ``retry_after`` is where a server says that it is full and not for how long."""
+"""Value of ``retry_after`` if a server is full and gives no time."""
 
 _COMPOSED = re.compile(r"`(?P<name>[^`]+)` is (?P<value>.*?): (?P<allowed>.*)", re.DOTALL)
 
@@ -47,7 +47,7 @@ _COMPOSED = re.compile(r"`(?P<name>[^`]+)` is (?P<value>.*?): (?P<allowed>.*)", 
 class ConnectionLostError(AsyncgenError, ConnectionError):
     """The server cannot be reached, or was lost and did not come back in time.
 
-    A stream that raises it has given all the text that arrived; nothing was repeated.
+    A stream that raises it has given all the received text, and repeated none.
     """
 
 
@@ -67,7 +67,7 @@ class RemoteError(AsyncgenError):
 
         Args:
             code: The protocol's name of the error.
-            message: What the server said.
+            message: Text from the server.
         """
         super().__init__(f"{message} ({code})")
         self.code = code
@@ -76,12 +76,12 @@ class RemoteError(AsyncgenError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason why a connection ended, or could not be opened.
+    """Reason for the end of a connection, or for a failed attempt.
 
     Attributes:
-        error: What the streams raise if it does not come back.
-        fatal: Whether a new attempt would fail in the same way.
-        retry_after: Seconds that the server asked to wait before the next attempt.
+        error: Exception for the streams if reconnecting fails.
+        fatal: True if a new attempt would fail in the same way.
+        retry_after: Seconds to wait before the next attempt, from the server.
     """
 
     error: AsyncgenError
@@ -101,13 +101,13 @@ def error_from_server(
 
     Args:
         code: The error code.
-        message: Its text for people; the text of the exception.
-        retry_after: Seconds, where the server said so.
-        parameter: The parameter that is to blame, where the server names one.
-        sent: The parameters of the request, to give the value that was refused.
+        message: Text of the error, also that of the exception.
+        retry_after: Seconds to wait, if the server gives them.
+        parameter: Parameter that caused it, if the server names one.
+        sent: Parameters of the request, to show the refused value.
 
     Returns:
-        The exception that ``AsyncLLM`` raises for it, where there is one.
+        The exception that ``AsyncLLM`` raises for it, or a `RemoteError`.
     """
     match code:
         case "invalid_request":
@@ -135,21 +135,21 @@ def _invalid(
     parameter: str | None,
     sent: Mapping[str, object],
 ) -> InvalidRequestError:
-    """Take the message of an :class:`InvalidRequestError` apart, and put it together again."""
+    """Rebuild an :class:`InvalidRequestError` from its message."""
     composed = _COMPOSED.fullmatch(message)
     name = parameter or (composed["name"] if composed else "prompt")
     shown = composed["value"] if composed else None
     error = kind(name, sent.get(name, shown), composed["allowed"] if composed else message)
-    error.args = (message,)  # what the server said, word for word
+    error.args = (message,)  # the text of the server, unchanged
     return error
 
 
 def failure_from(cause: BaseException, reported: AsyncgenError | None = None) -> Failure:
-    """Say what a broken or refused connection means.
+    """Translate the exception of a broken or refused connection.
 
     Args:
-        cause: What the network or the WebSocket library raised.
-        reported: The last ``error`` of the server that belonged to no request.
+        cause: Exception of the network or the WebSocket library.
+        reported: Last ``error`` of the server that belonged to no request.
 
     Returns:
         The failure, with ``cause`` chained to its error.
@@ -185,7 +185,7 @@ def _failure(cause: BaseException, reported: AsyncgenError | None) -> Failure:
 
 
 def _refused(cause: InvalidStatus) -> Failure:
-    """An HTTP answer in place of a WebSocket."""
+    """Translate an HTTP response in place of a WebSocket."""
     status = cause.response.status_code
     if status in (401, 403):
         return Failure(UnauthorizedError(f"the server refuses this client: HTTP {status}"), True)
@@ -199,7 +199,7 @@ def _refused(cause: InvalidStatus) -> Failure:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An exception and those that caused it."""
+    """Return an exception and those that caused it."""
     links: list[BaseException] = []
     while error is not None and error not in links:
         links.append(error)

@@ -1,7 +1,7 @@
-"""The connection of a client: made, kept alive, made again; one owner task runs it all.
+"""Open the connection of a client, keep it alive and reconnect; one task does all of it.
 
-Frames go out through one queue and come in through one reader; what they mean is the ledger's
-business. Nothing here is public.
+Frames go out through one queue and come in through one reader. The request tracker interprets
+them. Nothing here is public.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from asyncgen_apps.websocket.client.errors import (
 )
 from asyncgen_apps.websocket.client.outbox import Outbox
 from asyncgen_apps.websocket.client.request import GapError
-from asyncgen_apps.websocket.client.request_tracker import Ledger, read_message
+from asyncgen_apps.websocket.client.request_tracker import RequestTracker, read_message
 from asyncgen_apps.websocket.client.socket import SocketError, open_socket
 from asyncgen_apps.websocket.messages import (
     SUBPROTOCOL,
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("asyncgen.websocket.client")
 
 CLOSE_SECONDS = 2.0
-"""Longest time to say goodbye: the last cancellations, and the closing handshake."""
+"""Longest time for the last cancellations and the closing handshake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of the server, and the credentials sent to it.
+    """Address of a server, and the credentials for it.
 
     Attributes:
         url: ``ws://`` or ``wss://``.
-        headers: HTTP headers of the opening request, the token among them.
-        tls: Certificates to trust; ``None`` is the system's.
+        headers: HTTP headers of the opening request, with the token.
+        tls: Trusted certificates; ``None`` for those of the system.
     """
 
     url: str
@@ -74,12 +74,12 @@ class Patience:
     """Timeouts of the client in seconds, all above 0.
 
     Attributes:
-        open: For a connection and the server's first message.
+        open: Time for a connection and the server's first message.
         heartbeat: Longest time between two pings; a server may ask for more of them.
-        silence: For any message at all after a ping was due; then the connection counts as lost.
-        outage: For the server to come back, before the streams fail.
+        silence: Time without a message after a ping was due; then the connection is lost.
+        outage: Time for the server to come back, before the streams fail.
         first_delay: Upper end of the first random pause between two attempts; doubled each time.
-        longest_delay: Upper end of the later ones.
+        longest_delay: Upper end of the later pauses.
     """
 
     open: float = 10.0
@@ -102,23 +102,22 @@ class Patience:
 
 
 class Link:
-    """A connection that comes back.
+    """Connection that reconnects after a loss.
 
     Attributes:
-        hello: What the server said of itself, on the latest connection.
-        first: Why the first attempt failed, if it did.
+        hello: First message of the server on the latest connection.
+        first: Error of the first attempt, if it failed.
         settled: Set when the first attempt has succeeded or failed.
-        closed: Whether the client was closed.
-        engine_died: Whether the server said so on the latest connection.
+        closed: True if the client was closed.
+        engine_died: True if the server reported a dead engine on the latest connection.
     """
 
     def __init__(self, addresses: Sequence[Address], patience: Patience) -> None:
         """Bind it to the running loop; :meth:`run` connects.
 
         Args:
-            addresses: Servers of the same model, at least one; the next one is tried where one
-                cannot be reached.
-            patience: How long to wait for what.
+            addresses: Servers of the same model, at least one; after a failure the next is tried.
+            patience: Timeouts.
         """
         self.hello: Hello | None = None
         self.first: AsyncgenError | None = None
@@ -126,17 +125,17 @@ class Link:
         self.closed = False
         self.engine_died = False
         self._addresses = addresses
-        self._at = 0
+        self._index = 0
         self._tried = 0
         self._is_hopeless = False
-        self._is_of_use = False
+        self._is_useful = False
         self._patience = patience
-        self._ledger = Ledger(moves=len(addresses) > 1)
-        self._outbox: Outbox[Request] = Outbox(self.attend)
+        self._tracker = RequestTracker(moves=len(addresses) > 1)
+        self._outbox: Outbox[Request] = Outbox(self.update)
         self._frames: deque[str] = deque()
-        self._news = anyio.Event()  # something for the writer, or for a link that rests
+        self._changed = anyio.Event()  # wakes the writer, or a link that waits for a request
         self._interrupt: anyio.CancelScope | None = None
-        self._heard = 0.0
+        self._last_received = 0.0
         self._failed_since: float | None = None
         self._failures = 0
         self._reported: AsyncgenError | None = None
@@ -146,31 +145,31 @@ class Link:
         """True if there is another server to connect to."""
         return len(self._addresses) > 1
 
-    def attend(self, request: Request) -> None:
-        """Do what the state of a request calls for; in the loop of the client."""
+    def update(self, request: Request) -> None:
+        """Send or cancel a request, as its state requires; in the event loop of the client."""
         if self.closed:
             request.stop("aborted")
         else:
-            self._send(self._ledger.attend(request))
-            self._news.set()
+            self._send(self._tracker.update(request))
+            self._changed.set()
 
-    def attend_soon(self, request: Request) -> None:
-        """The same from any thread, and from a finalizer."""
+    def update_soon(self, request: Request) -> None:
+        """Call :meth:`update` soon; from any thread, and from a finalizer."""
         self._outbox.post(request)
 
     def close(self) -> None:
         """End all streams, tell the server, and let :meth:`run` return soon."""
         if not self.closed:
             self.closed = True
-            self._send(self._ledger.close())
+            self._send(self._tracker.close())
             if self._interrupt is not None:
                 self._interrupt.cancel()
 
     async def run(self) -> None:
-        """Connect, and connect again, until :meth:`close`.
+        """Connect and reconnect until :meth:`close`.
 
-        It is shielded from cancellation: the goodbye needs the connection, and on trio the
-        library's own tasks as well. :meth:`close` makes it end within ``CLOSE_SECONDS``.
+        It is shielded from cancellation, because the closing handshake needs the connection and, on
+        trio, the tasks of the library. :meth:`close` makes it return within ``CLOSE_SECONDS``.
         """
         with anyio.CancelScope(shield=True):
             try:
@@ -179,13 +178,13 @@ class Link:
                     if not self.closed:
                         await self._recover(failure)
             finally:
-                self._ledger.fail_all(ConnectionLostError("the client has ended"))
+                self._tracker.fail_all(ConnectionLostError("the client has ended"))
                 self.settled.set()
 
     async def _connect_once(self) -> Failure:
-        """Hold one connection; returns why it ended or never began."""
+        """Open and use one connection; return the reason for its end."""
         self._reported = None
-        address = self._addresses[self._at]
+        address = self._addresses[self._index]
         self._tried += 1
         failure = Failure(ConnectionLostError("the connection was interrupted"))
         with anyio.CancelScope() as attempt:
@@ -205,11 +204,11 @@ class Link:
         return failure
 
     async def _use(self, socket: Socket) -> Failure:
-        """Greet, talk, part."""
+        """Use an open connection until its end, and close it."""
         try:
             with anyio.fail_after(self._patience.open):
-                # A server that wants a token and has seen none waits; this makes it say so.
-                # One that has closed already has said why: that is read all the same.
+                # A server that waits for a token answers this ping with its error.
+                # The ping fails if the server has closed already; its error is still read.
                 with suppress(SocketError):
                     await socket.send(Ping(nonce=0).model_dump_json())
                 self.hello = await self._receive_hello(socket)
@@ -224,32 +223,32 @@ class Link:
             words = f"the server does not speak {SUBPROTOCOL}: {error}"
             return Failure(ConnectionLostError(words), fatal=True)
         except BaseException:
-            await socket.abort()  # a goodbye would be cancelled as well
+            await socket.abort()  # a closing handshake would be cancelled as well
             raise
         self.engine_died = False
         tried, failed_since, failures = self._tried, self._failed_since, self._failures
-        self._tried, self._is_of_use = 0, False
+        self._tried, self._is_useful = 0, False
         self.settled.set()
         self._frames.clear()
         began = anyio.current_time()
-        self._send(self._ledger.connected(self.hello, self._at))
+        self._send(self._tracker.connected(self.hello, self._index))
         failure = await self._talk(socket, self.hello)
-        if self._ledger.stranded is not None:
+        if self._tracker.move_reason is not None:
             self._tried = 1
-            if not self._is_of_use:  # as good as not reached: the round and the outage go on
+            if not self._is_useful:  # counts as not reached: the outage continues
                 self._tried, self._failures = tried, failures
                 if failed_since is not None:
                     self._failed_since = failed_since + anyio.current_time() - began
         if not self.closed:
-            self._ledger.disconnected()
+            self._tracker.disconnected()
             await socket.abort()
             return failure
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as goodbye:
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as closing:
             with suppress(SocketError):
                 while self._frames:
                     await socket.send(self._frames.popleft())
                 await socket.close()
-        if goodbye.cancelled_caught:
+        if closing.cancelled_caught:
             await socket.abort()
         return failure
 
@@ -276,8 +275,8 @@ class Link:
                 while True:
                     while self._frames:
                         await socket.send(self._frames.popleft())
-                    self._news = anyio.Event()
-                    await self._news.wait()
+                    self._changed = anyio.Event()
+                    await self._changed.wait()
             except SocketError:
                 pass  # the reader finds out why
 
@@ -287,7 +286,7 @@ class Link:
             failures.append(Failure(error))
             tasks.cancel_scope.cancel()
 
-        self._heard = anyio.current_time()
+        self._last_received = anyio.current_time()
         async with anyio.create_task_group() as tasks:
             self._interrupt = tasks.cancel_scope
             tasks.start_soon(write)
@@ -297,18 +296,18 @@ class Link:
         return failures[0] if failures else Failure(ConnectionLostError("the client is closed"))
 
     async def _ask_again(self, seconds: float) -> None:
-        """After a while, ask for what the server had no place for."""
+        """Send refused requests again after a pause."""
         await anyio.sleep(seconds)
-        self._send(self._ledger.ask_again())
+        self._send(self._tracker.ask_again())
 
     async def _read(self, socket: Socket, tasks: TaskGroup) -> Failure:
-        """Hand every message to the ledger; returns why there will be no more."""
+        """Pass every message to the tracker; return the reason for the end of the connection."""
         while True:
             try:
                 text = await socket.receive()
             except SocketError as error:
                 return failure_from(error.__cause__ or error, self._reported)
-            self._heard = anyio.current_time()
+            self._last_received = anyio.current_time()
             try:
                 message = read_message(text)
                 if message is None:
@@ -317,21 +316,21 @@ class Link:
                     self._note(message)
                 if isinstance(message, Delta | Done | Pong):
                     self._failed_since, self._failures = None, 0
-                waited = self._ledger.pause
-                self._send(self._ledger.receive(message))
-                if waited is None and (pause := self._ledger.pause) is not None:
+                waited = self._tracker.pause
+                self._send(self._tracker.receive(message))
+                if waited is None and (pause := self._tracker.pause) is not None:
                     tasks.start_soon(self._ask_again, pause)
-                self._is_of_use = self._is_of_use or isinstance(message, Accepted | Delta)
-                if (why := self._ledger.stranded) is not None:
-                    later = why.retry_after if isinstance(why, OverloadedError) else 0.0
-                    is_fatal = isinstance(why, EngineDiedError)
-                    return Failure(why, fatal=is_fatal, retry_after=later or 0.0)
+                self._is_useful = self._is_useful or isinstance(message, Accepted | Delta)
+                if (reason := self._tracker.move_reason) is not None:
+                    later = reason.retry_after if isinstance(reason, OverloadedError) else 0.0
+                    is_fatal = isinstance(reason, EngineDiedError)
+                    return Failure(reason, fatal=is_fatal, retry_after=later or 0.0)
             except (ValueError, GapError) as error:
                 words = f"the server breaks the protocol: {error}"
                 return Failure(ConnectionLostError(words))
 
     def _note(self, message: Error) -> None:
-        """Remember what the server said about the connection, or about its engine."""
+        """Remember an error of the server about the connection or its engine."""
         error = error_from_server(
             message.code, message.message, retry_after=message.retry_after, parameter=message.param
         )
@@ -341,42 +340,42 @@ class Link:
             logger.info("the server reports %s", message.code)
 
     def _interval(self, hello: Hello) -> float:
-        """Seconds between pings: ours, or less where the server wants to hear more."""
+        """Return the seconds between pings: the shorter one of client and server."""
         wish = hello.heartbeat_seconds
         return min(self._patience.heartbeat, wish) if wish > 0 else self._patience.heartbeat
 
     async def _ping_until_silence(self, interval: float) -> None:
-        """Ping at every interval; returns when nothing has come for too long."""
+        """Ping at every interval; return when no message has come for too long."""
         number = 0
         while True:
-            number += 1  # 0 was the greeting
+            number += 1  # 0 was the ping before `hello`
             self._send([Ping(nonce=number).model_dump_json()])
             due = anyio.current_time() + interval
             while (now := anyio.current_time()) < due:
-                lost_at = self._heard + interval + self._patience.silence
+                lost_at = self._last_received + interval + self._patience.silence
                 if now >= lost_at:
                     return
                 wake_at = min(due, lost_at)
                 await anyio.sleep_until(wake_at)
                 if anyio.current_time() > wake_at + self._patience.silence / 2:
-                    # It was this loop that stood still; what has come meanwhile is not read yet.
-                    self._heard = anyio.current_time()
+                    # This event loop was blocked; messages may have come that are not read yet.
+                    self._last_received = anyio.current_time()
 
     def _send(self, frames: list[str]) -> None:
         self._frames.extend(frames)
         if frames:
-            self._news.set()
+            self._changed.set()
 
     async def _recover(self, failure: Failure) -> None:
-        """Wait before the next attempt; give up on the streams when it has been too long."""
+        """Wait before the next attempt; fail all streams after a too long outage."""
         count = len(self._addresses)
         if failure.fatal and not self._tried:
-            self._tried = 1  # it was reached, and has no more to say
+            self._tried = 1  # it was reached, and will refuse again
         first = not self._tried or self._tried % count == 1 % count
         self._is_hopeless = failure.fatal and (first or self._is_hopeless)
         if self._tried:
-            # This server was not reached. The others get their chance before anybody waits.
-            self._at = (self._at + 1) % count
+            # This server was not reached. Try all others before the next pause.
+            self._index = (self._index + 1) % count
             if self._tried % count:
                 return
         if not self.settled.is_set():
@@ -393,7 +392,7 @@ class Link:
         given_up = now + delay - self._failed_since > self._patience.outage
         if self._is_hopeless or given_up:
             logger.warning("giving up: %s", failure.error)
-            self._ledger.fail_all(failure.error)
+            self._tracker.fail_all(failure.error)
             self._failed_since, self._failures = None, 0
             await self._rest()
         else:
@@ -403,9 +402,9 @@ class Link:
                 await anyio.sleep(delay)
 
     async def _rest(self) -> None:
-        """Do nothing until a stream asks for the server."""
+        """Wait until a stream needs the server."""
         with anyio.CancelScope() as pause:
             self._interrupt = pause
-            while not self._ledger.busy:
-                self._news = anyio.Event()
-                await self._news.wait()
+            while not self._tracker.busy:
+                self._changed = anyio.Event()
+                await self._changed.wait()

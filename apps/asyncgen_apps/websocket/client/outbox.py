@@ -1,7 +1,6 @@
-"""From any thread, and from finalizers, into the event loop of the client.
+"""Pass items from any thread, and from finalizers, into the event loop of the client.
 
-Takes no lock: a finalizer runs in whatever thread the garbage collector happens to be in, also
-inside somebody else's lock.
+Takes no lock: a finalizer may run in any thread, also while other code of that thread holds a lock.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ T = TypeVar("T")
 
 
 class Outbox(Generic[T]):
-    """Items posted from anywhere, handed over one by one in the loop that it was made in."""
+    """Queue from any thread into the event loop in which it was made."""
 
     def __init__(self, handle: Callable[[T], object]) -> None:
         """Bind it to the running loop.
 
         Args:
-            handle: Called in the loop for each item, soon; it must be quick and must not raise.
+            handle: Called in the loop for each item; it must be quick and must not raise.
 
         Raises:
             anyio.NoEventLoopError: No loop runs in this thread.
@@ -39,10 +38,10 @@ class Outbox(Generic[T]):
         self._items: deque[T] = deque()
 
     def post(self, item: T) -> bool:
-        """Hand an item over, from any thread; never waits.
+        """Add an item, from any thread; never waits.
 
         Returns:
-            False if the loop has ended: nobody will see it.
+            False if the loop has ended and the item is lost.
         """
         self._items.append(item)
         try:

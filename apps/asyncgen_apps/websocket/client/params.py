@@ -1,6 +1,6 @@
-"""Prompt and parameters as JSON, or an error that names what cannot be sent.
+"""Convert prompt and parameters to JSON, and refuse values that JSON cannot carry.
 
-What the values mean, and which names exist, is the server's to judge.
+The server checks names and values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FORMS = "a non-empty text, list of chat messages, or list of token ids"
 _JSON = "a server takes only what JSON can carry: text, finite numbers, lists, text-keyed objects"
 _END_OF_IDS = 2**31
 _DEEPEST = 100
-"""Levels of a value. A server refuses a frame that is nested too deep without reading whose it is,
-so such a value must not be sent: requests beside it would be taken for the one to blame."""
+"""Most levels of a value. A server refuses a frame that is nested deeper without its request id, so
+the error could end another request."""
 
 
 def wire_prompt(prompt: Prompt) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def wire_prompt(prompt: Prompt) -> dict[str, Any]:
         One of ``{"prompt": …}``, ``{"messages": …}`` and ``{"token_ids": …}``.
 
     Raises:
-        InvalidRequestError: It is no prompt, or a message holds something that is not JSON.
+        InvalidRequestError: It is not a prompt, or a message holds a value that is not JSON.
     """
     if isinstance(prompt, str) and prompt:
         return {"prompt": _plain("prompt", prompt)}
@@ -62,7 +62,7 @@ def wire_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return ``value`` as JSON would bring it to the other side, and refuse what would change."""
+    """Return ``value`` as the server reads it from JSON; refuse a value that JSON changes."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_mapping)
         plain = json.loads(text.encode())  # encoding refuses half a surrogate pair
@@ -70,13 +70,13 @@ def _plain(name: str, value: Any) -> Any:
         raise InvalidRequestError(name, value, _JSON) from None
     if _is_deeper(plain, _DEEPEST):
         raise InvalidRequestError(name, value, f"a server takes at most {_DEEPEST} levels")
-    if not _text_keyed(value):  # JSON would make texts of other keys, in silence
+    if not _text_keyed(value):  # JSON would convert other keys to text
         raise InvalidRequestError(name, value, _JSON)
     return plain
 
 
 def _mapping(value: object) -> dict[Any, Any]:
-    """A mapping that is no ``dict``, as a chat message may be."""
+    """Convert a mapping that is not a ``dict``, as a chat message may be."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError
@@ -89,7 +89,7 @@ def _text_keyed(value: object) -> bool:
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Tell whether lists and objects are nested deeper than that."""
+    """Tell whether lists and objects have more than so many levels."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [

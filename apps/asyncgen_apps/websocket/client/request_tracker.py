@@ -1,7 +1,7 @@
-"""All requests of a client, and what the server must be told about them; no I/O.
+"""Track all requests of a client, and decide which frames the server needs; no I/O.
 
-Messages go in, frames to send come out. The ledger knows whether there is a connection, but not
-how one is made: :mod:`asyncgen_apps.websocket.client.link` calls it in the loop of the client.
+Messages go in, frames to send come out. :mod:`asyncgen_apps.websocket.client.link` makes the
+connections and calls the tracker in the event loop of the client.
 """
 
 from __future__ import annotations
@@ -35,45 +35,43 @@ if TYPE_CHECKING:
 
 
 _PAUSE = 1.0
-"""Seconds until a server that does not say when it has a place is asked again."""
+"""Seconds until an overloaded server that gives no time is asked again."""
 
 _FORGOTTEN = frozenset(("resume_unknown", "resume_gone"))
-"""Errors of a server that has not begun the request, was started anew, or has waited too long."""
+"""Errors of a server that did not begin the request, was restarted, or dropped it in time."""
 
 _ABOUT_A_MESSAGE = frozenset(
     ("invalid_json", "invalid_message", "unknown_type", "unsupported_data", "message_too_big")
 )
-"""Errors that a message of ours caused; without an ``id`` it can only be a new request's."""
+"""Errors that a message of this client caused; without an ``id``, that of a new request."""
 
 
-class Ledger:
-    """The requests of one client.
+class RequestTracker:
+    """Requests of one client.
 
-    A request that the server has taken is resumed on the next connection, behind the last delta
-    that arrived. One that it may have taken without our hearing of it is sent again under a new
-    name: nothing of it was read, so nothing is repeated. Where the client has other servers, one
-    whose server is lost is sent to another, which goes on behind the tokens that have arrived.
-    Where the server says that it takes requests over, one that it does not know is resumed with
-    all that was asked for and has arrived.
+    On the next connection, an accepted request resumes behind its last delta. A request without
+    its ``accepted`` is sent again under a new id; none of it was read, so nothing is repeated. If
+    the client knows other servers, a request whose server is lost moves to another one, which
+    resumes behind the received tokens. If a server takes over requests (``takes_over``), a request
+    that it does not know is resumed with its parameters and its received tokens.
 
-    A server that takes nothing more keeps what it has begun: the client goes to another one when
-    all of that has ended, and what it refused waits until then.
+    A draining server finishes its running requests. The client stays until they have ended, then
+    connects to another server; requests that the server refused wait until then.
 
     Attributes:
-        stranded: Why the requests need another server than the one that is connected; ``None``
-            where they do not.
-        pause: Seconds after which :meth:`ask_again` is due; ``None`` where nothing waits for it.
+        move_reason: Error that makes the client leave this server now; ``None`` while it stays.
+        pause: Seconds after which :meth:`ask_again` is due; ``None`` if it is not.
     """
 
     def __init__(self, *, moves: bool = False) -> None:
         """Begin without a connection.
 
         Args:
-            moves: Whether there are other servers to go to.
+            moves: True if the client knows other servers.
         """
-        self.stranded: AsyncgenError | None = None
+        self.move_reason: AsyncgenError | None = None
         self.pause: float | None = None
-        self._leaving: AsyncgenError | None = None
+        self._drain_reason: AsyncgenError | None = None
         self._moves = moves
         self._server = 0
         self._fingerprint: str | None = None
@@ -86,15 +84,15 @@ class Ledger:
 
     @property
     def busy(self) -> bool:
-        """True if a caller waits for the server."""
+        """True if any caller waits for the server."""
         requests = (*self._waiting, *self._live.values())
         return any(not one.given_up and one.phase is not Phase.ENDED for one in requests)
 
-    def attend(self, request: Request) -> list[str]:
-        """Do what the state of a request calls for: send it, cancel it, or nothing.
+    def update(self, request: Request) -> list[str]:
+        """Send or cancel a request, as its state requires.
 
         Returns:
-            The frames to send; none without a connection.
+            Frames to send; none without a connection.
         """
         if request.phase is Phase.ENDED:
             return []
@@ -105,29 +103,29 @@ class Ledger:
                 self._waiting.append(request)
             return self._send_waiting()
         if request.given_up:
-            if request.is_held:  # the server has nothing of it
+            if request.is_held:  # the server does not have it
                 request.stop("cancelled")
                 return self._forget(request.id)
             if self._limits is not None:
                 return self._cancel(request)
-            if not request.left:  # its reader need not wait for the next connection
+            if not request.left:  # end it now; its reader does not wait for the next connection
                 request.stop("cancelled")
         return []
 
     def connected(self, hello: Hello, server: int = 0) -> list[str]:
-        """Take up all requests on a new connection.
+        """Resume or send all requests on a new connection.
 
         Args:
-            hello: What the server said.
-            server: Its number among the client's.
+            hello: First message of the server.
+            server: Index of its address.
 
         Returns:
-            The frames to send: resumptions first, then what the server may not have.
+            Frames to send: first the requests to resume, then the others.
         """
         self._limits, self._fingerprint = hello.limits, hello.fingerprint
         self._takes_over = hello.takes_over
-        self._server, self.stranded = server, None
-        self.pause = self._leaving = None
+        self._server, self.move_reason = server, None
+        self.pause = self._drain_reason = None
         known, self._live = self._live, {}
         again: list[Request] = []
         frames: list[str] = []
@@ -155,16 +153,16 @@ class Ledger:
         self._limits = None
         for request in list(self._live.values()):
             if request.cancel_wanted:
-                self.attend(request)
+                self.update(request)
 
     def receive(self, message: ServerMessage) -> list[str]:
-        """Take in a message.
+        """Process a message.
 
         Returns:
-            The frames to send in answer.
+            Frames to send.
 
         Raises:
-            GapError: A delta is missing: only a resumption on a new connection brings it.
+            GapError: A delta is missing; the client must reconnect and resume to get it.
         """
         if isinstance(message, Error):
             return self._receive_error(message)
@@ -181,11 +179,11 @@ class Ledger:
             return []
         if isinstance(message, Done):
             if _is_aborted(message) and not request.given_up:
-                why = ConnectionLostError("the server leaves")
+                reason = ConnectionLostError("the server leaves")
                 if self._moves:
-                    return self._strand(request, why)
+                    return self._move_at_once(request, reason)
                 if self._takes_over and request.phase is not Phase.ENDED:
-                    return self._wait_for_another(why)
+                    return self._reconnect(reason)
             if request.phase is not Phase.ENDED and not request.left:
                 _finish(request, message)
             return self._forget(message.id)
@@ -196,19 +194,19 @@ class Ledger:
         return []
 
     def ask_again(self) -> list[str]:
-        """Repeat what the server had no place for.
+        """Send again the requests that the server refused because it was overloaded.
 
         Returns:
-            The frames to send.
+            Frames to send.
         """
         self.pause = None
-        if self._leaving is not None:
+        if self._drain_reason is not None:
             return []
         held = [one for one in self._live.values() if one.is_held]
         return [frame for one in held for frame in self._repeat(one)]
 
     def fail_all(self, error: Exception) -> None:
-        """Let every request fail: the server is gone for good."""
+        """End every request with an error: no server can be reached."""
         requests = [*self._live.values(), *self._waiting]
         self._live.clear()
         self._waiting.clear()
@@ -219,7 +217,7 @@ class Ledger:
         """End every request with ``"aborted"``: the client is being closed.
 
         Returns:
-            The frames to send before the connection is closed.
+            Frames to send before the connection is closed.
         """
         frames = []
         for request in self._live.values():
@@ -243,21 +241,21 @@ class Ledger:
         if request is None:
             return []
         if message.code in ("duplicate_id", "resume_attached") and request.resume_token:
-            return []  # it runs under this name, as it should
+            return []  # the request runs under this id already
         if self._moves and not request.given_up and request.phase is not Phase.ENDED:
             if message.code == "draining":
-                return self._put_off(request, _exception(message, request))
+                return self._move_later(request, _exception(message, request))
             if message.code == "engine_dead":
-                return self._strand(request, _exception(message, request))
+                return self._move_at_once(request, _exception(message, request))
             if message.code in _FORGOTTEN or _cannot_go_on(message, request):
                 return self._send_again(request)
         elif self._takes_over and not request.given_up and request.phase is not Phase.ENDED:
             if message.code == "draining":
                 request.is_held = True
-                return self._leave(_exception(message, request))
+                return self._drain(_exception(message, request))
             if message.code == "overloaded" and request.is_repeated:
                 if not self._is_under_way:
-                    return self._wait_for_another(_exception(message, request))
+                    return self._reconnect(_exception(message, request))
                 request.is_held, self.pause = True, message.retry_after or _PAUSE
                 return []
             if message.code in _FORGOTTEN and request.resume_token and not request.is_repeated:
@@ -270,7 +268,7 @@ class Ledger:
         return self._forget(message.id)
 
     def _accept(self, request: Request, message: Accepted) -> None:
-        """A server has taken a request."""
+        """Note that a server accepted a request."""
         if not request.has_tokens:
             request.exact, request.fingerprint = True, self._fingerprint
         elif request.fingerprint is None or request.fingerprint != self._fingerprint:
@@ -280,52 +278,50 @@ class Ledger:
 
     @property
     def _is_under_way(self) -> bool:
-        """Tell whether the server has a request that a caller waits for."""
+        """Tell whether the server runs a request that a caller waits for."""
         return any(
             one.phase is Phase.ACCEPTED and not one.is_repeated and not one.given_up
             for one in self._live.values()
         )
 
-    def _put_off(self, request: Request, why: AsyncgenError) -> list[str]:
-        """This server takes nothing more: another shall have this, when all else here has ended."""
+    def _move_later(self, request: Request, reason: AsyncgenError) -> list[str]:
+        """Queue a request for another server, and leave this one once it has no others."""
         self._live.pop(request.id)
         request.move()
         self._waiting.append(request)
-        return self._leave(why)
+        return self._drain(reason)
 
-    def _leave(self, why: AsyncgenError) -> list[str]:
-        """Send nothing new here; go as soon as nothing is under way."""
-        self._leaving = self._leaving or why
+    def _drain(self, reason: AsyncgenError) -> list[str]:
+        """Send nothing new to this server, and leave it once all its requests have ended."""
+        self._drain_reason = self._drain_reason or reason
         return self._send_waiting()
 
-    def _strand(self, request: Request, why: AsyncgenError) -> list[str]:
-        """This server will not go on with a request: another must."""
+    def _move_at_once(self, request: Request, reason: AsyncgenError) -> list[str]:
+        """Queue a request for another server, and leave this one now."""
         self._live.pop(request.id, None)
         request.move()
         self._waiting.append(request)
-        self._limits, self.stranded = None, why
+        self._limits, self.move_reason = None, reason
         return []
 
-    def _wait_for_another(self, why: AsyncgenError) -> list[str]:
-        """This server leaves; another one at its address goes on with all requests."""
-        self._limits, self.stranded = None, why
+    def _reconnect(self, reason: AsyncgenError) -> list[str]:
+        """Leave this server; the next one at its address resumes all requests."""
+        self._limits, self.move_reason = None, reason
         return []
 
     def _repeat(self, request: Request) -> list[str]:
-        """The server does not know a request: tell it all that it needs to go on."""
+        """Resume a request that the server does not know, with everything that it needs."""
         request.repeat()
         frame = _repeated(request)
-        limits = self._limits
-        if limits is not None and len(frame.encode()) > limits.max_message_bytes:
-            told = (
-                f"its server was lost, and another takes {limits.max_message_bytes} bytes at most"
-            )
-            request.fail(ConnectionLostError(told))
+        most = None if self._limits is None else self._limits.max_message_bytes
+        if most is not None and len(frame.encode()) > most:
+            text = f"its server was lost, and another takes {most} bytes at most"
+            request.fail(ConnectionLostError(text))
             return self._forget(request.id)
         return [frame]
 
     def _send_again(self, request: Request) -> list[str]:
-        """Go on behind what has arrived, or begin anew where that cannot be."""
+        """Send a request with its received tokens, or from the beginning if it cannot resume."""
         if not request.resume_token and not request.start_over(self._fingerprint):
             request.fail(ConnectionLostError("its server was lost, and no other can go on with it"))
             return self._forget(request.id)
@@ -345,10 +341,10 @@ class Ledger:
         return [_frame("cancel", id=request.id)]
 
     def _send_waiting(self) -> list[str]:
-        """Send what the limits of the connection allow; the rest waits for an end."""
+        """Send waiting requests up to the limit of the connection."""
         frames: list[str] = []
-        if self._leaving is not None:
-            return [] if self._is_under_way else self._wait_for_another(self._leaving)
+        if self._drain_reason is not None:
+            return [] if self._is_under_way else self._reconnect(self._drain_reason)
         while self._limits and self._waiting and len(self._live) < self._limits.max_requests:
             request = self._waiting.popleft()
             if request.phase is not Phase.NEW:
@@ -362,7 +358,7 @@ class Ledger:
             most = self._limits.max_message_bytes
             if (size := len(frame.encode())) > most:
                 allowed = f"a request of {size} bytes; the server takes at most {most}"
-                request.fail(InvalidRequestError("prompt", _told(request.prompt), allowed))
+                request.fail(InvalidRequestError("prompt", _prompt_of(request), allowed))
                 continue
             request.phase = Phase.SENT
             self._live[request.id] = request
@@ -402,9 +398,9 @@ def _repeated(request: Request) -> str:
     )
 
 
-def _told(prompt: dict[str, Any]) -> object:
-    """The prompt as the caller gave it."""
-    return next(iter(prompt.values()))
+def _prompt_of(request: Request) -> object:
+    """Return the prompt that the caller gave."""
+    return next(iter(request.prompt.values()))
 
 
 def _is_aborted(done: Done) -> bool:
@@ -413,13 +409,13 @@ def _is_aborted(done: Done) -> bool:
 
 
 def _exception(message: Error, request: Request) -> AsyncgenError:
-    told = _told(request.prompt)
+    prompt = _prompt_of(request)
     return error_from_server(
         message.code,
         message.message,
         retry_after=message.retry_after,
         parameter=message.param,
-        sent={"prompt": told, "messages": told, "token_ids": told, **request.params},
+        sent={"prompt": prompt, "messages": prompt, "token_ids": prompt, **request.params},
     )
 
 
@@ -452,15 +448,15 @@ def _logprob(entry: Logprob) -> TokenLogprob:
 
 
 def _number(logprob: float | None) -> float:
-    """JSON has no infinity: ``null`` stands for it."""
+    """Read a log-probability; JSON has no infinity and writes ``null``."""
     return -math.inf if logprob is None else logprob
 
 
 def read_message(text: str | bytes) -> ServerMessage | None:
-    """Read a message of the server; ``None`` is one of a type that this client does not know.
+    """Read a message of the server; return ``None`` for a type that this client does not know.
 
     Raises:
-        ValueError: It is no message of the protocol.
+        ValueError: It is not a message of the protocol.
     """
     if isinstance(text, bytes):
         raise ValueError("a binary message")

@@ -1,6 +1,6 @@
-"""One WebSocket on the event loop that runs, asyncio or trio; the only file that tells them apart.
+"""Open a WebSocket on asyncio or trio; no other file of the client has code for one of them.
 
-Knows bytes on the wire and nothing of the protocol above them.
+Knows messages as text; nothing of the protocol.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 MAX_MESSAGE_BYTES = 2**26
-"""Most bytes of one message from the server: merged text with many log-probabilities is long."""
+"""Longest message of a server, in bytes: merged text with many log-probabilities is long."""
 
 
 class SocketError(Exception):
-    """The socket could not be opened, or is closed; the cause is chained."""
+    """Raised if the socket cannot be opened or is closed; the cause is chained."""
 
 
 class Socket:
@@ -57,15 +57,15 @@ class Socket:
         return message
 
     async def close(self) -> None:
-        """Say goodbye (1000) and wait for the answer, at most for ``close_seconds``; idempotent."""
+        """Close with 1000 and wait for the answer, at most ``close_seconds``; idempotent."""
         await (self._connection.aclose() if self._on_trio else self._connection.close())
 
     async def abort(self) -> None:
-        """Drop the connection at once, without a word: a server that is gone would not answer."""
+        """Drop the connection at once: a lost server would not answer a closing handshake."""
         if self._on_trio:
             import trio
 
-            # Dropped first: to close a TLS stream properly would wait for the other side.
+            # Close the stream by force first: closing TLS properly waits for the other side.
             await trio.aclose_forcefully(self._connection.stream)
             await self._connection.close_stream()
         else:
@@ -84,14 +84,14 @@ async def open_socket(
 ) -> AsyncIterator[Socket]:
     """Connect to a server; the socket is closed on leaving.
 
-    The library's own keep-alive is off: it does not notice a server that reads nothing, and the
-    client has a heartbeat of its own. Pings of the server are answered.
+    The keep-alive of the library is off: it does not notice a server that reads nothing, and the
+    client has its own heartbeat. Pings of the server are answered.
 
     Args:
         url: ``ws://`` or ``wss://``.
-        subprotocol: What to ask for.
+        subprotocol: Subprotocol to offer.
         headers: HTTP headers of the opening request.
-        tls: Certificates to trust, for ``wss://``; ``None`` is the system's.
+        tls: Trusted certificates for ``wss://``; ``None`` for those of the system.
         open_seconds: Longest time until the server has accepted.
         close_seconds: Longest time for the closing handshake.
 
@@ -123,7 +123,7 @@ async def open_socket(
 
 
 def _connector(on_trio: bool) -> Any:
-    """The library's ``connect`` for the loop that runs."""
+    """Return the library's ``connect`` for the running event loop."""
     if on_trio:
         from websockets.trio.client import connect as connect_on_trio
 

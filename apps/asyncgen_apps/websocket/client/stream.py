@@ -1,7 +1,7 @@
-"""One answer on its way from a server: the reading end of a request.
+"""Read the answer of a server as a stream.
 
-Reads like ``asyncgen.TextStream`` and is left like it: ``break``, ``aclose``, a cancelled task or
-scope, an exception in the loop's body, or simply being dropped cancel the request on the server.
+A stream is used like ``asyncgen.TextStream``. Leaving it cancels the request on the server: by
+``break``, ``aclose``, a cancelled task or scope, an exception in the loop's body, or dropping it.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.client.request import Request
 
 
-class Attendant(Protocol):
-    """Owner of the requests of a client; both methods return at once."""
+class RequestOwner(Protocol):
+    """Owner of the requests of a client; its methods return at once."""
 
-    def attend(self, request: Request) -> None:
-        """Do what the state of a request calls for; in the loop of the client."""
+    def update(self, request: Request) -> None:
+        """Send or cancel a request, as its state requires; in the event loop of the client."""
 
-    def attend_soon(self, request: Request) -> None:
-        """The same from any thread, and from a finalizer."""
+    def update_soon(self, request: Request) -> None:
+        """Call :meth:`update` soon; from any thread, and from a finalizer."""
 
 
 class RemoteStream:
-    """An async iterator of text; also of events, and a result at the end.
+    """Async iterator of text or events, with a result at the end.
 
-    ``async for text in stream`` gives the text as it comes, merged where the reader was slow.
-    ``async with stream`` starts the request on entry and cancels it on exit, at a known moment.
-    A stream is read once, by one task, in the loop that the client was opened in.
+    ``async for text in stream`` gives the text as it comes, merged if the reader is slow.
+    ``async with stream`` starts the request on entry and cancels it on exit. A stream is read once,
+    by one task, in the event loop that opened the client.
     """
 
-    def __init__(self, attendant: Attendant, request: Request) -> None:
-        """Keep what will be sent; use ``Client.stream``."""
-        self._attendant = attendant
+    def __init__(self, owner: RequestOwner, request: Request) -> None:
+        """Keep the request to send; use ``Client.stream``."""
+        self._owner = owner
         self._request = request
         self._started = False
         self._reading = False
         self._result: Completion | None = None
 
     def __aiter__(self) -> AsyncIterator[str]:
-        """Read text. Dropping the iterator (a ``break``) cancels the stream."""
+        """Read text; dropping the iterator (a ``break``) cancels the stream."""
         return Reader(self._next_text, self._leave, self._abandon)
 
     def events(self) -> AsyncIterator[TokenEvent]:
         """Read events instead of text: ids, log-probabilities, several samples by index.
 
-        An event is what the server sent in one message: more than one decode step where the
-        connection was slower than the model. ``time`` is that of the last of them, in seconds from
-        the acceptance, by the clock of the server.
+        An event has the content of one message of the server: several decode steps if the
+        connection is slower than the model. ``time`` is that of the last step, in seconds from the
+        acceptance, by the clock of the server.
         """
         return Reader(self._next_event, self._leave, self._abandon)
 
     def partial(self) -> AsyncIterator[Any]:
-        """Read the value that the answer stands for while it grows: objects, lists and texts.
+        """Read the value of a JSON answer while it grows, as ``asyncgen.TextStream.partial``.
 
-        For an answer in JSON (``json_schema``, ``json_object``), as ``asyncgen.TextStream`` has it:
-        each value is valid so far, and the last one is whole if the stream ended with ``"stop"``.
+        Needs ``json_schema`` or ``json_object``. Each value is valid so far; the last one is whole
+        if the stream ended with ``"stop"``.
 
         Raises:
-            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+            InvalidRequestError: The request asks for no JSON, or pydantic is not installed.
         """
         next_partial = AnswerReader(self._request.params).partial(self._next_text)
         return Reader(next_partial, self._leave, self._abandon)
 
     async def __anext__(self) -> str:
-        """The text since the last read, at least one character.
+        """Return the text since the last read, at least one character.
 
         Raises:
             StopAsyncIteration: The stream has ended; see :attr:`result`.
             InvalidRequestError: The stream has several samples: read :meth:`events`.
             ConnectionLostError: The server was lost and did not come back in time.
-            Exception: What the request raised on the server.
+            Exception: The request raised it on the server.
         """
         return await self._next_text()
 
@@ -127,14 +127,14 @@ class RemoteStream:
         """
         self._request.cancel_wanted = True
         if self._started:
-            self._attendant.attend_soon(self._request)
+            self._owner.update_soon(self._request)
 
     @property
     def result(self) -> Completion:
         """Generated text with finish reason, usage and timings, once the stream has ended.
 
-        An answer in a shape has its value in ``parsed``, or ``parse_error`` says why there is none.
-        Of a stream that was left early: what had arrived, with timings by the client's clock.
+        Structured output has its value in ``parsed``, or the error in ``parse_error``. A stream
+        that was left early has what was received, with timings by the client's clock.
 
         Raises:
             RuntimeError: The stream is still being read.
@@ -148,9 +148,9 @@ class RemoteStream:
 
     @property
     def is_exact(self) -> bool:
-        """True if what has arrived is promised to be what one server alone would have said.
+        """True if the received tokens are those that one server alone would generate.
 
-        It is, unless the stream has moved to a server of another fingerprint, or from one without.
+        False after a move to a server with another fingerprint, or from a server without one.
         """
         return self._request.exact
 
@@ -162,14 +162,14 @@ class RemoteStream:
         return self.is_exact
 
     def __del__(self) -> None:
-        """A dropped stream is cancelled, silently, in whatever thread drops it."""
+        """Cancel a dropped stream silently, in the thread that drops it."""
         self._abandon()
 
     def _start(self) -> None:
         """Post the request, once."""
         if not self._started and not self._request.left:
             self._started = True
-            self._attendant.attend(self._request)
+            self._owner.update(self._request)
 
     async def _next_text(self) -> str:
         text = ""
@@ -190,7 +190,7 @@ class RemoteStream:
         try:
             self._start()
             self._refuse_samples(as_text)
-            # A reader slower than the model never waits; the loop gets its turn all the same.
+            # A reader slower than the model never waits; other tasks run here.
             await self._leaving_if_cancelled(anyio.lowlevel.checkpoint)
             while not (request.events or request.left or request.phase is Phase.ENDED):
                 await self._leaving_if_cancelled(request.wait)
@@ -222,7 +222,7 @@ class RemoteStream:
         self._reading = True
 
     async def _leaving_if_cancelled(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait for something; a cancelled reader has left."""
+        """Wait; leave the stream if the wait is cancelled."""
         try:
             await wait()
         except BaseException:
@@ -230,7 +230,7 @@ class RemoteStream:
             raise
 
     def _leave(self) -> None:
-        """Stop reading: keep what is there, cancel the rest."""
+        """Stop reading: keep what was received, cancel the rest."""
         self._abandon()
         self._request.events.clear()
         self._request.wake()
@@ -242,4 +242,4 @@ class RemoteStream:
             return
         request.left = True
         if self._started:
-            self._attendant.attend_soon(request)
+            self._owner.update_soon(request)

@@ -1,6 +1,6 @@
-"""The library's connection on trio, so that dropping it always ends its reader.
+"""Extend the library's trio connection so that dropping it always ends its reader.
 
-Imported on trio alone.
+Imported on trio only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class TrioConnection(ClientConnection):
     """A connection that may be dropped at any moment."""
 
     def process_event(self, event: Event) -> None:
-        """Hand a message on; one that was read while the connection was dropped is lost."""
+        """Pass a message on; one that arrives while the connection is dropped is lost."""
         with suppress(EOFError):
             super().process_event(event)
 
     async def close_stream(self) -> None:
-        """Close it, and wake the library's reader.
+        """Close the stream, and wake the reader of the library.
 
-        While the queue of messages is full the reader waits for space in it, and nobody empties
-        the queue of a connection that is gone: leaving the connection would wait for ever.
+        The reader waits for space while its queue of messages is full. Nobody empties the queue of
+        a dropped connection, so leaving the connection would wait for ever.
         """
         try:
             await super().close_stream()

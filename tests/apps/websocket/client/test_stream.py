@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-class Attendant:
+class RequestOwner:
     """Notes who wants to be looked after."""
 
     def __init__(self) -> None:
         self.attended: list[Request] = []
         self.later: list[Request] = []
 
-    def attend(self, request: Request) -> None:
+    def update(self, request: Request) -> None:
         self.attended.append(request)
 
-    def attend_soon(self, request: Request) -> None:
+    def update_soon(self, request: Request) -> None:
         self.later.append(request)
 
 
-def opened(**params: object) -> tuple[RemoteStream, Request, Attendant]:
-    attendant = Attendant()
+def opened(**params: object) -> tuple[RemoteStream, Request, RequestOwner]:
+    owner = RequestOwner()
     request = Request({"prompt": "x"}, dict(params), lambda: 0.0)
-    return RemoteStream(attendant, request), request, attendant
+    return RemoteStream(owner, request), request, owner
 
 
 def add(request: Request, *texts: str) -> None:
@@ -49,25 +49,25 @@ def finish(request: Request) -> None:
 
 
 async def test_nothing_is_sent_before_the_first_read() -> None:
-    stream, request, attendant = opened()
+    stream, request, owner = opened()
     stream.cancel()
     await stream.aclose()
-    assert attendant.attended == [] and attendant.later == []
+    assert owner.attended == [] and owner.later == []
     assert [text async for text in stream] == []
     assert stream.result.text == ""
     assert request.left
 
 
 async def test_text_that_was_not_read_is_merged_and_the_end_is_the_end() -> None:
-    stream, request, attendant = opened()
+    stream, request, owner = opened()
     add(request, "a", "", "b")
     assert await anext(stream) == "ab"
-    assert attendant.attended == [request]
+    assert owner.attended == [request]
     add(request, "c")
     finish(request)
     assert [text async for text in stream] == ["c"]
     assert stream.result.text == "abc"
-    assert attendant.later == []
+    assert owner.later == []
 
 
 async def test_entering_waits_for_the_server_and_raises_what_it_says() -> None:
@@ -106,19 +106,19 @@ async def test_leaving_in_any_way_cancels_once() -> None:
         await reader.aclose()  # type: ignore[attr-defined]
 
     for leave in (leave_by_break, leave_by_error, leave_by_scope, leave_the_reader):
-        stream, request, attendant = opened()
+        stream, request, owner = opened()
         request.accept("t")
         add(request, "a")
         await leave(stream)
-        assert attendant.later == [request], leave
+        assert owner.later == [request], leave
         add(request, "late")
         assert [text async for text in stream] == []
         await stream.aclose()
-        assert attendant.later == [request]
+        assert owner.later == [request]
 
 
 async def test_a_stream_that_is_dropped_in_another_thread_is_cancelled() -> None:
-    stream, request, attendant = opened()
+    stream, request, owner = opened()
     request.accept("t")
     add(request, "a")
     assert await anext(stream) == "a"
@@ -127,7 +127,7 @@ async def test_a_stream_that_is_dropped_in_another_thread_is_cancelled() -> None
     thread = threading.Thread(target=held.clear)
     thread.start()
     await anyio.to_thread.run_sync(thread.join)
-    assert attendant.later == [request]
+    assert owner.later == [request]
     assert request.left
 
 
@@ -146,7 +146,7 @@ async def test_one_task_reads_at_a_time() -> None:
 
 
 async def test_a_close_from_elsewhere_ends_a_waiting_reader() -> None:
-    stream, _, attendant = opened()
+    stream, _, owner = opened()
     async with anyio.create_task_group() as tasks:
 
         async def read() -> None:
@@ -156,7 +156,7 @@ async def test_a_close_from_elsewhere_ends_a_waiting_reader() -> None:
         await anyio.wait_all_tasks_blocked()
         with anyio.fail_after(60):
             await stream.aclose()
-    assert len(attendant.later) == 1
+    assert len(owner.later) == 1
 
 
 async def test_there_is_no_result_before_the_end() -> None:
@@ -171,10 +171,10 @@ async def test_there_is_no_result_before_the_end() -> None:
 
 
 async def test_several_samples_are_read_through_events() -> None:
-    stream, request, attendant = opened(n=2)
+    stream, request, owner = opened(n=2)
     with pytest.raises(InvalidRequestError, match="events"):
         await anext(stream)
-    assert attendant.later == [request]
+    assert owner.later == [request]
     other, request, _ = opened(n=2)
     add(request, "a")
     request.finish(
