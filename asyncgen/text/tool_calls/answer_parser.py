@@ -168,14 +168,16 @@ class MarkerParser(AnswerParser):
         if tools.bare and not self._has_text and text.lstrip(_SPACE).startswith("{"):
             self._begin_call("", is_bare=True)
             return True
-        place = text.find(tools.begin)
-        if place >= 0:
+        begins = (tools.begin, *tools.others)
+        found = [(place, begin) for begin in begins if (place := text.find(begin)) >= 0]
+        if found:
+            place, begin = min(found)
             before = text[:place].rstrip(_SPACE)
-            scanner.rest = text[place + len(tools.begin) :]
+            scanner.rest = text[place + len(begin) :]
             out.append(before)
-            self._begin_call(tools.begin)
+            self._begin_call(begin)
             return True
-        settled = self._settled(text, tools.begin)
+        settled = self._settled(text, *begins)
         self._has_text = self._has_text or bool(settled)
         out.append(settled)
         return False
@@ -214,12 +216,12 @@ class MarkerParser(AnswerParser):
             self._is_behind = not self._scanner.rest
         return self._scanner.rest
 
-    def _settled(self, text: str, marker: str) -> str:
+    def _settled(self, text: str, *markers: str) -> str:
         """Return the text that cannot belong to a marker, nor to the white space before one."""
         scanner = self._scanner
         if scanner.is_complete:
             scanner.rest = ""
             return text
-        settled = text[: len(text) - held_back(text, (marker,))].rstrip(_SPACE)
+        settled = text[: len(text) - held_back(text, markers)].rstrip(_SPACE)
         scanner.rest = text[len(settled) :]
         return settled

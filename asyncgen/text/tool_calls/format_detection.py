@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.text.tool_calls import gemma, harmony, json_formats, tagged_formats
+from asyncgen.text.tool_calls import (
+    gemma,
+    harmony,
+    invoke_formats,
+    json_envelopes,
+    json_formats,
+    python_formats,
+    tagged_formats,
+)
 from asyncgen.text.tool_calls.answer_parser import MarkerParser
 from asyncgen.text.tool_calls.formats import HARMONY, REASONING_FORMATS
 from asyncgen.text.tool_calls.harmony import HarmonyParser
@@ -29,6 +37,9 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     gemma.FUNCTION,
     json_formats.MISTRAL,
     json_formats.MISTRAL_LIST,
+    *json_envelopes.FORMATS,
+    *invoke_formats.FORMATS,
+    *python_formats.FORMATS,
     json_formats.GRANITE,
     tagged_formats.GLM,
     tagged_formats.QWEN_CODER,
@@ -72,6 +83,12 @@ class ChatFormats:
         return MarkerParser(
             calls, reasoning, self.tools, in_reasoning=in_reasoning and reads_reasoning
         )
+
+    def enforced(self) -> ChatFormats:
+        """Return the formats with the one marker of calls behind which a grammar begins."""
+        if self.tools is None or not self.tools.others:
+            return self
+        return replace(self, tools=replace(self.tools, others=()))
 
     @property
     def markers(self) -> frozenset[str]:

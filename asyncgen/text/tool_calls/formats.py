@@ -25,7 +25,8 @@ class CallSyntax:
     """Text that a model writes around the name and the arguments of its calls.
 
     All calls of an answer are ``opening``, then each call as ``before`` name ``between`` arguments
-    ``after``, with ``separator`` between two of them, then ``closing``.
+    ``after``, with ``separator`` between two of them, then ``closing``, which does not begin with
+    ``separator``: the lexer of a grammar could not tell them apart.
 
     Attributes:
         before: Text before the name.
@@ -59,6 +60,7 @@ class ToolFormat:
         syntax: Text around name and arguments, from which the grammar of a call is made.
         markers: Further markers, which may be special tokens.
         bare: True if a call may also stand without its marker at the beginning of the answer.
+        others: Further markers that may begin a call where its grammar is not enforced.
     """
 
     name: str
@@ -68,6 +70,7 @@ class ToolFormat:
     syntax: CallSyntax
     markers: tuple[str, ...] = ()
     bare: bool = False
+    others: tuple[str, ...] = ()
 
     def is_of(self, template: str) -> bool:
         """Tell whether the text of a template has the signs of this format."""

@@ -103,7 +103,9 @@ class _Writer:
         rest = self._from(found, number + 1, is_first=False)
         body = f"{self._lark.text(('' if is_first else ',') + key + ':')} {value} {rest}"
         if not is_required:
-            body += f" | {self._from(found, number + 1, is_first=is_first)}"
+            # Built once where it is the same rule: twice for each key doubles with every key.
+            without = self._from(found, number + 1, is_first=True) if is_first else rest
+            body += f" | {without}"
         return self._lark.add(body)
 
     def _reference(self, schema: Mapping[str, Any]) -> str:

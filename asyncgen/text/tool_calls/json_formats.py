@@ -1,8 +1,12 @@
-"""Tool-call formats with JSON arguments: Qwen, Granite, Llama, Mistral and DeepSeek."""
+"""Tool-call formats with JSON arguments: Qwen, Granite, Llama, Mistral and DeepSeek.
+
+More of them, which need no parser of their own, stand in `json_envelopes`.
+"""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
@@ -12,10 +16,11 @@ if TYPE_CHECKING:
     from asyncgen.text.tool_calls.call_collector import CallCollector
     from asyncgen.text.tool_calls.text_scanner import IncrementalParse, TextScanner
 
+_NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 
 
-def _parse_object(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+def parse_object(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     """Parse a call such as ``{"name": …, "arguments": {…}}``, which has begun.
 
     The members may stand in any order; others than these two are ignored.
@@ -28,37 +33,42 @@ def _parse_object(scanner: TextScanner, calls: CallCollector) -> IncrementalPars
         if is_over:
             calls.end()
             return
-        key = _loads_text((yield from scanner.json_text()), "a key")
+        key = loads_text((yield from scanner.json_text()), "a key")
         yield from scanner.space()
         yield from scanner.expect(":")
         yield from scanner.space()
-        if key == "name":
-            calls.name(_loads_text((yield from scanner.json_text()), "the name"))
+        if key in _NAMES:
+            calls.name(loads_text((yield from scanner.json_text()), "the name"))
         elif key in _ARGUMENTS:
-            yield from _parse_arguments(scanner, calls)
+            yield from parse_arguments(scanner, calls)
         else:
             yield from scanner.json_text()
         yield from scanner.space()
         yield from scanner.follows(",")
 
 
-def _parse_arguments(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+def parse_arguments(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     """Parse arguments as JSON, or as JSON within a string of JSON."""
     yield from scanner.space()
     first = yield from scanner.peek()
     if first == '"':
-        calls.arguments(_loads_text((yield from scanner.json_text()), "the arguments"))
+        calls.arguments(loads_text((yield from scanner.json_text()), "the arguments"))
     else:
         yield from scanner.json_value(calls.arguments)
 
 
-def _parse_list(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+def parse_list(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     """Parse ``[{…}, {…}]``, each entry a call."""
     calls.begin(scanner)
     yield from scanner.space()
     yield from scanner.expect("[")
+    yield from parse_entries(scanner, calls)
+
+
+def parse_entries(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    """Parse ``{…}, {…}]`` behind the bracket; the first call has begun."""
     while True:
-        yield from _parse_object(scanner, calls)
+        yield from parse_object(scanner, calls)
         yield from scanner.space()
         goes_on = yield from scanner.follows(",")
         if not goes_on:
@@ -67,7 +77,7 @@ def _parse_list(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     yield from scanner.expect("]")
 
 
-def _loads_text(text: str, what: str) -> str:
+def loads_text(text: str, what: str) -> str:
     """Return the string that a text of JSON stands for; ``what`` names it in errors."""
     try:
         value = json.loads(text)
@@ -78,19 +88,28 @@ def _loads_text(text: str, what: str) -> str:
     return value
 
 
-def _parse_qwen(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
-    """Parse one object; the marker that ends it may be missing."""
+def parse_objects(scanner: TextScanner, calls: CallCollector, end: str) -> IncrementalParse:
+    """Parse calls in a list, or one after the other; the marker ``end`` may be missing."""
     calls.begin(scanner)
-    yield from _parse_object(scanner, calls)
     yield from scanner.space()
-    yield from scanner.follows("</tool_call>")
+    is_list = yield from scanner.follows("[")
+    if is_list:
+        yield from parse_entries(scanner, calls)
+    else:
+        yield from parse_object(scanner, calls)
+    yield from scanner.space()
+    while not is_list and scanner.rest.startswith("{"):
+        calls.begin(scanner)
+        yield from parse_object(scanner, calls)
+        yield from scanner.space()
+    yield from scanner.follows(end)
 
 
 QWEN = ToolFormat(
     name="qwen",
     signs=(("<tool_call>",),),
     begin="<tool_call>",
-    parse=_parse_qwen,
+    parse=partial(parse_objects, end="</tool_call>"),
     syntax=CallSyntax(
         before='<tool_call>\n{"name": "',
         between='", "arguments": ',
@@ -105,7 +124,7 @@ GRANITE = ToolFormat(
     name="granite",
     signs=(("<|tool_call|>",),),
     begin="<|tool_call|>",
-    parse=_parse_list,
+    parse=parse_list,
     syntax=CallSyntax(
         before='{"name": "',
         between='", "arguments": ',
@@ -114,14 +133,17 @@ GRANITE = ToolFormat(
         separator=", ",
         closing="]",
     ),
+    markers=("<tool_call>",),
+    others=("<tool_call>",),
 )
-"""Granite 3: ``<|tool_call|>[{…}]``. (Granite 4 uses the format of Qwen.)"""
+"""Granite 3: ``<|tool_call|>[{…}]``. Granite 3.1 writes ``<tool_call>[{…}]``, though its template
+tells of the other marker. (Granite 4 uses the format of Qwen.)"""
 
 
 def _parse_llama(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     calls.begin(scanner)
     while True:
-        yield from _parse_object(scanner, calls)
+        yield from parse_object(scanner, calls)
         yield from scanner.space()
         goes_on = yield from scanner.follows(";")
         if not goes_on:
@@ -144,7 +166,7 @@ def _parse_mistral(scanner: TextScanner, calls: CallCollector) -> IncrementalPar
     yield from scanner.space()
     first = yield from scanner.peek()
     if first == "[":
-        yield from _parse_list(scanner, calls)
+        yield from parse_list(scanner, calls)
         return
     calls.begin(scanner)
     name = yield from scanner.until("[ARGS]", "[CALL_ID]", "{")
@@ -153,7 +175,7 @@ def _parse_mistral(scanner: TextScanner, calls: CallCollector) -> IncrementalPar
     if has_id:
         yield from scanner.until("[ARGS]", "{")
     yield from scanner.follows("[ARGS]")
-    yield from _parse_arguments(scanner, calls)
+    yield from parse_arguments(scanner, calls)
     calls.end()
 
 
@@ -203,7 +225,7 @@ def _parse_deepseek(scanner: TextScanner, calls: CallCollector) -> IncrementalPa
         if is_fenced:
             yield from scanner.space()
             yield from scanner.expect("```json")
-        yield from _parse_arguments(scanner, calls)
+        yield from parse_arguments(scanner, calls)
         calls.end()
         yield from scanner.space()
         if is_fenced:

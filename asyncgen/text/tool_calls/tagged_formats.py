@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 
-def _parse_arguments(
+def parse_tagged(
     scanner: TextScanner, calls: CallCollector, tags: Tags, end: str
 ) -> IncrementalParse:
     """Parse all arguments of a call, and the tag ``end`` behind them.
@@ -96,7 +96,7 @@ def _parse_glm(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     calls.begin(scanner)
     name = yield from scanner.until("<arg_key>", "</tool_call>")
     calls.name(name.strip())
-    yield from _parse_arguments(scanner, calls, _GLM_TAGS, "</tool_call>")
+    yield from parse_tagged(scanner, calls, _GLM_TAGS, "</tool_call>")
 
 
 GLM = ToolFormat(
@@ -125,7 +125,7 @@ def _parse_qwen_coder(scanner: TextScanner, calls: CallCollector) -> Incremental
     name = yield from scanner.until(">")
     scanner.skip(1)
     calls.name(name.strip())
-    yield from _parse_arguments(scanner, calls, _QWEN_TAGS, "</function>")
+    yield from parse_tagged(scanner, calls, _QWEN_TAGS, "</function>")
     yield from scanner.space()
     yield from scanner.follows("</tool_call>")
 

@@ -71,6 +71,93 @@ HARMONY = (
     )
     + "{# <|channel|>analysis #}"
 )
+
+
+def listed(begin: str, end: str, call: str) -> str:
+    """A template that writes all calls of a message between two texts, by an expression each."""
+    loop = "{%- for call in message.tool_calls or [] %}\n"
+    around = f"{{%- if message.tool_calls %}}{{{{- {begin!r} }}}}{{%- endif %}}"
+    whole = template(f"{{{{- {call} + ('' if loop.last else ', ') }}}}")
+    closing = around.replace(repr(begin), repr(end))
+    return whole.replace(loop, around + loop).replace(
+        "{%- endfor %}\n{{- '<end>' }}", "{%- endfor %}\n" + closing + "{{- '<end>' }}"
+    )
+
+
+_WHOLE = f"{_OBJECT}({_JSON}) + '}}'"
+_VALUE = "(value if value is string else value|tojson)"
+
+
+def _invoked(begin: str, end: str, call: str, argument: str) -> str:
+    """A template with tags named ``call`` and ``argument`` between two texts."""
+    return tagged(
+        f"'{begin}<{call} name=\"' + call.function.name + '\">\\n'",
+        f"'<{argument} name=\"' + key + '\">' + {_VALUE} + '</{argument}>\\n'",
+        f"'</{call}>{end}'",
+    )
+
+
+_PYTHON = (
+    (
+        "{{- CALLED + '(' }}{%- for key, value in call.function.arguments.items() %}"
+        "{{- key + '=' }}{%- if value is string %}{{- QUOTED }}{%- else %}{{- value|tojson }}"
+        "{%- endif %}{{- '' if loop.last else ', ' }}{%- endfor %}{{- ')' }}"
+    )
+    .replace("CALLED", "call.function.name")
+    .replace("QUOTED", '"\'" + value + "\'"')
+)
+
+NEW = {
+    "kimi_k2": template(
+        "'<|tool_calls_section_begin|><|tool_call_begin|>' + call.id"
+        f" + '<|tool_call_argument_begin|>' + ({_JSON})"
+        " + '<|tool_call_end|><|tool_calls_section_end|>'"
+    ),
+    "command_r": listed(
+        "<|START_ACTION|>[\n    ",
+        "\n]<|END_ACTION|>",
+        '\'{"tool_call_id": "\' ~ loop.index0 ~ \'", "tool_name": "\' + call.function.name'
+        f" + '\", \"parameters\": ' + ({_JSON}) + '}}'",
+    ),
+    "nemotron": listed("<TOOLCALL>[", "]</TOOLCALL>", _WHOLE),
+    "apriel": listed("<tool_calls>[", "]</tool_calls>", _WHOLE),
+    "minimax_m1": listed("<tool_calls>\n", "\n</tool_calls>", _WHOLE),
+    "phi_4": template("'<|tool_call|>' + (call.function|tojson) + '<|/tool_call|>'"),
+    "functools": listed("functools[", "]", _WHOLE),
+    "apertus": listed(
+        "<|tools_prefix|>[",
+        "]<|tools_suffix|>",
+        f"'{{\"' + call.function.name + '\": ' + ({_JSON}) + '}}'",
+    ),
+    "gigachat": template(f"'<|function_call|>' + {_WHOLE}"),
+    "functionary": template(f"'<function=' + call.function.name + '>' + ({_JSON}) + '</function>'"),
+    "seed": tagged(
+        "'<seed:tool_call>\\n<function=' + call.function.name + '>\\n'",
+        "'<parameter=' + key + '>' + value|string + '</parameter>\\n'",
+        "'</function>\\n</seed:tool_call>'",
+    ),
+    "minicpm": _invoked("", "", "function", "param").replace("\\n", ""),
+    "minimax_m2": _invoked(
+        "<minimax:tool_call>\\n", "\\n</minimax:tool_call>", "invoke", "parameter"
+    ),
+    "step_3": _invoked(
+        "<｜tool_calls_begin｜>\\n<｜tool_call_begin｜>function<｜tool_sep｜>",
+        "<｜tool_call_end｜>\\n<｜tool_calls_end｜>",
+        "steptml:invoke",
+        "steptml:parameter",
+    ),
+    "hunyuan_3": tagged(
+        "'<tool_calls:opensource>\\n<tool_call:opensource>' + call.function.name"
+        " + '<tool_sep:opensource>\\n'",
+        "'<arg_key:opensource>' + key + '</arg_key:opensource>\\n<arg_value:opensource>'"
+        f" + {_VALUE} + '</arg_value:opensource>\\n'",
+        "'</tool_call:opensource>\\n</tool_calls:opensource>'",
+    ),
+    "lfm2": template("{{- '<|tool_call_start|>[' }}" + _PYTHON + "{{- ']<|tool_call_end|>' }}"),
+    "olmo_3": template("{{- '<function_calls>\\n' }}" + _PYTHON + "{{- '\\n</function_calls>' }}"),
+}
+"""Templates of the newer formats, by the name of the format."""
+
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 BY_FORMAT = {
@@ -84,5 +171,6 @@ BY_FORMAT = {
     "gemma": GEMMA,
     "deepseek": DEEPSEEK,
     "harmony": HARMONY,
+    **NEW,
 }
 """Templates by the name of the format that is found in them."""

@@ -80,6 +80,8 @@ def named(tools: str | None = NONE, reasoning: str | None = NONE) -> ChatFormats
 ARGUMENTS = json.dumps(PARIS)
 OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 XML = 'Pa}r"is\n<é>'
+ACTION = f'{{"tool_call_id": "0", "tool_name": "weather", "parameters": {ARGUMENTS}}}'
+WORDS = "city='Pa}r\"is\\n<é>', days=2"
 ANSWERS = [
     ("qwen", f"<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>{OBJECT}"),
     (
@@ -125,6 +127,83 @@ ANSWERS = [
         2 * f"<start_function_call>call:weather{{city:<escape>{XML}<escape>,days:2}}"
         "<end_function_call>",
     ),
+    ("qwen", f"<tool_call>[{OBJECT}, {OBJECT}]</tool_call>"),
+    ("granite", f"<tool_call>[{OBJECT}, {OBJECT}]"),  # as 3.1 writes it
+    (
+        "kimi_k2",
+        "<|tool_calls_section_begin|>"
+        + "".join(
+            f"<|tool_call_begin|>functions.weather:{number}<|tool_call_argument_begin|>{ARGUMENTS}"
+            "<|tool_call_end|>"
+            for number in range(2)
+        )
+        + "<|tool_calls_section_end|>",
+    ),
+    ("command_r", f"<|START_ACTION|>[\n    {ACTION},\n    {ACTION}\n]<|END_ACTION|>"),
+    ("nemotron", f"<TOOLCALL>[{OBJECT}, {OBJECT}]</TOOLCALL>"),
+    ("apriel", f"<tool_calls>[{OBJECT}, {OBJECT}]</tool_calls>"),
+    ("minimax_m1", f"<tool_calls>\n{OBJECT}\n{OBJECT}\n</tool_calls>"),
+    ("phi_4", 2 * f"<|tool_call|>{OBJECT}<|/tool_call|>"),
+    ("functools", f"functools[{OBJECT}, {OBJECT}]"),
+    (
+        "apertus",
+        f'<|tools_prefix|>[{{"weather": {ARGUMENTS}}}, {{"weather": {ARGUMENTS}}}]<|tools_suffix|>',
+    ),
+    ("gigachat", 2 * f"<|function_call|>{OBJECT}"),
+    ("functionary", 2 * f"<function=weather>{ARGUMENTS}</function>"),
+    (
+        "seed",
+        2
+        * (
+            f"<seed:tool_call>\n<function=weather>\n<parameter=city>{XML}</parameter>\n"
+            "<parameter=days>2</parameter>\n</function>\n</seed:tool_call>\n"
+        ),
+    ),
+    (
+        "minimax_m2",
+        "<minimax:tool_call>\n"
+        + 2
+        * (
+            f'<invoke name="weather">\n<parameter name="city">{XML}</parameter>\n'
+            '<parameter name="days">2</parameter>\n</invoke>\n'
+        )
+        + "</minimax:tool_call>",
+    ),
+    (
+        "step_3",
+        "<｜tool_calls_begin｜>"
+        + 2
+        * (
+            '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="weather">'
+            f'<steptml:parameter name="city">{XML}</steptml:parameter>'
+            '<steptml:parameter name="days">2</steptml:parameter>'
+            "</steptml:invoke><｜tool_call_end｜>"
+        )
+        + "<｜tool_calls_end｜>",
+    ),
+    (
+        "hunyuan_3",
+        "<tool_calls:opensource>\n"
+        + 2
+        * (
+            "<tool_call:opensource>weather<tool_sep:opensource>\n"
+            "<arg_key:opensource>city</arg_key:opensource>\n"
+            f"<arg_value:opensource>{XML}</arg_value:opensource>\n"
+            "<arg_key:opensource>days</arg_key:opensource>\n"
+            "<arg_value:opensource>2</arg_value:opensource>\n</tool_call:opensource>\n"
+        )
+        + "</tool_calls:opensource>",
+    ),
+    (
+        "minicpm",
+        2
+        * (
+            f'<function name="weather"><param name="city">{XML}</param>'
+            '<param name="days">2</param></function>'
+        ),
+    ),
+    ("lfm2", f"<|tool_call_start|>[weather({WORDS}), weather({WORDS})]<|tool_call_end|>"),
+    ("olmo_3", f"<function_calls>\nweather({WORDS})\nweather({WORDS})\n</function_calls>"),
 ]
 
 
@@ -135,6 +214,18 @@ def test_calls_of_every_format(name: str, answer: str, reasoning: str) -> None:
     assert found.calls == [("weather", PARIS)] * 2 and not found.errors
     assert found.text == "Let me see.So?"
     assert found.reasoning == ("Of <b> I think." if reasoning else "")
+
+
+@for_each(("name", "answer"), ANSWERS)
+def test_answer_that_is_cut_loses_no_text(name: str, answer: str) -> None:
+    formats = named(name)
+    for cut in range(1, len(answer), 5):
+        found = read(formats, answer[:cut])
+        kept = found.text.strip()
+        assert kept == answer[:cut].strip() or found.calls or found.errors
+        assert len(found.calls) + len(found.errors) <= 3  # the third: a marker cut in two
+        if found.errors:
+            assert answer[:cut].rstrip().endswith(kept)  # all from the marker on
 
 
 def test_messages_on_channels() -> None:
