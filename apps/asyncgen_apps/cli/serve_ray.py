@@ -122,10 +122,10 @@ def _run(settings: "RaySettings", host: str, port: int, ray_address: str) -> Non
     import os
     import signal
 
-    from asyncgen_apps.ray_serve.settings import CLUSTER
+    from asyncgen_apps.ray_serve.settings import CLUSTER_ENV
 
     # Read where Ray is imported: here, and in the processes that it starts.
-    for variable, value in CLUSTER.items():
+    for variable, value in CLUSTER_ENV.items():
         os.environ.setdefault(variable, value)
 
     import ray

@@ -1,8 +1,8 @@
-"""One model on many machines, by Ray Serve: the servers of this library over engines elsewhere.
+"""Serve one model on several machines by Ray Serve.
 
-`build_app` gives what ``serve run`` and KubeRay take. An ingress holds the whole of ``create_app``
-over a `RemoteLLM`, a replica holds one ``AsyncLLM``; a stream whose replica is lost goes on at
-another one, with the same tokens.
+`build_app` makes the application for ``serve run`` and KubeRay. An ingress runs ``create_app`` over
+a `RemoteLLM`; a replica runs one ``AsyncLLM``. A stream whose replica is lost resumes at another
+one, with the same tokens.
 
 It needs the extra ``ray``: ``pip install "asyncgen[ray]"``.
 """
@@ -20,7 +20,7 @@ __all__ = ["RaySettings", "build_app", "read_settings"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import Ray with what needs it, and not before."""
+    """Import `build_app`, which needs Ray, on first use."""
     if name == "build_app":
         from asyncgen_apps.ray_serve.app import build_app
 

@@ -1,4 +1,4 @@
-"""Puts the deployments together: ingress, replicas, board."""
+"""Build the Ray Serve application from its deployments: ingress, replicas, metrics board."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from asyncgen_apps.ray_serve.ingress import Ingress
-from asyncgen_apps.ray_serve.metrics_board import Board
+from asyncgen_apps.ray_serve.metrics_board import MetricsBoard
 from asyncgen_apps.ray_serve.replica import Replica
 from asyncgen_apps.ray_serve.settings import (
-    MESSAGES,
+    MESSAGE_ENV,
     RaySettings,
     read_settings,
     with_secret,
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 ROUTER = "asyncgen_apps.ray_serve.router:BeginningRouter"
 SCALING = "asyncgen_apps.ray_serve.autoscaling:EngineScaling"
 
-ONE_LOOP = {
+SHARED_LOOP_ENV = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
-"""Environment of engines and ingresses, unless it was set otherwise: their streams run in the loop
-that the messages come to. A loop of their own would have each message cross two threads. Nothing of
-ours holds that loop up: prompts are made ready, and tokens computed, in threads of their own."""
+"""Default environment of engines and ingresses: streams run in the event loop that receives the
+messages. A separate loop would pass each message between two threads. Prompts are prepared and
+tokens computed in other threads, so nothing blocks this loop."""
 
 LOOK_BACK = 3.0
-"""Seconds over which the figures that decide how many replicas there are have their mean."""
+"""Seconds over which autoscaling takes the mean of its metrics."""
 
 
 def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Application:
-    """Make the application.
+    """Build the application.
 
     ``serve run asyncgen_apps.ray_serve:build_app model=demo replicas=2`` calls it with a mapping,
     and so does the ``args`` of a file of Serve or KubeRay.
@@ -48,27 +48,18 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
         settings: The settings, or their fields by name.
 
     Returns:
-        What ``serve.run`` takes.
+        The application, for ``serve.run``.
 
     Raises:
-        ValueError: A name that is none, or a value that is not allowed.
+        ValueError: A name is unknown, or a value is not allowed.
     """
     known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
     known = with_secret(known, os.environ)
-    wanted = {**ONE_LOOP, **MESSAGES}
-    wanted = {name: os.environ.get(name, value) for name, value in wanted.items()}
-    environment = {"env_vars": wanted}
-    actor = {
-        "num_cpus": known.num_cpus,
-        "num_gpus": known.num_gpus,
-        "runtime_env": environment,
-    }
+    defaults = {**SHARED_LOOP_ENV, **MESSAGE_ENV}
+    variables = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    environment = {"env_vars": variables}
     scaling: dict[str, Any] = {"num_replicas": known.replicas}
     if known.max_replicas is not None:
-        targets = {
-            "target_requests": known.target_requests,
-            "target_pages": known.target_pages,
-        }
         scaling = {
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=known.replicas,
@@ -78,21 +69,34 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
                 downscale_delay_s=known.downscale_seconds,
                 metrics_interval_s=1.0,
                 look_back_period_s=LOOK_BACK,
-                policy=AutoscalingPolicy(policy_function=SCALING, policy_kwargs=targets),
+                policy=AutoscalingPolicy(
+                    policy_function=SCALING,
+                    policy_kwargs={
+                        "target_requests": known.target_requests,
+                        "target_pages": known.target_pages,
+                    },
+                ),
             )
         }
+    stopping = {
+        "graceful_shutdown_timeout_s": known.drain_seconds,
+        "graceful_shutdown_wait_loop_s": 0.2,
+    }
     board = serve.deployment(
-        Board, name="board", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
+        MetricsBoard, name="board", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
     ).bind()
     replicas = serve.deployment(
         Replica,
         name="engine",
         **scaling,
-        ray_actor_options=actor,
+        **stopping,
+        ray_actor_options={
+            "num_cpus": known.num_cpus,
+            "num_gpus": known.num_gpus,
+            "runtime_env": environment,
+        },
         max_ongoing_requests=known.max_requests,
         max_queued_requests=known.max_waiting,
-        graceful_shutdown_timeout_s=known.drain_seconds,
-        graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=2.0,
         request_router_config=RequestRouterConfig(
             request_router_class=ROUTER, initial_backoff_s=0.02, max_backoff_s=0.5
@@ -104,6 +108,5 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
         num_replicas=known.ingresses,
         ray_actor_options={"num_cpus": 0, "runtime_env": environment},
         max_ongoing_requests=100_000,
-        graceful_shutdown_timeout_s=known.drain_seconds,
-        graceful_shutdown_wait_loop_s=0.2,
+        **stopping,
     ).bind(known, replicas, board)

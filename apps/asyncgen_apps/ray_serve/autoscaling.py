@@ -1,8 +1,9 @@
 """Compute the number of replicas from the metrics of the engines.
 
-Ray Serve asks again and again, keeps the bounds, and waits before it follows. Here is only what is
-needed now: as many as keep each at its target of streams, those that wait included, and of pages in
-use, whichever is more. Knows no Ray: it is pickled, and runs in Serve's controller.
+Ray Serve calls the policy regularly, applies the bounds and the delays. The policy returns the
+number that is needed now: so many that each replica is at its target of running and waiting
+streams, or of pages in use, whichever needs more. Imports no Ray: it is pickled, and runs in
+Serve's controller.
 """
 
 from __future__ import annotations
@@ -13,63 +14,63 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 STREAMS = "streams"
-"""Requests of an engine that run or wait."""
+"""Name of the metric: requests of an engine that run or wait."""
 
 PAGES = "pages"
-"""Share of its pages that they hold."""
+"""Name of the metric: share of its pages that these hold."""
 
 
-class Seen(Protocol):
-    """Part of Serve's context that the policy reads."""
+class ScalingContext(Protocol):
+    """Part of Serve's autoscaling context that the policy reads."""
 
     @property
     def running_replicas(self) -> Collection[Any]:
-        """Names of the replicas that are there."""
+        """Names of the running replicas."""
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:
-        """Metrics by name and replica: means of the last seconds."""
+        """Metrics by name and replica, as means of the last seconds."""
 
     @property
     def total_num_requests(self) -> float:
-        """Requests that run or wait, as Serve counts them."""
+        """Number of requests that run or wait, as Serve counts them."""
 
     @property
     def total_queued_requests(self) -> float | None:
-        """Those of them that wait where they came in."""
+        """Number of these that wait at an ingress."""
 
 
-def told(figures: Any) -> dict[str, float]:
+def scaling_metrics(metrics: Any) -> dict[str, float]:
     """Return the values of a ``MetricsSnapshot`` that decide the number of replicas."""
-    streams = figures.requests_running + figures.requests_waiting
-    return {STREAMS: float(streams), PAGES: float(figures.cache_usage)}
+    streams = metrics.requests_running + metrics.requests_waiting
+    return {STREAMS: float(streams), PAGES: float(metrics.cache_usage)}
 
 
 class EngineScaling:
-    """A policy of Ray Serve."""
+    """Autoscaling policy for Ray Serve."""
 
     def __init__(self, target_requests: float, target_pages: float) -> None:
-        """Take the targets.
+        """Set the targets.
 
         Args:
-            target_requests: Streams of a replica that are neither too many nor too few.
-            target_pages: Share of its pages, likewise.
+            target_requests: Number of streams that a replica should have.
+            target_pages: Share of its pages that a replica should use.
         """
         self._requests = target_requests
         self._pages = target_pages
 
-    def __call__(self, seen: Seen) -> tuple[float, dict[str, Any]]:
-        """Say how many replicas the work needs; not a whole number, and within no bounds.
+    def __call__(self, context: ScalingContext) -> tuple[float, dict[str, Any]]:
+        """Return the number of replicas that the load needs, a fraction without bounds.
 
         Args:
-            seen: What Serve knows. A replica that has told nothing yet has nothing to do.
+            context: State of Serve. A replica without metrics counts as idle.
         """
-        alive = set(seen.running_replicas)
-        metrics = seen.aggregated_metrics or {}
+        alive = set(context.running_replicas)
+        metrics = context.aggregated_metrics or {}
         streams = _sum(metrics.get(STREAMS, {}), alive)
-        queued = seen.total_queued_requests or 0.0
+        queued = context.total_queued_requests or 0.0
         if not metrics.get(STREAMS):
-            streams, queued = seen.total_num_requests, 0.0  # as Serve counts them
+            streams, queued = context.total_num_requests, 0.0  # before the first metrics
         by_streams = (streams + queued) / self._requests
         by_pages = _sum(metrics.get(PAGES, {}), alive) / self._pages
         return max(by_streams, by_pages), {}

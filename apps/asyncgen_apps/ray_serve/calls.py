@@ -1,4 +1,4 @@
-"""The way to the engines, by handles of Ray Serve."""
+"""Call the engines by handles of Ray Serve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError, TaskCancelledError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from asyncgen import OverloadedError
-from asyncgen_apps.ray_serve.settings import MESSAGES
+from asyncgen_apps.ray_serve.settings import MESSAGE_ENV
 from asyncgen_apps.remote import MessageTooLargeError, ReplicaLostError
 
 if TYPE_CHECKING:
@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 
     from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-    from asyncgen_apps.remote import Order
+    from asyncgen_apps.remote import StreamRequest
     from asyncgen_apps.remote.messages import Item
 
 RETRY_SECONDS = 1.0
-"""After which a refused request may come again."""
+"""Seconds after which a refused request may come again."""
 
 _TOO_LARGE = re.compile(r"\bmessage larger than max\b( \([^)]*\))?")
-"""What gRPC says beside `RESOURCE_EXHAUSTED`, which it also says of pings that are too many."""
+"""Text of a gRPC error besides `RESOURCE_EXHAUSTED`, which gRPC also sends for too many pings."""
 
 
 def direct(handle: DeploymentHandle, **options: Any) -> DeploymentHandle:
-    """A handle whose messages go from process to process, which costs half of Ray's usual way.
+    """Return a handle that sends messages directly between processes, at half of the usual cost.
 
-    By that, each message becomes an object that is kept, counted, and fetched by its number.
+    By default Ray stores each message as an object that the receiver fetches by reference.
     """
     return handle.options(_by_reference=False, **options)
 
 
 class RayCall:
-    """An order under way."""
+    """Stream from an engine."""
 
     def __init__(self, items: DeploymentResponseGenerator[Item]) -> None:
-        """Read what a handle gives."""
+        """Keep the messages of a handle."""
         self._items = items
 
     async def next(self) -> Item | None:
-        """Wait for what comes next."""
-        with telling():
+        """Wait for the next message; ``None`` at the end."""
+        with translated_errors():
             return await anext(self._items, None)
 
     def close(self) -> None:
-        """Stop the work; after back-pressure, cancelling raises that again."""
+        """Stop the stream; cancelling a call that was refused raises the refusal again."""
         with suppress(Exception):
             self._items.cancel()
 
 
 class RayCalls:
-    """The way to the replicas of a deployment."""
+    """Transport to the replicas of a deployment."""
 
     def __init__(self, replicas: DeploymentHandle, board: DeploymentHandle) -> None:
-        """Take the handles.
+        """Keep the handles.
 
         Args:
-            replicas: Of the deployment of `Replica`.
-            board: Of the deployment of `Board`.
+            replicas: Handle of the deployment of `Replica`.
+            board: Handle of the deployment of `MetricsBoard`.
         """
         self._replicas, self._board = direct(replicas), direct(board)
         self._streams = direct(
@@ -77,27 +77,27 @@ class RayCalls:
         """True if Ray runs."""
         return bool(ray.is_initialized())
 
-    def stream(self, order: Order) -> RayCall:
-        """Give an order."""
-        return RayCall(self._streams.remote(order))
+    def stream(self, request: StreamRequest) -> RayCall:
+        """Send a request."""
+        return RayCall(self._streams.remote(request))
 
     async def ask(self, kind: str, *given: Any) -> Any:
         """Ask any engine."""
-        with telling():
+        with translated_errors():
             return await self._replicas.ask.remote(kind, *given)
 
-    async def figures(self) -> dict[str, Any]:
-        """The newest figures of each engine."""
-        with telling():
+    async def metrics_by_engine(self) -> dict[str, Any]:
+        """Return the newest metrics of each engine by its name."""
+        with translated_errors():
             found: dict[str, Any] = await self._board.read.remote()
             return found
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """Around a wait for Ray: raises what an error means to a caller.
+def translated_errors() -> Iterator[None]:
+    """Translate the errors of Ray while waiting for it.
 
-    Over gRPC, the cancellation of a task elsewhere comes as if it were one of the task that waits.
+    Over gRPC, the cancellation of a remote task looks like one of the task that waits.
     """
     try:
         yield
@@ -107,25 +107,25 @@ def telling() -> Iterator[None]:
             raise
         raise ReplicaLostError("Serve gave the request up") from error
     except Exception as error:
-        if (meant := told(error)) is error:
+        if (better := translated(error)) is error:
             raise
-        raise meant from error
+        raise better from error
 
 
-def told(error: Exception) -> Exception:
+def translated(error: Exception) -> Exception:
     """Translate an error of Ray for the caller."""
     if isinstance(error, BackPressureError):
         return OverloadedError("all engines are full, and so is the queue", RETRY_SECONDS)
-    if (isinstance(error, RpcError) or _is_unheard(error)) and (why := _too_large(error)):
-        return MessageTooLargeError(why)
+    if (isinstance(error, RpcError) or _has_no_response(error)) and (text := _too_large(error)):
+        return MessageTooLargeError(text)
     lost = RayActorError | TaskCancelledError | DeploymentUnavailableError | RayError | RpcError
-    if isinstance(error, lost) or _is_unheard(error):
+    if isinstance(error, lost) or _has_no_response(error):
         line = str(error).strip().partition("\n")[0]
         return ReplicaLostError(f"{type(error).__name__}: {line}")
     return error
 
 
-def _is_unheard(error: Exception) -> bool:
+def _has_no_response(error: Exception) -> bool:
     """Tell whether the replica did not respond; Serve has no exception class for that."""
     return type(error) is RuntimeError and str(error).startswith("Unexpected error (StatusCode.")
 
@@ -136,5 +136,5 @@ def _too_large(error: Exception) -> str | None:
     found = _TOO_LARGE.search(text)
     if found is None or "RESOURCE_EXHAUSTED" not in text:
         return None
-    (name,) = MESSAGES
+    (name,) = MESSAGE_ENV
     return f"{found[0]}: set {name} in the environment of the cluster"

@@ -1,4 +1,4 @@
-"""An ingress: the servers of this library, over replicas that are elsewhere."""
+"""Run the servers of this library in a Ray Serve ingress, over replicas in other processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncgen_apps.metrics import exposition_of
 from asyncgen_apps.openai_http import ServerSettings, create_app
 from asyncgen_apps.openai_http.websocket_streams import stream_settings, with_streams
 from asyncgen_apps.ray_serve.calls import RayCalls
-from asyncgen_apps.ray_serve.readiness import TellReadiness
+from asyncgen_apps.ray_serve.readiness import ReadinessMiddleware
 from asyncgen_apps.remote import RemoteLLM
 from asyncgen_apps.serving.origins import hosts_for
 
@@ -24,24 +24,24 @@ _log = logging.getLogger(__name__)
 
 
 class Ingress:
-    """The application, open for as long as Serve keeps the replica of the ingress."""
+    """Keeps the application open while Serve runs this replica of the ingress."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, settings: RaySettings, replicas: DeploymentHandle, board: DeploymentHandle
     ) -> None:
-        """Wait for the first replica, and put the application together.
+        """Wait for the first replica, and open the application.
 
         Args:
-            settings: Of the application.
-            replicas: Handle to the engines.
-            board: Handle to their figures.
+            settings: Settings of the application.
+            replicas: Handle of the engines.
+            board: Handle of their metrics board.
         """
         self._settings = settings
         self._calls = RayCalls(replicas, board)
         self._facts = await replicas.facts.remote()
         self._app: Any = None
         self._is_open, self._is_over = asyncio.Event(), asyncio.Event()
-        # What is opened must be closed by the task that opened it.
+        # The task that opens the application must also close it.
         self._owner = asyncio.create_task(self._keep_open())
         opening = asyncio.create_task(self._is_open.wait())
         await asyncio.wait((self._owner, opening), return_when=asyncio.FIRST_COMPLETED)
@@ -65,7 +65,7 @@ class Ingress:
             llm = await stack.enter_async_context(RemoteLLM(self._calls, self._facts))
 
             async def figures() -> bytes:
-                return exposition_of(await llm.figures(), server.model_names[0])
+                return exposition_of(await llm.metrics_by_engine(), server.model_names[0])
 
             app = create_app(llm, server, figures=figures)
             gate = app.state.gate
@@ -75,16 +75,16 @@ class Ingress:
                 from asyncgen_apps.openai_http.chat_mount import mount_chat
 
                 app = mount_chat(app, llm, gate, name=server.model_names[0])
-            self._app = TellReadiness(app, llm)
+            self._app = ReadinessMiddleware(app, llm)
             self._is_open.set()
             await self._is_over.wait()
 
     def __serve_build_asgi_app__(self) -> Any:
-        """The application, for Serve."""
+        """Return the application; Serve calls this."""
         return self._app
 
     async def __del__(self) -> None:
-        """Close it, when Serve ends the ingress."""
+        """Close the application; Serve calls this when the ingress stops."""
         self._is_over.set()
         with suppress(asyncio.CancelledError):
             await self._owner

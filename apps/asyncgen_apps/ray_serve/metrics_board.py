@@ -1,4 +1,4 @@
-"""A board with the newest figures of all replicas: a handle reaches one of them, never all."""
+"""Collect the newest metrics of all replicas, because a Serve handle reaches only one of them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ if TYPE_CHECKING:
     from asyncgen import MetricsSnapshot
 
 FRESH_SECONDS = 10.0
-"""What was told longer ago belongs to a replica that is gone."""
+"""Age of a report at which its replica counts as lost."""
 
 
-class Board:
-    """Figures by replica."""
+class MetricsBoard:
+    """Newest metrics of each replica."""
 
     def __init__(self) -> None:
-        """Nothing was told."""
-        self._told: dict[str, tuple[float, MetricsSnapshot]] = {}
+        """Begin without reports."""
+        self._reports: dict[str, tuple[float, MetricsSnapshot]] = {}
 
-    async def tell(self, replica: str, figures: MetricsSnapshot) -> None:
-        """Take the newest figures of a replica."""
-        self._told[replica] = monotonic(), figures
+    async def report(self, replica: str, metrics: MetricsSnapshot) -> None:
+        """Store the newest metrics of a replica."""
+        self._reports[replica] = monotonic(), metrics
 
     async def read(self) -> dict[str, MetricsSnapshot]:
-        """The figures of the replicas that are there."""
+        """Return the metrics of all replicas that reported lately."""
         oldest = monotonic() - FRESH_SECONDS
-        self._told = {name: told for name, told in self._told.items() if told[0] > oldest}
-        return {name: figures for name, (_, figures) in self._told.items()}
+        self._reports = {
+            name: report for name, report in self._reports.items() if report[0] > oldest
+        }
+        return {name: metrics for name, (_, metrics) in self._reports.items()}

@@ -1,11 +1,11 @@
 """Choose the replica of a request: the one with its prefix cached, or the least loaded.
 
-A replica that is known to hold a page or more of a prompt saves its work, and may have somewhat
-more than its share for that: at most `BOUND` times the mean, and one more (Mirrokni, Thorup and
-Zadimoghaddam, "Consistent hashing with bounded loads", 2018, section 1). Where none is known to,
-the loads decide, and between loads that are equal or almost so a hash of the beginning and the
-replicas' names (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998:
-rendezvous hashing), so that ingresses which know nothing of each other choose alike.
+A replica that holds a page or more of a prompt saves that work. It may have more than its share of
+requests: at most `BOUND` times the mean, plus one (Mirrokni, Thorup and Zadimoghaddam, "Consistent
+hashing with bounded loads", 2018, section 1). If no replica is known to hold it, the loads decide.
+Among almost equal loads, a hash of the beginning and the replica's name decides (rendezvous
+hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998), so that
+all ingresses choose alike without talking to each other.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 BOUND = 1.25
 
 SLACK = 1
-"""Requests more than the emptiest that a replica may have, and still be as good as it."""
+"""Requests by which two loads may differ and still count as equal."""
 
 PAGE = 16
-"""Tokens; shorter, a prompt leaves nothing behind that another one could use."""
+"""Tokens of a page; a shorter prompt leaves no cached page."""
 
 CHARACTERS = 4
-"""Of a token, about."""
+"""Approximate characters of a token."""
 
 MOST_KNOWN = 10_000
-"""Beginnings that are remembered."""
+"""Most beginnings that are remembered."""
 
 UNSENT_SECONDS = 1.0
-"""What was placed longer ago, and not sent, was given up."""
+"""Age at which a placed request that was not sent counts as abandoned."""
 
 
 def fills_a_page(prompt: Prompt) -> bool:
@@ -55,14 +55,14 @@ def ranked(session: str, loads: Mapping[str, int], holder: str = "") -> list[str
     """Order replicas for a request.
 
     Args:
-        session: How it begins; empty: nothing is gained where others have begun so.
-        loads: Requests of each replica.
-        holder: The one that is known to hold the beginning; empty: none is.
+        session: Digest of its beginning; empty if the cache cannot help.
+        loads: Number of requests of each replica.
+        holder: Replica that holds the beginning; empty if none is known.
 
     Returns:
-        All names: the holder, if it is not too full; then those that have at most `SLACK` more than
-        the emptiest, as the hash has them; then the others, the emptiest first. Without a
-        beginning all, the emptiest first.
+        All names: the holder, unless it has too many requests; then those with at most `SLACK` more
+        than the least loaded, in the order of the hash; then the others by load. Without a
+        beginning, all by load.
     """
     slack = SLACK if session else 0
     least = min(loads.values(), default=0)
@@ -75,14 +75,14 @@ def ranked(session: str, loads: Mapping[str, int], holder: str = "") -> list[str
     return sorted(loads, key=place)
 
 
-class Placing:
-    """Places the requests of one handle, one after the other."""
+class RequestPlacer:
+    """Chooses replicas for the requests of one handle, one after another."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """Nothing was placed yet.
+        """Begin without placed requests.
 
         Args:
-            clock: Tells seconds.
+            clock: Returns monotonic seconds.
         """
         self._clock = clock
         self._unsent: dict[int, tuple[str, float]] = {}
@@ -91,19 +91,19 @@ class Placing:
     def place(
         self, request: int, session: str, loads: Mapping[str, int | None], *, is_long: bool
     ) -> list[str]:
-        """Order replicas for a request, and count it as one of the first's from now on.
+        """Order replicas for a request, and count it in the load of the first one.
 
-        Many are placed before the first of them is sent, and only what was sent is in the loads.
+        The loads of Serve have only requests that were sent, and many are placed before that.
 
         Args:
-            request: Which it is; one that is placed once more counts where it is placed last.
-            session: How it begins; empty: it is like no other.
-            loads: Requests of each replica, as its own count tells; ``None`` is one that says
-                nothing, and may be anything but empty: it comes last.
-            is_long: Whether it has a page of tokens that a replica could hold.
+            request: Id of the request; placing it again replaces its first place.
+            session: Digest of its beginning; empty if there is none.
+            loads: Number of requests of each replica by its own count; ``None`` if a replica does
+                not answer: it comes last.
+            is_long: True if the prompt has a page of tokens that a replica could hold.
 
         Returns:
-            All names, as `ranked` has them.
+            All names, in the order of `ranked`.
         """
         self._unsent.pop(request, None)
         now = self._clock()
@@ -124,7 +124,7 @@ class Placing:
         return [*names, *(name for name in silent if name not in known)]
 
     def sent(self, name: str) -> None:
-        """A request was sent to a replica, and counts among its own."""
+        """Note that a request was sent to a replica, whose own count has it now."""
         for request, (placed, _) in self._unsent.items():
             if placed == name:
                 del self._unsent[request]

@@ -15,32 +15,37 @@ from asyncgen import AsyncgenError
 READY = "/ready"
 
 ASKING_SECONDS = 2.0
-"""How long the board may take to say which replicas there are."""
+"""Longest wait for the metrics board."""
 
 
-class TellReadiness:
-    """In front of the application: ``/ready`` is no while no replica is there.
+class ReadinessMiddleware:
+    """Middleware that answers ``/ready`` with 503 while no replica is known.
 
-    That is not death: ``/health`` stays well, and requests wait.
+    ``/health`` stays 200, because requests can wait for a replica.
     """
 
     def __init__(self, app: Any, llm: RemoteLLM) -> None:
-        """Stand in front of an application over some engines."""
+        """Wrap an application.
+
+        Args:
+            app: The application.
+            llm: Engines of the application.
+        """
         self._app = app
         self._llm = llm
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer, or hand on."""
-        if scope["type"] == "http" and scope["path"] == READY and not await self._is_there():
+        """Answer ``/ready``, or call the application."""
+        if scope["type"] == "http" and scope["path"] == READY and not await self._has_replica():
             response = PlainTextResponse("no engine is there yet\n", 503)
             return await response(scope, receive, send)
         await self._app(scope, receive, send)
 
-    async def _is_there(self) -> bool:
+    async def _has_replica(self) -> bool:
         """Tell whether a replica is known; false if the metrics board does not answer."""
         with anyio.move_on_after(ASKING_SECONDS):
             try:
-                return bool(await self._llm.figures())
+                return bool(await self._llm.metrics_by_engine())
             except AsyncgenError:
                 pass
         return False

@@ -1,4 +1,4 @@
-"""Settings of the application: the model, the number of engines, and times to wait."""
+"""Define and read the settings of the application: model, number of engines, times."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ if TYPE_CHECKING:
 
 DEFAULT_DRAIN = 30.0
 
-MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
-"""Environment of all that take messages: how many bytes one may have. Ray's own 4 MiB are less than
-a request may have, and less than the vectors of many texts. Each process reads it once, where it
-imports Serve, for what it takes: engines their requests, ingresses and Serve's proxy the answers.
+MESSAGE_ENV = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
+"""Environment of all processes that receive messages: the most bytes of one. Ray's default of 4 MiB
+is too small for large requests and for the vectors of many texts. Each process reads it when it
+imports Serve, for what it receives: engines for requests, ingresses and Serve's proxy for answers.
 """
 
-CLUSTER = {"RAY_SERVE_PROXY_USE_GRPC": "1", **MESSAGES}
-"""Environment to start a cluster in: messages go straight from the ingress to Serve's proxy."""
+CLUSTER_ENV = {"RAY_SERVE_PROXY_USE_GRPC": "1", **MESSAGE_ENV}
+"""Environment of a new cluster: messages go directly from the ingress to Serve's proxy."""
 
+_COUNTS = ("replicas", "ingresses", "max_requests", "max_waiting")
+_AMOUNTS = ("num_cpus", "num_gpus", "drain_seconds", "upscale_seconds", "downscale_seconds")
 _TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
 class RaySettings:
-    """The application's shape. Every value can be written in YAML or JSON.
+    """Settings of the application. Every value can be written in YAML or JSON.
 
     Attributes:
-        model: A folder, ``demo``, or the name of a model in a hub; each replica loads it itself.
+        model: A folder, ``demo``, or the name of a model in a hub; each replica loads it.
         engine: Keyword arguments of ``AsyncLLM``, such as ``dtype`` and ``num_threads``.
-        replicas: How many engines, from 1; with ``max_replicas`` the least.
-        max_replicas: Up to so many where there is work for them; ``None``: no scaling.
-        target_requests: Streams of a replica that are neither too many nor too few, where it
-            scales; running and waiting ones count.
-        target_pages: Share of a replica's pages that running requests hold, likewise, up to 1.
-        upscale_seconds: How long there must be too much work before a replica is added.
-        downscale_seconds: How long there must be too little before one is taken away.
-        ingresses: How many processes hold connections, from 1.
-        num_cpus: Of a replica, as Ray counts them.
-        num_gpus: Of a replica.
-        max_requests: Streams that a replica takes at a time; the others wait at the ingress.
-        max_waiting: Streams that wait at an ingress; one more gets 429.
-        drain_seconds: How long streams may go on at a replica, or an ingress, that shall stop.
-            What is longer goes on at another replica.
-        model_names: Names in requests; empty: ``model``.
-        api_keys: That open the ingress; empty: none is needed.
-        allowed_hosts: Names by which the ingress may be called where no key is needed.
-        with_chat: Whether the chat page is at ``/``.
-        resume_secret: Shared by all ingresses, which take each other's streams up, 16 characters
-            or more; empty: that of the variable ``ASYNCGEN_RESUME_SECRET``, where the application
-            is built; without it one is drawn there, so that ingresses of one that is built anew
-            do not know the streams of those before.
+        replicas: Number of engines, from 1; with ``max_replicas`` the smallest number.
+        max_replicas: Largest number of engines; ``None`` turns autoscaling off.
+        target_requests: Running and waiting streams that a replica should have, for autoscaling.
+        target_pages: Share of its pages that a replica should use, up to 1, for autoscaling.
+        upscale_seconds: Time of too much load before a replica is added.
+        downscale_seconds: Time of too little load before a replica is removed.
+        ingresses: Number of processes that hold connections, from 1.
+        num_cpus: CPUs of a replica, as Ray counts them.
+        num_gpus: GPUs of a replica.
+        max_requests: Most streams of a replica at a time; others wait at the ingress.
+        max_waiting: Most streams that wait at an ingress; one more gets 429.
+        drain_seconds: Time for running streams when a replica or an ingress stops; after that they
+            resume at another replica.
+        model_names: Model names in requests; empty for ``model``.
+        api_keys: Keys of the clients; empty if none is needed.
+        allowed_hosts: Host names of the ingress, if no key is needed.
+        with_chat: True serves the chat page at ``/``.
+        resume_secret: Secret of all ingresses, which resume each other's streams, 16 characters or
+            more; empty takes the variable ``ASYNCGEN_RESUME_SECRET`` where the application is
+            built. Without it one is drawn there, and a rebuilt application does not know the
+            streams of the one before.
     """
 
     model: str = "demo"
@@ -77,30 +78,19 @@ class RaySettings:
     resume_secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is none.
+        """Check the values.
 
         Raises:
             ValueError: Names the setting, the value and what is allowed.
         """
-        counts = ("replicas", "ingresses", "max_requests", "max_waiting")
-        for name in counts:
+        for name in _COUNTS:
             if isinstance(getattr(self, name), float):
                 raise ValueError(f"`{name}` is {getattr(self, name)!r}: a whole number")
-        least = {
-            "replicas": 1,
-            "ingresses": 1,
-            "max_requests": 1,
-            "max_waiting": 0,
-            "num_cpus": 0,
-            "num_gpus": 0,
-            "drain_seconds": 0,
-            "upscale_seconds": 0,
-            "downscale_seconds": 0,
-        }
-        for name, lowest in least.items():
+        for name in (*_COUNTS, *_AMOUNTS):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < lowest:
-                raise ValueError(f"`{name}` is {value!r}: a number from {lowest}")
+            least = 1 if name in ("replicas", "ingresses", "max_requests") else 0
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise ValueError(f"`{name}` is {value!r}: a number from {least}")
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             allowed = f"at least `replicas`, which is {self.replicas}"
             raise ValueError(f"`max_replicas` is {self.max_replicas!r}: {allowed}")
@@ -113,10 +103,10 @@ class RaySettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> RaySettings:
-    """Read settings by name; on a command line of Serve all are texts.
+    """Read settings by name; on the command line of Serve all values are texts.
 
     Raises:
-        ValueError: A name that is none, or a value that is not allowed.
+        ValueError: A name is unknown, or a value is not allowed.
     """
     names = {field.name: field for field in fields(RaySettings)}
     read: dict[str, Any] = {}
@@ -128,10 +118,10 @@ def read_settings(values: Mapping[str, Any]) -> RaySettings:
 
 
 def with_secret(settings: RaySettings, environ: Mapping[str, str]) -> RaySettings:
-    """Settings that have a secret: their own, else the variable's, else one that is drawn.
+    """Return settings with a secret: the given one, else that of the variable, else a random one.
 
     Raises:
-        ValueError: That of the variable is too short.
+        ValueError: The secret of the variable is too short.
     """
     if settings.resume_secret:
         return settings
@@ -142,7 +132,7 @@ def with_secret(settings: RaySettings, environ: Mapping[str, str]) -> RaySetting
 
 
 def _typed(name: str, value: Any) -> Any:
-    """A value as its setting has it, where it came as a text."""
+    """Convert a text to the type of its setting; return other values unchanged."""
     default = getattr(RaySettings(), name)
     if not isinstance(value, str) or isinstance(default, str):
         return value

@@ -1,31 +1,31 @@
-"""An engine that lives elsewhere, and streams that outlive the machine they run on.
+"""Use engines in other processes as one, with streams that survive the loss of an engine.
 
-`RemoteLLM` is an engine over others of the same model, wherever they are: it sends each request to
-one of them, and when that one is lost, asks another to go on behind the tokens that were read. How
-messages travel it is told (`Calls`); the room ``ray_serve`` has them travel by Ray.
+`RemoteLLM` sends each request to one of several engines of the same model. If that engine is lost,
+another one resumes behind the tokens that were read. A transport (`Calls`) carries the messages;
+the package ``ray_serve`` has one for Ray.
 
-`wire` is what crosses, `serving` stands beside the real engine, `progress` is how far an answer is,
-`streams` reads one, `engine` is the face of all.
+`engine` has `RemoteLLM`, `streams` its streams, `pump` the failover of one stream, `progress` what
+was read of it, `messages` the messages, and `worker` the code beside the real engine.
 """
 
 from asyncgen_apps.remote.engine import RemoteLLM
 from asyncgen_apps.remote.messages import (
     Call,
     Calls,
-    Facts,
+    EngineFacts,
     MessageTooLargeError,
-    Order,
     ReplicaLostError,
+    StreamRequest,
 )
 from asyncgen_apps.remote.progress import LostStreamError
 
 __all__ = [
     "Call",
     "Calls",
-    "Facts",
+    "EngineFacts",
     "LostStreamError",
     "MessageTooLargeError",
-    "Order",
+    "StreamRequest",
     "RemoteLLM",
     "ReplicaLostError",
 ]

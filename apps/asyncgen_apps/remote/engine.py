@@ -1,4 +1,4 @@
-"""The face of engines that live elsewhere: one engine, for whoever reads it."""
+"""Use several engines in other processes as one engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import anyio
 
 from asyncgen import EngineClosedError
-from asyncgen_apps.remote.messages import Failed, MessageTooLargeError, Order, ReplicaLostError
+from asyncgen_apps.remote.messages import (
+    Failure,
+    MessageTooLargeError,
+    ReplicaLostError,
+    StreamRequest,
+)
 from asyncgen_apps.remote.metrics import summed
 from asyncgen_apps.remote.pump import Pump
 from asyncgen_apps.remote.sessions import session_of
@@ -31,37 +36,37 @@ if TYPE_CHECKING:
         StreamParams,
         Tokenizer,
     )
-    from asyncgen_apps.remote.messages import Calls, Facts
+    from asyncgen_apps.remote.messages import Calls, EngineFacts
     from streamers import Mailbox
 
-_FIGURES_SECONDS = 0.5
-"""How long figures may take; else the last ones count."""
+_METRICS_SECONDS = 0.5
+"""Longest wait for metrics; after that the last known ones are used."""
 
-_QUESTIONS = 5
-"""How often a question is asked, if those who are asked go away."""
+_ATTEMPTS = 5
+"""Most engines that get a question, if they are lost one after another."""
 
 
 class RemoteLLM:
-    """An ``asyncgen_apps.engine.Engine`` over engines of the same model, wherever they are.
+    """An ``asyncgen_apps.engine.Engine`` over several engines of the same model.
 
-    It is open inside ``async with``, in the loop that it was opened in; what was not read to its
-    end by then is cancelled.
+    It is open inside ``async with``, in the event loop that opened it. Leaving cancels all streams
+    that have not ended.
 
     Attributes:
-        num_resumed: How often an engine went on with what another had begun.
-        is_degraded: Always false: of each engine that is known to itself.
+        num_resumed: Number of times that an engine resumed a stream of another one.
+        is_degraded: Always False; each engine limits itself.
     """
 
-    def __init__(self, calls: Calls, facts: Facts) -> None:
-        """Describe it.
+    def __init__(self, calls: Calls, facts: EngineFacts) -> None:
+        """Keep the transport; use ``async with`` to open it.
 
         Args:
-            calls: The way to the engines.
-            facts: What is the same in all of them.
+            calls: Transport to the engines.
+            facts: Values that are the same in all of them.
         """
         self._calls = calls
         self._facts = facts
-        self._figures = facts.figures
+        self._metrics = facts.metrics
         self._group: TaskGroup | None = None
         self.is_degraded = False
         self.num_resumed = 0
@@ -77,7 +82,7 @@ class RemoteLLM:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it: what is still read ends."""
+        """Close it, and cancel all streams that have not ended."""
         group, self._group = self._group, None
         if group is not None:
             group.cancel_scope.cancel()
@@ -90,36 +95,36 @@ class RemoteLLM:
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the engines."""
+        """Fingerprint of the engines."""
         return self._facts.fingerprint
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
+        """Tokenizer of the model."""
         return self._facts.tokenizer
 
     @property
     def config(self) -> object:
-        """The model's configuration."""
+        """Configuration of the model."""
         return self._facts.config
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The model's own defaults."""
+        """Default parameters of the model."""
         return self._facts.generation_config
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> RemoteStream:
         """Answer a prompt; nothing runs before the stream is entered or read."""
         given = dict(params)
-        order = Order(prompt, given, session_of(prompt, given))
-        return RemoteStream(partial(self._pump, order), given)
+        request = StreamRequest(prompt, given, session_of(prompt, given))
+        return RemoteStream(partial(self._pump, request), given)
 
     async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt."""
         return int(await self._ask("count", prompt, dict(params)))
 
     async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
-        """Tell the token ids of a prompt."""
+        """Return the token ids of a prompt."""
         found: list[int] = await self._ask("tokenize", prompt, dict(params))
         return found
 
@@ -132,22 +137,22 @@ class RemoteLLM:
 
     async def measure(self) -> MetricsSnapshot:
         """Sum the metrics of all engines; the last known ones if no replica answers in time."""
-        # No stream waits for figures: who keeps them may be away, or new.
-        is_unheard = suppress(ReplicaLostError, MessageTooLargeError)
-        with anyio.move_on_after(_FIGURES_SECONDS), is_unheard:
-            if found := await self._calls.figures():
-                self._figures = summed(found.values())
-        return self._figures
+        # A stream must not wait for metrics, whose process may be lost or just starting.
+        unreachable = suppress(ReplicaLostError, MessageTooLargeError)
+        with anyio.move_on_after(_METRICS_SECONDS), unreachable:
+            if found := await self._calls.metrics_by_engine():
+                self._metrics = summed(found.values())
+        return self._metrics
 
-    async def figures(self) -> dict[str, MetricsSnapshot]:
+    async def metrics_by_engine(self) -> dict[str, MetricsSnapshot]:
         """Return the metrics of each engine by its name."""
-        return await self._calls.figures()
+        return await self._calls.metrics_by_engine()
 
-    def _pump(self, order: Order, mailbox: Mailbox[Any]) -> Pump:
-        """Begin to get an answer."""
+    def _pump(self, request: StreamRequest, mailbox: Mailbox[Any]) -> Pump:
+        """Start to read an answer."""
         if self._group is None:
             raise EngineClosedError("this engine is not open")
-        pump = Pump(self._calls, order, mailbox)
+        pump = Pump(self._calls, request, mailbox)
         self._group.start_soon(self._run, pump)
         return pump
 
@@ -158,14 +163,13 @@ class RemoteLLM:
             self.num_resumed += pump.num_resumed
 
     async def _ask(self, kind: Any, *given: Any) -> Any:
-        for number in range(_QUESTIONS):
+        for attempt in range(_ATTEMPTS):
             try:
                 found = await self._calls.ask(kind, *given)
+                break
             except ReplicaLostError:
-                if number + 1 == _QUESTIONS:
+                if attempt + 1 == _ATTEMPTS:
                     raise
-                continue
-            if isinstance(found, Failed):
-                raise found.error
-            return found
-        raise AssertionError
+        if isinstance(found, Failure):
+            raise found.error
+        return found

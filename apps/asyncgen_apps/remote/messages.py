@@ -1,4 +1,4 @@
-"""Messages between an engine and its readers in other processes; each can be pickled."""
+"""Define the messages between an engine and its readers in other processes; all can be pickled."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class ReplicaLostError(AsyncgenError):
-    """The engine that was asked is gone: killed, drained, or out of reach."""
+    """Raised if an engine was killed, drained, or cannot be reached."""
 
 
 class MessageTooLargeError(AsyncgenError):
-    """A request, or its answer, is larger than what may cross; so it would be if asked again."""
+    """Raised if a request or its answer is larger than a message may be; a retry fails as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A stream that is wanted.
+class StreamRequest:
+    """Request for a stream.
 
     Attributes:
-        prompt: As the caller gave it.
+        prompt: Prompt of the caller.
         params: Keyword parameters of ``AsyncLLM.stream``.
-        session: What shall go to the same engine again where it can; empty: nothing.
+        session: Name shared by requests that should reach the same engine; empty for none.
     """
 
     prompt: Prompt
@@ -38,16 +38,16 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A stream has started.
+class StreamStarted:
+    """First message of a stream.
 
     Attributes:
         prompt_ids: Token ids of the prompt.
-        seed: Of its draws.
-        position: Tokens of each sample; ``generated_ids`` count.
-        fingerprint: Of the engine.
-        replica: The engine's name, for the log.
-        is_separated: Whether events tell reasoning or calls of tools apart from the text.
+        seed: Seed of its random draws.
+        position: Number of tokens of each sample, with its ``generated_ids``.
+        fingerprint: Fingerprint of the engine.
+        replica: Name of the engine, for the log.
+        is_separated: True if events keep reasoning or tool calls apart from the text.
     """
 
     prompt_ids: list[int]
@@ -59,38 +59,38 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A stream has ended with an error; the last that comes of it."""
+class Failure:
+    """Last message of a stream or question that raised an exception."""
 
     error: Exception
 
 
-Packed: TypeAlias = list[tuple[Any, ...]]
-"""Events, as little as says them: a dataclass takes a hundred times as long to cross as a tuple."""
+PackedEvents: TypeAlias = list[tuple[Any, ...]]
+"""Events as tuples: pickling a dataclass takes a hundred times as long."""
 
-Item: TypeAlias = Begun | Packed | Failed
-"""What comes of an order, in turn: the beginning, events, and perhaps a failure."""
+Item: TypeAlias = StreamStarted | PackedEvents | Failure
+"""Message of a stream: first its start, then events, and a failure if it fails."""
 
 _RARE = ("logprobs", *(each.name for each in fields(TokenEvent)[5:]))
 _rare_of = attrgetter(*_RARE)
-_USUAL = _rare_of(TokenEvent(0, (), ""))
+_DEFAULTS = _rare_of(TokenEvent(0, (), ""))
 
 
-def packed(events: Iterable[TokenEvent]) -> Packed:
-    """Make events ready to cross; what is the same in most of them is left out."""
-    found: Packed = []
+def packed(events: Iterable[TokenEvent]) -> PackedEvents:
+    """Convert events to tuples, without the fields that most events leave at their defaults."""
+    found: PackedEvents = []
     for event in events:
-        own, rare = (event.index, event.token_ids, event.text, event.time), _rare_of(event)
-        found.append(own if rare == _USUAL else own + rare)
+        usual, rare = (event.index, event.token_ids, event.text, event.time), _rare_of(event)
+        found.append(usual if rare == _DEFAULTS else usual + rare)
     return found
 
 
-def unpacked(given: Packed, since: float = 0.0) -> Iterator[TokenEvent]:
-    """The events again.
+def unpacked(given: PackedEvents, since: float = 0.0) -> Iterator[TokenEvent]:
+    """Convert tuples of `packed` back to events.
 
     Args:
-        given: What `packed` has made of them.
-        since: Seconds that their times are behind those of the whole answer.
+        given: The tuples.
+        since: Seconds from the start of the answer to the start of this engine's part.
     """
     for index, token_ids, text, time, *rare in given:
         if rare:
@@ -101,64 +101,64 @@ def unpacked(given: Packed, since: float = 0.0) -> Iterator[TokenEvent]:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Facts that are the same in all engines and are asked for once.
+class EngineFacts:
+    """Values that are the same in all engines, fetched once.
 
     Attributes:
-        fingerprint: Of the engines.
-        tokenizer: The model's tokenizer.
-        generation_config: The model's own defaults.
-        config: The model's configuration.
-        figures: Of one of them at that time, until others are known.
+        fingerprint: Fingerprint of the engines.
+        tokenizer: Tokenizer of the model.
+        generation_config: Default parameters of the model.
+        config: Configuration of the model.
+        metrics: Metrics of one of them, used until newer ones come.
     """
 
     fingerprint: str | None
     tokenizer: Tokenizer
     generation_config: GenerationConfig
     config: object
-    figures: MetricsSnapshot
+    metrics: MetricsSnapshot
 
 
 class Call(Protocol):
-    """An order under way; used by one task."""
+    """Stream from an engine; used by one task."""
 
     async def next(self) -> Item | None:
-        """Wait for what comes next; ``None`` at the end.
+        """Wait for the next message; ``None`` at the end.
 
         Raises:
-            ReplicaLostError: Nothing more will come.
-            MessageTooLargeError: The order, or what came of it, cannot cross.
-            OverloadedError: Too many wait for an engine already.
+            ReplicaLostError: The engine is lost.
+            MessageTooLargeError: The request or a message is too large.
+            OverloadedError: Too many requests wait for an engine.
         """
 
     def close(self) -> None:
-        """Nobody waits for more: stop the work. Idempotent."""
+        """Stop the stream in the engine. Idempotent."""
 
 
 class Calls(Protocol):
-    """The way to the engines."""
+    """Transport to the engines."""
 
     @property
     def is_healthy(self) -> bool:
-        """True if a call may be answered; otherwise only a restart helps."""
+        """True if calls may succeed; otherwise only a restart helps."""
 
-    def stream(self, order: Order) -> Call:
-        """Give an order to the engine that suits it best."""
+    def stream(self, request: StreamRequest) -> Call:
+        """Send a request to the engine that suits it best."""
 
     async def ask(self, kind: Literal["count", "embed", "tokenize"], *given: Any) -> Any:
         """Ask any engine.
 
         Raises:
-            ReplicaLostError: The one that was asked is gone.
-            MessageTooLargeError: The question, or its answer, cannot cross.
-            OverloadedError: Too many wait for an engine already.
-            Exception: What the engine raised.
+            ReplicaLostError: The engine is lost.
+            MessageTooLargeError: The question or the answer is too large.
+            OverloadedError: Too many requests wait for an engine.
+            Exception: The engine raised it.
         """
 
-    async def figures(self) -> dict[str, Any]:
-        """The newest figures of each engine, ``MetricsSnapshot`` by name; none is an answer, too.
+    async def metrics_by_engine(self) -> dict[str, Any]:
+        """Return the newest ``MetricsSnapshot`` of each engine by its name; perhaps none.
 
         Raises:
-            ReplicaLostError: Nobody tells them now.
-            MessageTooLargeError: They cannot cross.
+            ReplicaLostError: The metrics cannot be reached now.
+            MessageTooLargeError: The answer is too large.
         """

@@ -1,4 +1,4 @@
-"""The figures of several engines as those of one."""
+"""Add up the metrics of several engines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def summed(snapshots: Iterable[MetricsSnapshot]) -> MetricsSnapshot:
-    """Add up.
+    """Return the sum of metrics.
 
     Args:
-        snapshots: Of engines of the same version; at least one.
+        snapshots: Metrics of engines of the same version; at least one.
 
     Raises:
         ValueError: There is none.

@@ -1,4 +1,4 @@
-"""Gets one answer from engines that may go away, and puts it where its reader finds it."""
+"""Read one answer from engines that may be lost, and pass it to the mailbox of its reader."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from typing import TYPE_CHECKING
 import anyio
 
 from asyncgen import EngineClosedError, OverloadedError, Timing, TokenEvent, Usage
-from asyncgen_apps.remote.messages import Begun, Failed, ReplicaLostError, unpacked
+from asyncgen_apps.remote.messages import Failure, ReplicaLostError, StreamStarted, unpacked
 from asyncgen_apps.remote.progress import Progress
 
 if TYPE_CHECKING:
-    from asyncgen_apps.remote.messages import Call, Calls, Item, Order, Packed
+    from asyncgen_apps.remote.messages import Call, Calls, Item, PackedEvents, StreamRequest
     from streamers import Mailbox
 
 MOST_LOST = 5
-"""Engines that may be lost in a row without a token between; one more, and the stream fails."""
+"""Most engines lost in a row without a token; after one more the stream fails."""
 
 PATIENCE = 60.0
-"""Seconds for which a stream that has begun asks again where all engines are full."""
+"""Seconds for which a stream that has begun waits for a free engine."""
 
-_AGAIN_SECONDS = 0.2
-"""Between two such questions."""
+_RETRY_SECONDS = 0.2
+"""Seconds between two attempts to find a free engine."""
 
 _log = logging.getLogger(__name__)
 
 
 class Pump:
-    """One answer on its way from whichever engine has it.
+    """Reads one answer, from the next engine whenever one is lost.
 
     Attributes:
-        num_resumed: How often another engine went on with it.
+        num_resumed: Number of times that another engine resumed it.
     """
 
-    def __init__(self, calls: Calls, order: Order, mailbox: Mailbox[object]) -> None:
-        """Nothing is asked for yet.
+    def __init__(self, calls: Calls, request: StreamRequest, mailbox: Mailbox[object]) -> None:
+        """Begin without an engine.
 
         Args:
-            calls: The way to the engines.
-            order: What is wanted.
-            mailbox: Where everything goes: how it began, lists of events, and what ended it if
-                not an event.
+            calls: Transport to the engines.
+            request: Request of the caller.
+            mailbox: Receives the first message, lists of events, and the exception if it fails.
         """
         self._calls = calls
         self._mailbox = mailbox
-        self._progress = Progress(order)
+        self._progress = Progress(request)
         self._scope = anyio.CancelScope()
         self._began_at = monotonic()
         self._is_over = False
@@ -55,12 +54,12 @@ class Pump:
         self.num_resumed = 0
 
     def cancel(self) -> None:
-        """Stop the work, and say so; in the loop that it runs in."""
+        """End the answer with ``"cancelled"``; in the event loop that runs it."""
         self._is_cancelled = True
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Bring the answer to its end."""
+        """Read the answer to its end."""
         try:
             with self._scope:
                 await self._follow()
@@ -71,34 +70,34 @@ class Pump:
                 raise
             return
         if not self._is_over and self._is_cancelled:
-            self._say_cancelled()
+            self._put_cancelled()
 
     async def _follow(self) -> None:
-        """Ask engine after engine, until one has come to the end."""
+        """Read from one engine after another until the answer has ended."""
         progress = self._progress
         while True:
             try:
-                failure = await self._ask()
+                failure = await self._read()
             except ReplicaLostError as error:
                 progress.lose(monotonic() - self._began_at)
                 if progress.num_lost > MOST_LOST:
                     raise progress.lost(f"{progress.num_lost} engines were lost") from error
                 self.num_resumed += progress.first is not None
-                _log.info("an engine was lost, another is asked: %s", error)
+                _log.info("an engine was lost, another one resumes: %s", error)
                 continue
             if failure is None:
                 return
             if progress.first is None or not progress.repeats_after(failure):
                 raise failure
 
-    async def _ask(self) -> Exception | None:
-        """Have one engine answer to the end; returns what it raised."""
-        call, item = await self._begun()
+    async def _read(self) -> Exception | None:
+        """Read the answer of one engine to its end; return the exception that it raised."""
+        call, item = await self._start()
         try:
             while item is not None:
-                if isinstance(item, Failed):
+                if isinstance(item, Failure):
                     return item.error
-                if isinstance(item, Begun):
+                if isinstance(item, StreamStarted):
                     is_new = self._progress.first is None
                     self._progress.begin(item)
                     if is_new:
@@ -112,11 +111,11 @@ class Pump:
             call.close()
         raise ReplicaLostError("an engine said no more in the middle of an answer")
 
-    async def _begun(self) -> tuple[Call, Item | None]:
-        """A call, and what came of it first; an answer that has begun waits for a free engine."""
+    async def _start(self) -> tuple[Call, Item | None]:
+        """Start a call and return its first message; an answer that has begun waits for it."""
         until = monotonic() + PATIENCE
         while True:
-            call = self._calls.stream(self._progress.order())
+            call = self._calls.stream(self._progress.next_request())
             try:
                 return call, await call.next()
             except BaseException as error:
@@ -126,11 +125,11 @@ class Pump:
                 if self._progress.first is None:
                     raise
                 if monotonic() > until:
-                    why = f"all engines were full for {PATIENCE:.0f} s"
-                    raise self._progress.lost(why) from error
-            await anyio.sleep(_AGAIN_SECONDS)
+                    reason = f"all engines were full for {PATIENCE:.0f} s"
+                    raise self._progress.lost(reason) from error
+            await anyio.sleep(_RETRY_SECONDS)
 
-    def _deliver(self, given: Packed) -> None:
+    def _deliver(self, given: PackedEvents) -> None:
         events = self._progress.take(unpacked(given, self._progress.offset))
         if not events:
             return
@@ -141,11 +140,11 @@ class Pump:
                 events[-1] = replace(last, timing=replace(last.timing, total=total))
         self._mailbox.put_nowait(events)
 
-    def _say_cancelled(self) -> None:
-        """The events that an engine says where a request is cancelled."""
+    def _put_cancelled(self) -> None:
+        """Put the events by which an engine ends a cancelled request."""
         first, delivered = self._progress.first, self._progress.delivered
         if first is None:
-            first = Begun([], 0, (0,), None, "")
+            first = StreamStarted([], 0, (0,), None, "")
             self._mailbox.put_nowait(first)
         seconds = monotonic() - self._began_at
         given = sum(first.position)

@@ -1,4 +1,4 @@
-"""Name requests by their beginning, so that equal beginnings reach the same engine."""
+"""Name requests by the beginning of their prompt, so that equal ones reach the same engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncgen import Prompt
 
 CHARACTERS = 512
-"""Of a text, what counts: more than a system message has in common with another's."""
+"""Leading characters of a text that count: different system messages differ in them."""
 
 IDS = 128
 
@@ -20,11 +20,11 @@ MESSAGES = 8
 
 
 def session_of(prompt: Prompt, params: Mapping[str, Any]) -> str:
-    """A digest of how a prompt begins: all turns of a conversation have the same.
+    """Return a digest of the beginning of a prompt, equal for all turns of a conversation.
 
     Args:
-        prompt: Messages count up to the first of the user.
-        params: A ``cache_salt`` keeps apart what does not share anyway.
+        prompt: Prompt; of messages, those up to the first of the user count.
+        params: Parameters; prompts with different ``cache_salt`` share no cache and differ.
 
     Returns:
         32 hexadecimal digits.
@@ -36,12 +36,12 @@ def session_of(prompt: Prompt, params: Mapping[str, Any]) -> str:
         for message in prompt[:MESSAGES]:
             assert not isinstance(message, int)
             content = message.get("content")
-            # Other than a text may be large, and an event loop waits for this.
+            # Only texts count: other content may be large, and this runs in an event loop.
             text = content[:CHARACTERS] if isinstance(content, str) else ""
             beginning.append((str(message.get("role")), text))
             if message.get("role") == "user":
                 break
     else:
         beginning = list(prompt[:IDS])
-    told = json.dumps([beginning, params.get("cache_salt")], default=str, sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    text = json.dumps([beginning, params.get("cache_salt")], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

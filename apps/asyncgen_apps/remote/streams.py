@@ -1,4 +1,4 @@
-"""One answer of an engine that lives elsewhere, as its reader sees it."""
+"""Read the answer of an engine in another process as a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from asyncgen import AnswerReader, Completion, InvalidRequestError, Timing, TokenEvent, Usage
-from asyncgen_apps.remote.messages import Begun
+from asyncgen_apps.remote.messages import StreamStarted
 from asyncgen_apps.serving.samples import sample_of
 from streamers import LoopBell, Mailbox, Reader
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.remote.pump import Pump
 
 _AT_ONCE = 15
-"""Events of one message that are read before other tasks get their turn."""
+"""Events of one message that are read before other tasks run."""
 
 
 class RemoteStream:
@@ -30,18 +30,18 @@ class RemoteStream:
     def __init__(
         self, begin: Callable[[Mailbox[Any]], Pump], params: Mapping[str, Any] | None = None
     ) -> None:
-        """Keep what will be asked.
+        """Prepare the stream; nothing is sent yet.
 
         Args:
-            begin: Called by the first read: asks for the answer, to be put into a mailbox.
-            params: What it asks with.
+            begin: Called by the first read: starts the answer, which goes into a mailbox.
+            params: Parameters of the request.
         """
         self._begin = begin
         self._answers = AnswerReader(params or {})
         self._mailbox: Mailbox[Any] = Mailbox()
         self._pump: Pump | None = None
         self._bell: LoopBell | None = None
-        self._begun: Begun | None = None
+        self._begun: StreamStarted | None = None
         self._is_cancelled = False
         self._has_left = False
         self._failure: Exception | None = None
@@ -54,29 +54,29 @@ class RemoteStream:
     @property
     def prompt_ids(self) -> list[int]:
         """Token ids of the prompt, once the stream was entered or read."""
-        return list(self._told.prompt_ids)
+        return list(self._started.prompt_ids)
 
     @property
     def seed(self) -> int:
-        """Seed of its draws."""
-        return self._told.seed
+        """Seed of its random draws."""
+        return self._started.seed
 
     @property
     def is_separated(self) -> bool:
         """True if its events keep reasoning or tool calls apart from the text."""
-        return self._told.is_separated
+        return self._started.is_separated
 
     @property
     def position(self) -> tuple[int, ...]:
-        """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
-        given = self._told.position
+        """Number of tokens of each sample that were read, with its ``generated_ids``."""
+        given = self._started.position
         return tuple(count + self._num_read[index] for index, count in enumerate(given))
 
     @property
     def result(self) -> Completion:
         """Generated text, once the stream has ended or was closed.
 
-        An answer in a shape has its value in ``parsed``, or ``parse_error`` says why there is none.
+        Structured output has its value in ``parsed``, or the error in ``parse_error``.
         """
         if not self._is_over:
             raise RuntimeError("no result yet; read the stream to its end or close it first")
@@ -97,7 +97,7 @@ class RemoteStream:
         """Start the request, and wait until an engine has it.
 
         Raises:
-            AsyncgenError: What the engine refuses.
+            AsyncgenError: The engine refuses the request.
         """
         if self._begun is None and not self._is_over:
             await self._wait_for(lambda: self._begun is not None)
@@ -125,14 +125,14 @@ class RemoteStream:
             self._bell.ring(self._pump.cancel)
 
     def events(self) -> AsyncIterator[TokenEvent]:
-        """Read what each step settled."""
+        """Read the events of each step."""
         return Reader(self._next_event, self._leave, self._abandon)
 
     def partial(self) -> AsyncIterator[Any]:
         """Read the value of a JSON answer while it grows, as ``asyncgen.TextStream.partial``.
 
         Raises:
-            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+            InvalidRequestError: The request asks for no JSON, or pydantic is not installed.
         """
         return Reader(self._answers.partial(self._next_text), self._leave, self._abandon)
 
@@ -141,11 +141,11 @@ class RemoteStream:
         return Reader(self._next_text, self._leave, self._abandon)
 
     def __del__(self) -> None:
-        """A dropped stream is cancelled, silently."""
+        """Cancel a dropped stream, silently."""
         self._abandon()
 
     @property
-    def _told(self) -> Begun:
+    def _started(self) -> StreamStarted:
         if self._begun is None:
             raise RuntimeError("the stream has not started; enter it, or read from it first")
         return self._begun
@@ -161,7 +161,7 @@ class RemoteStream:
             self._pump.cancel()
 
     async def _wait_for(self, is_there: Any) -> None:
-        """Return when something is there, or the end; leave where that is interrupted."""
+        """Return when a condition holds or the stream has ended; leave it if interrupted."""
         try:
             if self._pump is None:
                 self._start()
@@ -190,25 +190,25 @@ class RemoteStream:
         text = ""
         while not text:
             text = (await self._next_event()).text
-            if len(self._told.position) > 1:
+            if len(self._started.position) > 1:
                 self._leave()
                 allowed = "several samples are read through `events()`, told apart by `index`"
-                number = len(self._told.position)
+                number = len(self._started.position)
                 raise InvalidRequestError("num_return_sequences", number, allowed)
             while self._unread:
                 text += self._pop().text
         return text
 
     def _pop(self) -> TokenEvent:
-        """The oldest unread event, which counts as read."""
+        """Return the oldest unread event; it counts as read."""
         event = self._unread.popleft()
         self._num_read[event.index] += len(event.token_ids)
         return event
 
     def _take(self) -> None:
-        """Take over what has arrived."""
+        """Process the items in the mailbox."""
         for item in self._mailbox.drain():
-            if isinstance(item, Begun):
+            if isinstance(item, StreamStarted):
                 self._begun = item
             elif isinstance(item, list):
                 self._unread += item
@@ -220,14 +220,14 @@ class RemoteStream:
                 self._failure = item
 
     def _leave(self) -> None:
-        """Stop reading: keep what is there, cancel the rest."""
+        """Stop reading: keep what was received, cancel the rest."""
         self._take()
         self._unread.clear()
         self._abandon()
         self._mailbox.close()
 
     def _abandon(self) -> None:
-        """The same without taking a lock of this stream, as a finalizer must."""
+        """Cancel the stream without taking its lock, as a finalizer must."""
         if not self._is_over:
             self._mailbox.abandon()
             self.cancel()

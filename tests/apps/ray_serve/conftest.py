@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from asyncgen_apps.ray_serve.settings import CLUSTER
+from asyncgen_apps.ray_serve.settings import CLUSTER_ENV
 from tests.apps.ray_serve.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 
 # Serve reads them where it is first imported, which may be before there is a cluster.
-for _variable, _value in CLUSTER.items():
+for _variable, _value in CLUSTER_ENV.items():
     os.environ.setdefault(_variable, _value)
 
 

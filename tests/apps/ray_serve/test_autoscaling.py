@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.ray_serve.autoscaling import PAGES, STREAMS, EngineScaling, told
+from asyncgen_apps.ray_serve.autoscaling import PAGES, STREAMS, EngineScaling, scaling_metrics
 from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
@@ -32,7 +32,7 @@ class Seen:
         ({"a": 16, "b": 16}, {}, 17, 4),
         ({"a": 1, "b": 1}, {"a": 0.9, "b": 0.8}, 0, 3),  # few long ones fill the pages
         ({"a": 16, "gone": 99}, {"a": 0.2, "gone": 1.0}, 0, 1),
-        ({"a": 16}, {"a": 0.2}, None, 1),  # the other has not told anything yet
+        ({"a": 16}, {"a": 0.2}, None, 1),  # the other has not reported yet
     ],
 )
 def test_streams_and_pages_are_at_their_targets(
@@ -55,8 +55,8 @@ def test_without_figures_it_goes_by_what_serve_counts(metrics: Any) -> None:
 async def test_an_engine_tells_what_runs_and_what_it_holds() -> None:
     model = TableModel(context_length=100_000)
     async with AsyncLLM(model, tokenizer=byte_tokenizer()) as llm:
-        assert told(llm.metrics()) == {STREAMS: 0.0, PAGES: 0.0}
+        assert scaling_metrics(llm.metrics()) == {STREAMS: 0.0, PAGES: 0.0}
         async with llm.stream("x", max_new_tokens=90_000) as stream:
             await anext(stream.events())
-            figures = told(llm.metrics())
+            figures = scaling_metrics(llm.metrics())
             assert figures[STREAMS] == 1.0 and 0.0 <= figures[PAGES] <= 1.0

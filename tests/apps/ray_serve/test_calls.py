@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen_apps.ray_serve.settings import MESSAGES
+from asyncgen_apps.ray_serve.settings import MESSAGE_ENV
 from asyncgen_apps.remote import MessageTooLargeError, ReplicaLostError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Handle:
 
 WAYS: dict[str, Any] = {
     "ask": lambda calls: calls.ask("count", "a", {}),
-    "figures": lambda calls: calls.figures(),
+    "metrics_by_engine": lambda calls: calls.metrics_by_engine(),
     "stream": lambda calls: calls.stream(None).next(),
 }
 
@@ -74,23 +74,23 @@ def test_a_cancellation_elsewhere_is_a_lost_replica_and_ones_own_is_not(way: str
     asyncio.run(run())
 
 
-def test_a_replica_tells_its_figures_again_where_the_board_has_gone(
+def test_a_replica_reports_its_metrics_again_after_the_board_was_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from asyncgen_apps.ray_serve import replica
 
-    monkeypatch.setattr(replica, "TELL_SECONDS", 0.0)
-    num_told = 0
+    monkeypatch.setattr(replica, "REPORT_SECONDS", 0.0)
+    num_reports = 0
 
     class Board:
         @property
-        def tell(self) -> Any:
+        def report(self) -> Any:
             return self
 
         async def remote(self, *_: Any) -> None:
-            nonlocal num_told
-            num_told += 1
-            if num_told < 3:
+            nonlocal num_reports
+            num_reports += 1
+            if num_reports < 3:
                 raise asyncio.CancelledError
             await asyncio.Event().wait()
 
@@ -101,13 +101,13 @@ def test_a_replica_tells_its_figures_again_where_the_board_has_gone(
     async def run() -> None:
         one: Any = object.__new__(replica.Replica)
         one._board, one._name, one._llm = Board(), "one", Engine()
-        telling = asyncio.ensure_future(one._tell())
-        while num_told < 3:
-            assert not telling.done()
+        reporting = asyncio.ensure_future(one._report())
+        while num_reports < 3:
+            assert not reporting.done()
             await asyncio.sleep(0)
-        telling.cancel()
+        reporting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await telling
+            await reporting
 
     asyncio.run(run())
 
@@ -116,7 +116,7 @@ def test_only_a_message_that_is_too_large_is_one() -> None:
     from grpc import StatusCode
     from grpc.aio import AioRpcError, Metadata
 
-    from asyncgen_apps.ray_serve.calls import told
+    from asyncgen_apps.ray_serve.calls import translated
 
     def rpc(code: StatusCode, details: str) -> Exception:
         return AioRpcError(code, Metadata(), Metadata(), details)
@@ -125,13 +125,13 @@ def test_only_a_message_that_is_too_large_is_one() -> None:
     large = "CLIENT: Received message larger than max (9 vs. 4)"
     unheard = f"Unexpected error ({full}): SERVER: Received message larger than max (9 vs. 4)."
     for error in (rpc(full, large), RuntimeError(unheard)):
-        meant = told(error)
+        meant = translated(error)
         assert isinstance(meant, MessageTooLargeError)
         assert str(meant).startswith("message larger than max (9 vs. 4): set RAY_SERVE_")
     for error in (rpc(full, "too many pings"), rpc(StatusCode.UNKNOWN, large)):
-        assert isinstance(told(error), ReplicaLostError)
+        assert isinstance(translated(error), ReplicaLostError)
     own = RuntimeError(large)
-    assert told(own) is own
+    assert translated(own) is own
 
 
 def test_messages_are_as_large_as_they_come(cluster: Cluster) -> None:
@@ -170,7 +170,7 @@ def test_what_is_too_large_fails_alone_and_once(
     import httpx
     from ray import serve
 
-    (name,) = MESSAGES
+    (name,) = MESSAGE_ENV
     monkeypatch.setenv(name, str(64 * 1024))
     cluster.deploy(replicas=1, ingresses=1)
     try:
@@ -179,7 +179,7 @@ def test_what_is_too_large_fails_alone_and_once(
         engine = serve.get_deployment_handle("engine", "default")
 
         def embedded() -> int:
-            return int(engine.figures.remote().result().prompt_tokens)
+            return int(engine.metrics.remote().result().prompt_tokens)
 
         with httpx.Client(base_url=cluster.url, timeout=60) as client:
 

@@ -161,7 +161,7 @@ async def _leave(cluster: Cluster, client: Client, chooser: random.Random) -> fl
 
     async def wait_idle() -> None:
         while True:
-            figures = await engine.figures.remote()
+            figures = await engine.metrics.remote()
             if not figures.requests_running + figures.requests_waiting:
                 return
 

@@ -21,7 +21,7 @@ class Board:
     def __init__(self, found: Any) -> None:
         self._found = found
 
-    async def figures(self) -> Any:
+    async def metrics_by_engine(self) -> Any:
         if isinstance(self._found, Exception):
             raise self._found
         if self._found is None:
@@ -39,7 +39,7 @@ async def test_it_is_ready_where_a_replica_is_known(
 ) -> None:
     monkeypatch.setattr(readiness, "ASKING_SECONDS", 0.05)
     llm: Any = Board(found)
-    app = readiness.TellReadiness(PlainTextResponse("ok\n"), llm)
+    app = readiness.ReadinessMiddleware(PlainTextResponse("ok\n"), llm)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://localhost"
     ) as client:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from asyncgen import AsyncLLM
-    from asyncgen_apps.remote import Order
+    from asyncgen_apps.remote import StreamRequest
 
 
 class LocalCall:
@@ -51,7 +51,7 @@ class LocalCalls:
     """The way to some engines, in turn.
 
     Attributes:
-        orders: All that were given.
+        requests: All that were given.
         full: Orders that find everything full, from now on.
         messages: How many messages the next call may give; ``None``: all.
     """
@@ -59,24 +59,24 @@ class LocalCalls:
     def __init__(self, *engines: AsyncLLM, messages: Callable[[], int | None] | None = None):
         self.engines = engines
         self.messages = messages or (lambda: None)
-        self.orders: list[Order] = []
+        self.requests: list[StreamRequest] = []
         self.full = 0
         self.is_healthy = True
         self.silent: Any = None
 
-    def stream(self, order: Order) -> Any:
-        self.orders.append(order)
+    def stream(self, order: StreamRequest) -> Any:
+        self.requests.append(order)
         if self.full:
             self.full -= 1
             return FullCall()
-        engine = self.engines[len(self.orders) % len(self.engines)]
+        engine = self.engines[len(self.requests) % len(self.engines)]
         return LocalCall(answer(engine, order, replica="r", interval=0.0), self.messages())
 
     async def ask(self, kind: Any, *given: Any) -> Any:
         await anyio.lowlevel.checkpoint()
         return await reply(self.engines[0], kind, given)
 
-    async def figures(self) -> dict[str, Any]:
+    async def metrics_by_engine(self) -> dict[str, Any]:
         if self.silent is not None:
             return await self.silent()
         return {str(number): one.metrics() for number, one in enumerate(self.engines)}

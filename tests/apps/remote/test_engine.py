@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from asyncgen import Completion
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.remote import Order
+    from asyncgen_apps.remote import StreamRequest
 
 pytestmark = pytest.mark.anyio
 PROMPT = "Once upon a time"
@@ -103,7 +103,7 @@ async def test_an_answer_outlives_its_engines(
             except LostStreamError as error:
                 assert "engines were lost" in str(error)
                 continue
-            known = calls.orders[-1].params.get("seed", params.get("seed"))
+            known = calls.requests[-1].params.get("seed", params.get("seed"))
             if kind == "drawn":
                 params = {**params, "seed": known} if known is not None else params
                 if known is None:
@@ -159,7 +159,7 @@ async def test_figures_are_those_last_heard_where_nobody_tells_them(
     calls = LocalCalls(*engines)
     async with RemoteLLM(calls, facts_of(engines[0])) as llm:
         calls.silent = empty
-        assert await llm.measure() == llm._facts.figures
+        assert await llm.measure() == llm._facts.metrics
         calls.silent = None
         both = await llm.measure()
         for kind in (empty, lost, too_many, anyio.sleep_forever):
@@ -176,8 +176,8 @@ class NarrowCalls(LocalCalls):
 
     asked = 0
 
-    def stream(self, order: Order) -> Any:
-        self.orders.append(order)
+    def stream(self, order: StreamRequest) -> Any:
+        self.requests.append(order)
         return NarrowCall()
 
     async def ask(self, kind: Any, *given: Any) -> Any:
@@ -203,7 +203,7 @@ async def test_what_is_too_large_to_cross_is_asked_once(
                 pass
         with pytest.raises(MessageTooLargeError, match="9 bytes"):
             await llm.embed([PROMPT])
-    assert (len(calls.orders), calls.asked) == (1, 1)
+    assert (len(calls.requests), calls.asked) == (1, 1)
 
 
 async def test_a_stream_that_is_lost_too_often_ends_with_its_text(
@@ -220,7 +220,7 @@ async def test_a_stream_that_is_lost_too_often_ends_with_its_text(
         assert lost.value.generated_ids == (stream.result.token_ids,)
         assert lost.value.texts == (stream.result.text,)
         assert stream.result.finish_reason == "error"
-    assert len(calls.orders) <= 8
+    assert len(calls.requests) <= 8
 
 
 async def test_cancelling_and_leaving(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
@@ -256,7 +256,7 @@ async def test_an_answer_that_has_begun_waits_for_a_free_engine(
     calls = LocalCalls(*engines)
 
     def fill() -> int | None:
-        calls.full = 3 if len(calls.orders) == 1 else 0
+        calls.full = 3 if len(calls.requests) == 1 else 0
         return 2 if calls.full else None
 
     calls.messages = fill
@@ -264,7 +264,7 @@ async def test_an_answer_that_has_begun_waits_for_a_free_engine(
         events = llm.stream(PROMPT, max_new_tokens=600, do_sample=False).events()
         first = await anext(events)
         rest = [event async for event in events]
-        assert len(calls.orders) == 5 and llm.num_resumed == 1
+        assert len(calls.requests) == 5 and llm.num_resumed == 1
         ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
         expected = await engines[0].generate(PROMPT, max_new_tokens=600, do_sample=False)
         assert ids == list(expected.token_ids)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from asyncgen import AsyncLLM, TokenEvent, TokenLogprob, TopLogprob
-from asyncgen_apps.remote.messages import Begun, Order
+from asyncgen_apps.remote.messages import StreamRequest, StreamStarted
 from asyncgen_apps.remote.progress import Progress
 from asyncgen_apps.websocket import connect, serve_websocket
 from asyncgen_apps.websocket.client.request import Request
@@ -88,13 +88,13 @@ def test_a_client_that_moves_asks_once() -> None:
 
 
 def test_an_engine_that_goes_on_is_not_asked_again() -> None:
-    progress = Progress(Order("x", {"prompt_logprobs": 1}))
-    progress.begin(Begun([1, 2], 5, (0,), None, "r"))
+    progress = Progress(StreamRequest("x", {"prompt_logprobs": 1}))
+    progress.begin(StreamStarted([1, 2], 5, (0,), None, "r"))
     first = TokenEvent(0, (), "", prompt_logprobs=(None, ENTRY))
     assert progress.take([first]) == [first]
     progress.lose(0.0)
-    assert progress.order().params == {"prompt_logprobs": 1, "seed": 5}
+    assert progress.next_request().params == {"prompt_logprobs": 1, "seed": 5}
     [fresh] = progress.take([TokenEvent(0, (7,), "a", prompt_logprobs=(None, ENTRY))])
     assert fresh.prompt_logprobs is None
     progress.lose(0.0)
-    assert progress.order().params == {"seed": 5, "generated_ids": [7]}
+    assert progress.next_request().params == {"seed": 5, "generated_ids": [7]}
