@@ -9,7 +9,7 @@ T_co = TypeVar("T_co", covariant=True)
 ReadT = TypeVar("ReadT")
 
 
-class _Leaving(Generic[ReadT]):
+class _CancelsOnDrop(Generic[ReadT]):
     """Base of the iterators; dropping one leaves the stream, which cancels it."""
 
     def __init__(self, read: ReadT, leave: Callable[[], None], abandon: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ class _Leaving(Generic[ReadT]):
         self._abandon()
 
 
-class Reader(_Leaving[Callable[[], Awaitable[T_co]]], Generic[T_co]):
+class Reader(_CancelsOnDrop[Callable[[], Awaitable[T_co]]], Generic[T_co]):
     """Iterator of an ``async for`` over a stream."""
 
     def __aiter__(self) -> Self:
@@ -45,7 +45,7 @@ class Reader(_Leaving[Callable[[], Awaitable[T_co]]], Generic[T_co]):
         self._leave()
 
 
-class ThreadReader(_Leaving[Callable[[], T_co]], Generic[T_co]):
+class ThreadReader(_CancelsOnDrop[Callable[[], T_co]], Generic[T_co]):
     """Iterator of a ``for`` over a stream."""
 
     def __iter__(self) -> Self:

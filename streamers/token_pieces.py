@@ -172,13 +172,13 @@ def parse(state: bytes | str) -> Pipeline | None:
     if spec is None:
         return Pipeline(maps=[_join_with_space], first_differs=True)
     builder = _Builder()
-    return builder.build() if all(map(builder.add, _flat(spec))) else None
+    return builder.build() if all(map(builder.add, _flat_specs(spec))) else None
 
 
-def _flat(spec: dict[str, Any]) -> list[dict[str, Any]]:
+def _flat_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
     if spec.get("type") != "Sequence":
         return [spec]
-    return [stage for inner in spec["decoders"] for stage in _flat(inner)]
+    return [stage for inner in spec["decoders"] for stage in _flat_specs(inner)]
 
 
 class _Builder:

@@ -43,13 +43,13 @@ _PROBE_EVERY = 8
 _TOGETHER = 64
 
 
-class _Gathering(local):
+class _GatheredBells(local):
     """Bells that a thread will sound at the end of `LoopBell.together`."""
 
     bells: set[LoopBell] | None = None
 
 
-_gathering = _Gathering()
+_gathering = _GatheredBells()
 
 
 class LoopBell:
@@ -298,7 +298,7 @@ class Mailbox(Generic[T]):
                 return True
             if wake is not None:
                 self._wake = None
-        if bell is None or bell.ring(wake or _no_one):
+        if bell is None or bell.ring(wake or _wake_nobody):
             return True
         self.close()
         callback, self._on_loop_gone = self._on_loop_gone, None
@@ -373,5 +373,5 @@ class Mailbox(Generic[T]):
         self.closed = True
 
 
-def _no_one() -> None:
+def _wake_nobody() -> None:
     """Wake no reader; rung only to check that the loop exists."""

@@ -141,7 +141,7 @@ class DynamicLayer(BufferLayer):
         buffer, flat = self._buffer, self._flat
         assert buffer is not None and flat is not None
         if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
-            raise unfit(buffer.shape[1], buffer.dtype, pair)
+            raise dtype_or_rows_error(buffer.shape[1], buffer.dtype, pair)
         buffer.narrow(3, start, size).copy_(pair)
         self.length = end
         keys, values = flat
@@ -174,7 +174,7 @@ class DynamicLayer(BufferLayer):
             grown = pair.new_empty((*pair.shape[:3], capacity, pair.shape[4]))
         if self._buffer is not None:
             if pair.shape[1] != self._rows or pair.dtype is not self._buffer.dtype:
-                raise unfit(self._buffer.shape[1], self._buffer.dtype, pair)
+                raise dtype_or_rows_error(self._buffer.shape[1], self._buffer.dtype, pair)
             grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
         self._replace(grown)
 
@@ -307,7 +307,7 @@ class StaticLayer(BufferLayer):
         buffer = self._buffer
         assert buffer is not None
         if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
-            raise unfit(buffer.shape[1], buffer.dtype, pair)
+            raise dtype_or_rows_error(buffer.shape[1], buffer.dtype, pair)
         if pair.device != buffer.device and not self._is_away:
             raise InvalidRequestError(
                 "past_key_values",
@@ -328,11 +328,11 @@ class OffloadedLayer(DynamicLayer):
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
-        return _sent(super().append(pair.to("cpu"), first), pair)
+        return _copy_to_device(super().append(pair.to("cpu"), first), pair)
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
-        return _sent(super().update(key_states, value_states), key_states)
+        return _copy_to_device(super().update(key_states, value_states), key_states)
 
 
 class OffloadedStaticLayer(StaticLayer):
@@ -342,14 +342,14 @@ class OffloadedStaticLayer(StaticLayer):
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
-        return _sent(super().append(pair, first), pair)
+        return _copy_to_device(super().append(pair, first), pair)
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """See `StaticLayer`."""
-        return _sent(super().update(key_states, value_states), key_states)
+        return _copy_to_device(super().update(key_states, value_states), key_states)
 
 
-def _sent(pair: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+def _copy_to_device(pair: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
     """Copy keys and values to the device of another tensor."""
     return pair[0].to(like.device), pair[1].to(like.device)
 
@@ -357,7 +357,7 @@ def _sent(pair: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
 Layer = DynamicLayer | StaticLayer
 
 
-def unfit(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidRequestError:
+def dtype_or_rows_error(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidRequestError:
     """Make the error for keys that a cache of ``rows`` and a dtype would silently repeat or
     convert."""
     if dtype != pair.dtype:

@@ -204,7 +204,7 @@ def mark_states(cache: Cache) -> bool:
     return bool(layers)
 
 
-def most_croppable(cache: Cache, length: int) -> int:
+def largest_crop(cache: Cache, length: int) -> int:
     """Return the most positions, of ``length`` or fewer, that a cache can be cropped to."""
     layers = _of_states(cache)
     if all(layer.length <= length for layer in layers):

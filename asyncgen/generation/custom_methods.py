@@ -39,7 +39,7 @@ PREPARED = frozenset(
 _lock = threading.Lock()
 
 
-def one_method(
+def choose_method(
     custom_generate: Any | None, recipe: Any | None
 ) -> str | os.PathLike[str] | Callable[..., Any] | None:
     """The method that was asked for under either of its names.
@@ -67,12 +67,14 @@ def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
     )
 
 
-def own_parameters(function: Callable[..., Any]) -> frozenset[str]:
+def extra_parameters(function: Callable[..., Any]) -> frozenset[str]:
     """Names of the parameters that a decoding method has beside those that are prepared."""
     return parameter_names(function) - PREPARED
 
 
-def acceptable(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     """Those arguments that a function can take: all of them where it has ``**kwargs``."""
     found = _parameters(function)
     if any(one.kind is one.VAR_KEYWORD for one in found):

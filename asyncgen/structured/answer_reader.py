@@ -37,7 +37,7 @@ def parse(output_format: OutputFormat, text: str) -> Any:
     Raises:
         ValueError: The class refuses the value, by a rule that a schema cannot express.
     """
-    text = _behind(output_format, text)
+    text = _structured_part(output_format, text)
     if output_format.model is not None:
         return adapter_of(output_format.model).validate_json(text)
     return json.loads(text, parse_float=_finite) if output_format.is_json else text
@@ -108,14 +108,14 @@ class PartialValue:
     def add(self, text: str) -> Any:
         """Add text; return the present value, or ``NOTHING`` if it did not change."""
         self._text += text
-        written = _behind(self._format, self._text)
+        written = _structured_part(self._format, self._text)
         self._follow(written)
         # A number at the end may go on, so it is not complete yet.
         return self._read(written if self._is_in_string else written.rstrip("0123456789+-.eE"))
 
     def finish(self) -> Any:
         """Return the final value as `add` does; a number at the end is complete."""
-        return self._read(_behind(self._format, self._text))
+        return self._read(_structured_part(self._format, self._text))
 
     def _follow(self, written: str) -> None:
         """Track whether the text ends inside a string."""
@@ -133,18 +133,18 @@ class PartialValue:
             value = self._from_json(written, allow_partial="trailing-strings")
         except ValueError:
             return NOTHING
-        if self._value is not NOTHING and _same(value, self._value):
+        if self._value is not NOTHING and _is_same_value(value, self._value):
             return NOTHING
         self._value = value
         return value
 
 
-def _same(left: Any, right: Any) -> bool:
+def _is_same_value(left: Any, right: Any) -> bool:
     """Tell whether two values are equal, with the same type at every place."""
     return bool(left == right) and json.dumps(left) == json.dumps(right)
 
 
-def _behind(output_format: OutputFormat, text: str) -> str:
+def _structured_part(output_format: OutputFormat, text: str) -> str:
     """Return the part of an answer that has the format."""
     return text.partition(output_format.after)[2].lstrip() if output_format.after else text
 

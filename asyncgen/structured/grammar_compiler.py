@@ -139,7 +139,7 @@ class Compiler:
             problem = first.get_error() if first.is_error() else problem
         if problem:
             raise InvalidRequestError(
-                output_format.parameter, _shortly(output_format.source), _in_a_line(problem)
+                output_format.parameter, _shortened(output_format.source), _on_one_line(problem)
             )
         return matcher
 
@@ -154,7 +154,7 @@ def _grammar_text(output_format: OutputFormat) -> str:
             return LLMatcher.grammar_from_json_schema(output_format.source, defaults=_SEPARATORS)
         except ValueError as error:
             raise InvalidRequestError(
-                output_format.parameter, _shortly(output_format.source), _in_a_line(str(error))
+                output_format.parameter, _shortened(output_format.source), _on_one_line(str(error))
             ) from error
     if output_format.kind == "regex":
         return LLMatcher.grammar_from_regex(output_format.source)
@@ -163,15 +163,15 @@ def _grammar_text(output_format: OutputFormat) -> str:
         try:
             text = any_to_lark(text)
         except Exception as error:
-            allowed = f"neither Lark nor GBNF: {_in_a_line(str(error))}"
-            raise InvalidRequestError(output_format.parameter, _shortly(text), allowed) from error
+            allowed = f"neither Lark nor GBNF: {_on_one_line(str(error))}"
+            raise InvalidRequestError(output_format.parameter, _shortened(text), allowed) from error
     return LLMatcher.grammar_from_lark(text)
 
 
-def _shortly(source: str) -> str:
+def _shortened(source: str) -> str:
     return source if len(source) <= 80 else f"{source[:80]}…"
 
 
-def _in_a_line(problem: str) -> str:
+def _on_one_line(problem: str) -> str:
     """Return a message of llguidance as one line."""
     return " ".join(problem.split())[:400]

@@ -108,7 +108,7 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> OutputFormat:
     if not isinstance(value, dict | bool):
         raise InvalidRequestError(parameter, value, "a JSON schema, which is an object")
     try:
-        if _weight(value) > _MOST_WEIGHT:
+        if _schema_cost(value) > _MOST_WEIGHT:
             allowed = f"too many properties: at most {math.isqrt(_MOST_WEIGHT)} of one object"
             raise InvalidRequestError(parameter, "given", allowed)
         check_schema(value)
@@ -122,29 +122,29 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> OutputFormat:
     return OutputFormat(parameter, "json", source)
 
 
-def _weight(schema: Any) -> int:
+def _schema_cost(schema: Any) -> int:
     """Sum the squares of the numbers of properties; each unit takes a tenth of a microsecond."""
     if isinstance(schema, list):
-        return sum(map(_weight, schema))
+        return sum(map(_schema_cost, schema))
     if not isinstance(schema, dict):
         return 0
     properties = schema.get("properties")
     own = len(properties) ** 2 if isinstance(properties, dict) else 0
-    return own + sum(map(_weight, schema.values()))
+    return own + sum(map(_schema_cost, schema.values()))
 
 
 def _of_model(value: Any) -> OutputFormat:
     schema = adapter_of(value).json_schema()
-    _close(schema)
+    _forbid_other_keys(schema)
     return dataclasses.replace(_of_schema(schema, "response_model"), model=value)
 
 
-def _close(schema: Any) -> None:
+def _forbid_other_keys(schema: Any) -> None:
     """Allow only the keys of a class, since it would drop others."""
     inner = schema.values() if isinstance(schema, dict) else schema
     for each in inner:
         if isinstance(each, dict | list):
-            _close(each)
+            _forbid_other_keys(each)
     if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
         schema.setdefault("additionalProperties", False)
 

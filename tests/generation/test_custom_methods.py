@@ -10,11 +10,11 @@ import pytest
 
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError, ModelLoadError
 from asyncgen.generation.custom_methods import (
-    acceptable,
+    accepted_arguments,
     check_requirements,
+    choose_method,
+    extra_parameters,
     load_recipe,
-    one_method,
-    own_parameters,
     parameter_names,
 )
 from tests.doubles.hub import Repository, StandInHub
@@ -151,24 +151,24 @@ class Callable:
 
 def test_names_of_its_own() -> None:
     assert parameter_names(plain) == {"model", "input_ids", "left_padding"}
-    assert own_parameters(plain) == {"left_padding"}
-    assert own_parameters(open_ended) == frozenset()
-    assert own_parameters(Callable()) == {"own"}
-    assert own_parameters(partial(plain, left_padding=3)) == {"left_padding"}
+    assert extra_parameters(plain) == {"left_padding"}
+    assert extra_parameters(open_ended) == frozenset()
+    assert extra_parameters(Callable()) == {"own"}
+    assert extra_parameters(partial(plain, left_padding=3)) == {"left_padding"}
 
 
 def test_only_what_it_takes() -> None:
     given = {"left_padding": 1, "use_cache": True}
-    assert acceptable(plain, given) == {"left_padding": 1}
-    assert acceptable(open_ended, given) == given
-    assert acceptable(print, given) is not None
+    assert accepted_arguments(plain, given) == {"left_padding": 1}
+    assert accepted_arguments(open_ended, given) == given
+    assert accepted_arguments(print, given) is not None
 
 
 def test_a_method_has_one_of_two_names() -> None:
-    assert one_method(None, None) is None
-    assert one_method(plain, None) is plain
-    assert one_method(None, "folder") == "folder"
+    assert choose_method(None, None) is None
+    assert choose_method(plain, None) is plain
+    assert choose_method(None, "folder") == "folder"
     for both, name in (((plain, "folder"), "recipe"), ((3, None), "custom_generate")):
         with pytest.raises(InvalidRequestError) as caught:
-            one_method(*both)
+            choose_method(*both)
         assert caught.value.parameter == name

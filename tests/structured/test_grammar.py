@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import asyncgen
-from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor, banned_of, within
+from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor, unpack_mask, within
 from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.structured.grammar_compiler import compile_grammar
 from asyncgen.structured.output_format import read_output_format
@@ -48,14 +48,14 @@ def allowed(matcher: Matcher) -> set[int]:
     """Ids that may come next."""
     words = torch.empty(1, matcher.grammar.num_words, dtype=torch.int32)
     matcher.fill(words[0])
-    banned = banned_of(words, matcher.grammar.vocab_size)[0]
+    banned = unpack_mask(words, matcher.grammar.vocab_size)[0]
     return set((~banned).nonzero()[:, 0].tolist())
 
 
 def test_masks_are_unpacked() -> None:
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(-(2**31), 2**31, (3, 5), generator=generator, dtype=torch.int32)
-    found = banned_of(words, 150)
+    found = unpack_mask(words, 150)
     for row in range(3):
         for token in range(150):
             bit = int(words[row, token // 32]) >> (token % 32) & 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from asyncgen.cache.layers import DynamicLayer, unfit
+from asyncgen.cache.layers import DynamicLayer, dtype_or_rows_error
 
 if TYPE_CHECKING:
     from asyncgen.cache.quantized.backends import Backend
@@ -138,7 +138,7 @@ class QuantizedLayer(DynamicLayer):
         batch, heads, _, size = self._packed[0].shape
         dtype = self._packed[0].scale.dtype
         if new is not None and (new.shape[1] != self._rows or new.dtype is not dtype):
-            raise unfit(self._rows or batch, dtype, new)
+            raise dtype_or_rows_error(self._rows or batch, dtype, new)
         end = self.length + (0 if new is None else new.shape[3])
         shape = (2, self._rows or batch, heads, end, size)
         whole = torch.empty(shape, dtype=dtype, device=self._device)

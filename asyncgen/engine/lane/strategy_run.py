@@ -17,13 +17,13 @@ from asyncgen.engine.sampling.logprobs import decoder_of, raw_logprobs
 from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
-from asyncgen.generation.generate.plan_parts import make_plan, pad_id, rows_of_prompt
+from asyncgen.generation.generate.plan_parts import make_plan, pad_id, rows_per_prompt
 from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
-from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from asyncgen.generation.strategies.step import EncoderInput, Steps
-from asyncgen.generation.strategies.token_healing import healed
+from asyncgen.generation.strategies.token_healing import decode_healed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,13 +114,13 @@ class StepRun:
             assistance = self._assistants.assistance(request.params, self._tokenizer)
             # A draft model that was loaded just now has not been checked before.
             rows, config = request.params.num_samples, request.params.config
-            check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
+            check_mode(mode, StrategyInputs(self._model, config, rows, assistance=assistance))
         plan = make_plan(
             self._model,
             self._beginnings(),
             config=request.params.config,
             processors=request.processors,
-            ends=request.ends,
+            stop_checks=request.ends,
             draw=HashDraw(request.params.seed),
             beams=1 if request.method else request.params.config.num_beams or 1,
             keep_logits=request.params.top_logprobs is not None,
@@ -137,7 +137,7 @@ class StepRun:
         strategy = strategy_for(mode) if method is None else custom_strategy(method)
         if request.healing is not None:
             bias = request.healing.bias.expand(self._rows, -1)
-            strategy = partial(healed, strategy=strategy, bias=bias)
+            strategy = partial(decode_healed, strategy=strategy, bias=bias)
         return strategy(plan)
 
     def _beginnings(self) -> list[list[int]]:
@@ -162,7 +162,7 @@ class StepRun:
     def _rows(self) -> int:
         """Rows of the tensors; a method that a user wrote sees every sample."""
         params = self._request.params
-        return params.num_samples if self._request.method else rows_of_prompt(params.config)
+        return params.num_samples if self._request.method else rows_per_prompt(params.config)
 
     def _ends_beams(self, interrupted: str) -> bool:
         """Return whether beams that ran out of time end with the best one, in one more step."""

@@ -18,7 +18,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import MaxTimeCriteria, StoppingCriteriaList
-from asyncgen.generation.stopping.stop_checks import Ends
+from asyncgen.generation.stopping.stop_checks import StopChecks
 from asyncgen.types import size_of
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ def _params(given: Mapping[str, Any]) -> RequestParams:
     )
 
 
-def _ends(cancel: CancelCriteria, max_time: float | None) -> Ends:
+def _ends(cancel: CancelCriteria, max_time: float | None) -> StopChecks:
     criteria = StoppingCriteriaList([cancel])
     if max_time is not None:
         criteria.append(MaxTimeCriteria(max_time))
-    return Ends(criteria)
+    return StopChecks(criteria)

@@ -27,7 +27,7 @@ from asyncgen.generation.config.checks import (
 from asyncgen.generation.config.generation_config import plain_values
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
-from asyncgen.generation.custom_methods import one_method
+from asyncgen.generation.custom_methods import choose_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
@@ -243,7 +243,7 @@ def _add_stop_ids(config: GenerationConfig, ids: Sequence[int]) -> None:
 def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
     """The custom decoding method, under either of its names."""
     given = params.get("custom_generate"), params.get("recipe")
-    return None if given == (None, None) else one_method(*given)
+    return None if given == (None, None) else choose_method(*given)
 
 
 def move_end(params: RequestParams, prompt_length: int, room: int) -> None:

@@ -35,11 +35,11 @@ from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.logits.build import build_logits_processors, eos_ids
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.stopping.stop_checks import Ends
+from asyncgen.generation.stopping.stop_checks import StopChecks
 from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
-from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from asyncgen.generation.strategies.token_healing import Healing, plan_healing
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer
@@ -195,7 +195,7 @@ def prepare_request(
         prompt_ids=prompt_ids,
         params=params,
         processors=processors,
-        ends=Ends(criteria),
+        ends=StopChecks(criteria),
         cancel=cancel,
         sink=sink,
         continues_text=not (
@@ -263,13 +263,13 @@ def _make_room(
 
 def _situation(
     model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams
-) -> Situation:
+) -> StrategyInputs:
     """Describe the call to the strategy; a draft model is checked once it is loaded."""
     helper, other = params.assistant_model, params.assistant_tokenizer
     assistance = None
     if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
         assistance = Assistance(helper, None if other is None else tokenizer, other)
-    return Situation(model, params.config, params.num_samples, assistance=assistance)
+    return StrategyInputs(model, params.config, params.num_samples, assistance=assistance)
 
 
 def _params(served: ServedModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
-    from asyncgen.generation.stopping.stop_checks import Ends
+    from asyncgen.generation.stopping.stop_checks import StopChecks
     from asyncgen.generation.strategies.token_healing import Healing
     from asyncgen.structured.grammar import Grammar
     from asyncgen.text.tokenizer import Tokenizer
@@ -98,7 +98,7 @@ class Request:
     prompt_ids: list[int]
     params: RequestParams
     processors: LogitsProcessorList
-    ends: Ends
+    ends: StopChecks
     cancel: CancelCriteria
     sink: Sink
     continues_text: bool

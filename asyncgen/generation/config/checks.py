@@ -74,9 +74,9 @@ def _of_method(params: Mapping[str, object]) -> Collection[str]:
     """Further names that a custom decoding method takes."""
     method = params.get("custom_generate") or params.get("recipe")
     if callable(method):
-        from asyncgen.generation.custom_methods import own_parameters
+        from asyncgen.generation.custom_methods import extra_parameters
 
-        return own_parameters(method)
+        return extra_parameters(method)
     # What a method takes that was not loaded yet, it says itself.
     return () if method is None else params
 

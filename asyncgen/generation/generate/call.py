@@ -11,8 +11,8 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.custom_methods import own_parameters
-from asyncgen.generation.generate.collect import Kept, Result, assemble, make_record
+from asyncgen.generation.custom_methods import extra_parameters
+from asyncgen.generation.generate.collect import Result, StepOutputs, assemble, make_record
 from asyncgen.generation.generate.custom import CustomMethod, custom_strategy, helper_arguments
 from asyncgen.generation.generate.defaults import (
     check_direction,
@@ -32,16 +32,16 @@ from asyncgen.generation.generate.plan_parts import (
     make_plan,
     make_processors,
 )
-from asyncgen.generation.generate.prompt_rows import Rows, lay_rows
+from asyncgen.generation.generate.prompt_rows import PromptRows, make_prompt_rows
 from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
-from asyncgen.generation.generate.streamer_feed import Feed
+from asyncgen.generation.generate.streamer_feed import StreamerFeed
 from asyncgen.generation.logits.checked_processors import raise_named
-from asyncgen.generation.stopping.stop_checks import Ends
+from asyncgen.generation.stopping.stop_checks import StopChecks
 from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
-from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
-from asyncgen.generation.strategies.token_healing import healed
+from asyncgen.generation.strategies.token_healing import decode_healed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ _log = logging.getLogger("asyncgen.generation")
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class GenerateArguments:
     """Arguments of one call of ``generate``.
 
     Attributes:
@@ -91,7 +91,7 @@ class Arguments:
 
 
 @dataclass(slots=True)
-class Call:
+class PreparedCall:
     """A call that is ready to run.
 
     Attributes:
@@ -105,7 +105,7 @@ class Call:
     config: GenerationConfig
 
 
-def prepare_call(model: Any, given: Arguments) -> Call:
+def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
     """Check and lay out a call; nothing is computed yet.
 
     Args:
@@ -119,7 +119,7 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     is_called = given.custom is None and is_overridden(model)
     own_names = hook_parameters(model) if is_called else frozenset[str]()
     if given.custom is not None:
-        own_names = own_parameters(given.custom)
+        own_names = extra_parameters(given.custom)
     check_direction(model)
     config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
     mode = config.get_generation_mode(given.assistant_model)
@@ -133,14 +133,14 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     )
     extras: dict[str, Any] = {}
     if given.custom is None:
-        check_mode(mode, Situation(model, config, len(prompt.input_ids), past, assistance))
+        check_mode(mode, StrategyInputs(model, config, len(prompt.input_ids), past, assistance))
     else:
         check_cache(model, config)
         extras = helper_arguments(given.custom, given.assistant_model)
         extras |= {name: rest[name] for name in own_names & rest.keys()}
     resolve_pad(config)
     check_pad(config, len(prompt.input_ids), model.config.vocab_size)
-    rows = lay_rows(model, prompt, config, rest, has_method=given.custom is not None)
+    rows = make_prompt_rows(model, prompt, config, rest, has_method=given.custom is not None)
     embeddings = None if prompt.inputs is None else prompt.inputs.embeddings
     embedded = None if embeddings is None else embeddings.shape[1]
     own_criteria = take_length(config, given.stopping_criteria)
@@ -158,7 +158,7 @@ def prepare_call(model: Any, given: Arguments) -> Call:
         rows.input_ids,
         config=config,
         processors=processors,
-        ends=Ends(criteria),
+        stop_checks=StopChecks(criteria),
         draw=multinomial_draw,
         attention_mask=rows.attention_mask,
         cache=past,
@@ -171,7 +171,7 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     if is_called:
         plan.call = model_call(model, config, mode, rest, len(prompt.input_ids))
     if given.custom is not None:
-        emit = None if given.streamer is None else Feed(given.streamer).step
+        emit = None if given.streamer is None else StreamerFeed(given.streamer).step
         method = CustomMethod(given.custom, model, processors, criteria, extras=extras, emit=emit)
         strategy = custom_strategy(method)
     else:
@@ -179,12 +179,16 @@ def prepare_call(model: Any, given: Arguments) -> Call:
         if mode is GenerationMode.ASSISTED_GENERATION:
             plan.drafter = make_drafter(model, plan, assistance, remember=True)
     if rows.bias is not None:
-        strategy = partial(healed, strategy=strategy, bias=rows.bias)
-    return Call(plan, strategy, config)
+        strategy = partial(decode_healed, strategy=strategy, bias=rows.bias)
+    return PreparedCall(plan, strategy, config)
 
 
 def _processors(
-    model: Any, config: GenerationConfig, given: Arguments, prompt: DecoderPrompt, rows: Rows
+    model: Any,
+    config: GenerationConfig,
+    given: GenerateArguments,
+    prompt: DecoderPrompt,
+    rows: PromptRows,
 ) -> LogitsProcessorList:
     """Built-in and user processors."""
     encoder, mode = prompt.encoder, config.get_generation_mode(given.assistant_model)
@@ -215,7 +219,7 @@ def _warn_of_prompt(config: GenerationConfig) -> None:
 
 
 def _guidance(
-    model: Any, config: GenerationConfig, given: Arguments, rows: Rows
+    model: Any, config: GenerationConfig, given: GenerateArguments, rows: PromptRows
 ) -> Guidance | None:
     """Make the model calls of classifier-free guidance, a row for each sample or beam."""
     if given.negative_prompt_ids is not None and config.guidance_scale in (None, 1):
@@ -246,7 +250,7 @@ def _repeated(name: str, value: Tensor | None, prompts: int, copies: int) -> Ten
     return table.repeat_interleave(copies, dim=0)
 
 
-def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
+def run_call(call: PreparedCall, streamer: BaseStreamer | None) -> Result:
     """Drain a call's steps, hand the tokens to the streamer, assemble the documented output.
 
     Raises:
@@ -261,14 +265,14 @@ def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
         raise
 
 
-def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
+def _drain(call: PreparedCall, streamer: BaseStreamer | None) -> Result:
     config, plan = call.config, call.plan
     feed = None
     if streamer is not None:
-        feed = Feed(streamer, copies=plan.copies, pad_token_id=plan.pad_token_id)
+        feed = StreamerFeed(streamer, copies=plan.copies, pad_token_id=plan.pad_token_id)
         if not config.token_healing:
             feed.begin(plan.input_ids)
-    steps, kept = call.strategy(plan), Kept(config, plan.record)
+    steps, kept = call.strategy(plan), StepOutputs(config, plan.record)
     while True:
         try:
             step = next(steps)

@@ -13,7 +13,7 @@ from asyncgen.generation.outputs import (
     GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput,
 )
-from asyncgen.generation.strategies.layer_outputs import Inside, Record
+from asyncgen.generation.strategies.layer_outputs import LayerOutputs, LayerRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ _OUTPUTS: dict[tuple[bool, bool], Callable[..., Result]] = {
 """The output of a model with or without an encoder, without or with beams."""
 
 
-class Kept:
+class StepOutputs:
     """Outputs that the documented result keeps of every step, if requested.
 
     Attributes:
@@ -48,7 +48,7 @@ class Kept:
         logits: Raw logits of each step.
     """
 
-    def __init__(self, config: GenerationConfig, record: Record | None) -> None:
+    def __init__(self, config: GenerationConfig, record: LayerRecorder | None) -> None:
         """Begin with nothing.
 
         Args:
@@ -70,7 +70,7 @@ class Kept:
             self._record.settle(is_step=step.logits is not None)
 
 
-def make_record(config: GenerationConfig, encoder_outputs: Any = None) -> Record | None:
+def make_record(config: GenerationConfig, encoder_outputs: Any = None) -> LayerRecorder | None:
     """The record that a configuration asks for, or ``None``.
 
     Args:
@@ -80,16 +80,16 @@ def make_record(config: GenerationConfig, encoder_outputs: Any = None) -> Record
     states, weights = bool(config.output_hidden_states), bool(config.output_attentions)
     if not config.return_dict_in_generate or not (states or weights):
         return None
-    record = Record(states, weights)
+    record = LayerRecorder(states, weights)
     if encoder_outputs is not None:
-        record.encoder = Inside(
+        record.encoder = LayerOutputs(
             getattr(encoder_outputs, "hidden_states", None) or (),
             getattr(encoder_outputs, "attentions", None) or (),
         )
     return record
 
 
-def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
+def assemble(plan: Plan, outcome: Outcome, kept: StepOutputs) -> Result:
     """Build the documented output.
 
     Args:
@@ -115,11 +115,11 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
     }
     if not config.output_scores:
         fields.pop("sequences_scores", None)
-    fields |= _inside(plan.record, has_encoder=plan.encoder is not None)
+    fields |= _layer_outputs(plan.record, has_encoder=plan.encoder is not None)
     return _OUTPUTS[plan.encoder is not None, (config.num_beams or 1) > 1](**fields)
 
 
-def _inside(record: Record | None, *, has_encoder: bool) -> dict[str, Any]:
+def _layer_outputs(record: LayerRecorder | None, *, has_encoder: bool) -> dict[str, Any]:
     """Return the requested layer outputs, under the names of the result."""
     if record is None:
         return {}

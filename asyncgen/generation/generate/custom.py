@@ -16,9 +16,9 @@ import torch
 
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.custom_methods import acceptable, load_recipe, parameter_names
+from asyncgen.generation.custom_methods import accepted_arguments, load_recipe, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
-from asyncgen.generation.strategies.forward import embedded
+from asyncgen.generation.strategies.forward import encoder_embeddings
 from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
 
@@ -75,14 +75,14 @@ def custom_strategy(method: CustomMethod) -> Strategy:
 
 @torch.no_grad()
 def _steps(method: CustomMethod, plan: Plan) -> Steps:
-    rows = _Rows(plan)
+    rows = _CustomSequences(plan)
     with _seeded(method.seed):
         try:
             result = _call(method, plan, rows)
         except _InterruptedError:
             result = None
     if inspect.isgenerator(result):
-        result = yield from _drive(cast("Generator[Any, None, Any]", result), rows)
+        result = yield from _run_generator(cast("Generator[Any, None, Any]", result), rows)
     else:
         ids = _ids_of(result)
         if ids is None and method.needs_ids and result is not None:
@@ -146,7 +146,7 @@ def run_recipe(
     if "input_ids" in names and "inputs" not in names and "input_ids" not in given:
         given = given | {"input_ids": documented["inputs"]}
         documented = {name: value for name, value in documented.items() if name != "inputs"}
-    taken = acceptable(function, documented)
+    taken = accepted_arguments(function, documented)
     for name, value in documented.items():
         if value is not None and name not in taken:
             raise InvalidRequestError(
@@ -156,16 +156,18 @@ def run_recipe(
         return function(model, **(taken | given))
 
 
-def _call(method: CustomMethod, plan: Plan, rows: _Rows) -> Any:
+def _call(method: CustomMethod, plan: Plan, rows: _CustomSequences) -> Any:
     """Call the function with what it wants."""
     named = parameter_names(method.function)
-    tap = None if method.emit is None else _Tap(rows, method)
+    tap = None if method.emit is None else _TokenReceiver(rows, method)
     if method.is_recipe:
-        documented = _documented(method, plan) | {"streamer": tap}
+        documented = _documented_arguments(method, plan) | {"streamer": tap}
         return method.function(
-            method.model, **(acceptable(method.function, documented) | method.extras)
+            method.model, **(accepted_arguments(method.function, documented) | method.extras)
         )
-    arguments = acceptable(method.function, _prepared(method, plan)) | method.extras
+    arguments = (
+        accepted_arguments(method.function, _prepared_arguments(method, plan)) | method.extras
+    )
     if "draw" in named:
         arguments["draw"] = plan.draw
     if "streamer" in named:
@@ -173,7 +175,7 @@ def _call(method: CustomMethod, plan: Plan, rows: _Rows) -> Any:
     return method.function(method.model, plan.input_ids, **arguments)
 
 
-def _documented(method: CustomMethod, plan: Plan) -> dict[str, Any]:
+def _documented_arguments(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     """The documented arguments of ``generate``."""
     encoder = plan.encoder
     ids = plan.input_ids if encoder is None else encoder.input_ids
@@ -191,7 +193,7 @@ def _documented(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
+def _prepared_arguments(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     """Prepared inputs, as the reference hands them to a callable."""
     mask = plan.attention_mask
     arguments: dict[str, Any] = {
@@ -205,7 +207,7 @@ def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
         ones = torch.ones(len(plan.input_ids), plan.num_positions, dtype=torch.int64)
         ones = ones.to(plan.input_ids.device)
         arguments["attention_mask"] = ones if mask is None else mask.to(torch.int64)
-        arguments |= _stated(plan)
+        arguments |= _prompt_inputs(plan)
     else:
         arguments |= _encoder_arguments(plan)
         if mask is not None:
@@ -213,7 +215,7 @@ def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     return arguments
 
 
-def _stated(plan: Plan) -> dict[str, Any]:
+def _prompt_inputs(plan: Plan) -> dict[str, Any]:
     """Return the caller's inputs beside the ids of the prompts."""
     given = plan.inputs
     if given is None:
@@ -231,7 +233,7 @@ def _encoder_arguments(plan: Plan) -> dict[str, Any]:
     given: Any = plan.encoder
     core: Any = plan.core
     if given.encoded is None or given.encoded.states is None:
-        given.encoded = core.encode(embedded(core, given), given.attention_mask)
+        given.encoded = core.encode(encoder_embeddings(core, given), given.attention_mask)
     states, mask = given.encoded.states, given.encoded.mask
     copies = plan.input_ids.shape[0] // states.shape[0]
     if mask is None:
@@ -242,7 +244,9 @@ def _encoder_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _drive(generator: Generator[Any, None, Any], rows: _Rows) -> Generator[Step, None, Any]:
+def _run_generator(
+    generator: Generator[Any, None, Any], rows: _CustomSequences
+) -> Generator[Step, None, Any]:
     """Pass the steps of a generator method on, until it or every row has ended."""
     with contextlib.closing(generator):
         while True:
@@ -257,7 +261,7 @@ def _drive(generator: Generator[Any, None, Any], rows: _Rows) -> Generator[Step,
             yield rows.take(given)
 
 
-class _Rows(Sequences):
+class _CustomSequences(Sequences):
     """Sequences in progress, and how many ids of each were settled."""
 
     def __init__(self, plan: Plan) -> None:
@@ -296,7 +300,7 @@ class _Rows(Sequences):
 
     def end(self) -> Step:
         """The last step of a generator that returned before its rows had ended."""
-        reason = self.plan.ends.interrupted() or "stop"
+        reason = self.plan.stop_checks.interrupted() or "stop"
         reasons = [reason if alive else None for alive in self.live]
         self.live = [False] * len(self.live)
         return Step([[] for _ in reasons], reasons)
@@ -304,26 +308,26 @@ class _Rows(Sequences):
     def _until_end(self, ids: list[int]) -> list[int]:
         """Ids up to the first that ends a sequence; what follows is padding."""
         for place, token in enumerate(ids):
-            if token in self.plan.ends.eos_token_ids:
+            if token in self.plan.stop_checks.eos_token_ids:
                 return ids[: place + 1]
         return ids
 
     def _reason(self, ids: list[int], length: int) -> str:
-        if ids and ids[-1] in self.plan.ends.eos_token_ids:
+        if ids and ids[-1] in self.plan.stop_checks.eos_token_ids:
             return "stop"
-        longest = self.plan.ends.max_length
+        longest = self.plan.stop_checks.max_length
         is_full = longest is not None and length >= longest
-        return self.plan.ends.interrupted() or ("length" if is_full else "stop")
+        return self.plan.stop_checks.interrupted() or ("length" if is_full else "stop")
 
 
 class _InterruptedError(Exception):
     """Ends a plain function that puts ids after its reader has left."""
 
 
-class _Tap:
+class _TokenReceiver:
     """The ``streamer`` of a plain function."""
 
-    def __init__(self, rows: _Rows, method: CustomMethod) -> None:
+    def __init__(self, rows: _CustomSequences, method: CustomMethod) -> None:
         self._rows = rows
         self._method = method
         # A `generate` that a recipe calls puts the prompt first; here it is there already.
@@ -334,7 +338,7 @@ class _Tap:
         skips, self._skips_prompt = self._skips_prompt, False
         if skips and value.dim() == 2:
             return
-        if self._method.needs_ids and self._rows.plan.ends.interrupted() is not None:
+        if self._method.needs_ids and self._rows.plan.stop_checks.interrupted() is not None:
             raise _InterruptedError
         assert self._method.emit is not None
         if any(self._rows.live):

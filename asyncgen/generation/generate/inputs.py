@@ -112,7 +112,7 @@ def read_embeddings(model: GenerativeModel, given: Mapping[str, Any]) -> Tensor 
     return found.detach().to(model.device, model.dtype)
 
 
-def check_embedded(ids: Tensor, embeddings: Tensor, given: Mapping[str, Any], past: int) -> None:
+def check_embeddings(ids: Tensor, embeddings: Tensor, given: Mapping[str, Any], past: int) -> None:
     """See whether ids ``[B, L]``, mask and cache go with embeddings ``[B, S, E]``.
 
     Raises:
@@ -162,18 +162,18 @@ def prompt_inputs(
     """
     total = offset + ids.shape[1]
     _check_cache_position(given.get("cache_position"), past, total)
-    _check_kept(given.get("logits_to_keep"))
+    _check_logits_to_keep(given.get("logits_to_keep"))
     limit = model.core.config.position_limit
     spans = (len(ids), total - past, total)
-    positions = _table("position_ids", given.get("position_ids"), spans, limit, model)
+    positions = _read_per_position("position_ids", given.get("position_ids"), spans, limit, model)
     size = model.config.vocab_size
-    types = _table("token_type_ids", given.get("token_type_ids"), spans, size, model)
+    types = _read_per_position("token_type_ids", given.get("token_type_ids"), spans, size, model)
     if not offset and embeddings is None and positions is None and types is None:
         return None
     return PromptInputs(offset, embeddings, positions, types)
 
 
-def _table(
+def _read_per_position(
     name: str,
     given: object,
     spans: tuple[int, int, int],
@@ -208,7 +208,7 @@ def _check_cache_position(given: object, past: int, total: int) -> None:
         raise InvalidRequestError("cache_position", found, allowed)
 
 
-def _check_kept(given: object) -> None:
+def _check_logits_to_keep(given: object) -> None:
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         allowed = "a number of positions, 0 for all; the last one is what generation reads"
         raise InvalidRequestError("logits_to_keep", given, allowed)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.generation.custom_methods import one_method
-from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
+from asyncgen.generation.custom_methods import choose_method
+from asyncgen.generation.generate.call import GenerateArguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
 from asyncgen.generation.generate.overridden_model import model_inputs
 from asyncgen.models.kernels.threads import claimed_thread
@@ -116,7 +116,7 @@ class GenerationMixin:
             ModelLoadError: There is no custom method where it is said to be.
             InvalidRequestError: A documented feature that does not exist yet.
         """
-        custom = one_method(custom_generate, kwargs.pop("recipe", None))
+        custom = choose_method(custom_generate, kwargs.pop("recipe", None))
         trust_remote_code = kwargs.pop("trust_remote_code", None)
         named: dict[str, Any] = {
             "inputs": inputs,
@@ -136,7 +136,7 @@ class GenerationMixin:
             )
             if not inspect.isgeneratorfunction(custom):
                 return custom
-        given = Arguments(**named, kwargs=kwargs, custom=custom)
+        given = GenerateArguments(**named, kwargs=kwargs, custom=custom)
         call = prepare_call(self, given)
         with claimed_thread(getattr(self, "core", None)):
             return run_call(call, streamer)

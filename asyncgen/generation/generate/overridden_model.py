@@ -42,7 +42,7 @@ def is_overridden(model: Any) -> bool:
     """
     if getattr(model, "_forward_hooks", None) or getattr(model, "_forward_pre_hooks", None):
         return True
-    return any(_is_own(model, name) for name in METHODS)
+    return any(_is_method_overridden(model, name) for name in METHODS)
 
 
 def hook_parameters(model: Any) -> frozenset[str]:
@@ -119,7 +119,7 @@ def model_inputs(
     return inputs
 
 
-def _is_own(model: Any, name: str) -> bool:
+def _is_method_overridden(model: Any, name: str) -> bool:
     """Return whether a model overrides a method of its class in this library."""
     ours = (kind for kind in type(model).__mro__ if kind.__module__.startswith("asyncgen."))
     written = next((vars(kind)[name] for kind in ours if name in vars(kind)), None)

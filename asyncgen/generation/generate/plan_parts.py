@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-    from asyncgen.generation.stopping.stop_checks import Ends
+    from asyncgen.generation.stopping.stop_checks import StopChecks
     from asyncgen.generation.strategies.step import Decoder, EncoderInput, PromptInputs
 
 
@@ -75,7 +75,7 @@ def make_plan(
     input_ids: Tensor | Sequence[Sequence[int]],
     *,
     config: GenerationConfig,
-    ends: Ends,
+    stop_checks: StopChecks,
     attention_mask: Tensor | None = None,
     cache: Cache | None = None,
     encoder: EncoderInput | None = None,
@@ -87,9 +87,9 @@ def make_plan(
     Args:
         model: The model that will run.
         input_ids: Prompts of one length, left-padded, int64 ``[B, S]``; as many copies of each as
-            `rows_of_prompt` tells.
+            `rows_per_prompt` tells.
         config: Complete configuration.
-        ends: Decides when a row ends.
+        stop_checks: Decides when a row ends.
         attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
         cache: A cache to continue; ``None`` makes one.
         encoder: What the encoder reads, in a model that has one.
@@ -103,7 +103,7 @@ def make_plan(
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
     if cache is None:
         inputs: PromptInputs | None = given.get("inputs")
-        length = ends.max_length
+        length = stop_checks.max_length
         if length is not None and inputs is not None:
             length += inputs.offset
         cache = make_cache(model, config, len(ids) * beams, length, encoder)
@@ -117,7 +117,7 @@ def make_plan(
         attention_mask=mask,
         cache=cache,
         config=config,
-        ends=ends,
+        stop_checks=stop_checks,
         pad_token_id=pad_id(config),
         encoder=encoder,
         copies=1 if beams == 1 else config.num_return_sequences or 1,
@@ -191,7 +191,7 @@ def make_criteria(
     return criteria
 
 
-def rows_of_prompt(config: GenerationConfig) -> int:
+def rows_per_prompt(config: GenerationConfig) -> int:
     """Return the rows of a plan for each prompt: one per returned sequence, but one for all
     beams.
     """

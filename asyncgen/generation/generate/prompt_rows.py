@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.generate.plan_parts import rows_of_prompt
+from asyncgen.generation.generate.plan_parts import rows_per_prompt
 from asyncgen.generation.strategies.step import repeat_rows
 from asyncgen.generation.strategies.token_healing import Healing, plan_healing
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PromptRows:
     """The rows of a plan, copies of a prompt next to each other.
 
     Attributes:
@@ -52,14 +52,14 @@ class Rows:
         return first.repeat_interleave(self.together)
 
 
-def lay_rows(
+def make_prompt_rows(
     model: Any,
     prompt: DecoderPrompt,
     config: GenerationConfig,
     model_kwargs: dict[str, Any],
     *,
     has_method: bool,
-) -> Rows:
+) -> PromptRows:
     """Lay prompts out.
 
     Args:
@@ -72,14 +72,14 @@ def lay_rows(
     Raises:
         InvalidRequestError: Token healing does not go with what else is asked for.
     """
-    samples, beams, groups = rows_of_prompt(config), config.num_beams or 1, config.num_beam_groups
+    samples, beams, groups = rows_per_prompt(config), config.num_beams or 1, config.num_beam_groups
     if has_method:
         samples, beams, groups = max(config.num_return_sequences or 1, beams), 1, 1
     ids, mask, bias = prompt.input_ids, prompt.attention_mask, None
     if config.token_healing:
         healing, ids, mask = _heal(model, model_kwargs, prompt, config)
         bias = healing.bias.repeat_interleave(samples, dim=0)
-    return Rows(
+    return PromptRows(
         ids.repeat_interleave(samples, dim=0),
         repeat_rows(mask, samples),
         samples,

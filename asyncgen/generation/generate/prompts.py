@@ -14,7 +14,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.inputs import (
-    check_embedded,
+    check_embeddings,
     first_position,
     prompt_inputs,
     read_embeddings,
@@ -87,10 +87,10 @@ def read_prompt(
     if embeddings is None:
         offset = first_position("attention_mask", mask, ids, past)
     else:
-        check_embedded(ids, embeddings, given, past)
+        check_embeddings(ids, embeddings, given, past)
         offset = embeddings.shape[1] - ids.shape[1]
     others = prompt_inputs(model, ids, given, offset=offset, past=past, embeddings=embeddings)
-    return DecoderPrompt(ids, _mask(ids, mask, config, offset), inputs=others)
+    return DecoderPrompt(ids, _decoder_mask(ids, mask, config, offset), inputs=others)
 
 
 def decoder_start(
@@ -136,7 +136,7 @@ def _read_encoder(
         ids = _check_ids(model, "input_ids", ids)
     # Unlike a decoder's, an encoder's mask is not inferred from padding ids.
     shape = EncoderInput(ids, None, encoded, embeddings).shape
-    mask = _hiding(_check_mask("attention_mask", given.get("attention_mask"), shape))
+    mask = _unless_all_visible(_check_mask("attention_mask", given.get("attention_mask"), shape))
     seen = None if mask is None else mask.to(model.device) != 0
     if encoded is not None:
         encoded.mask = seen
@@ -162,7 +162,7 @@ def _read_encoder(
         if decoder_mask is not None:
             decoder_mask = torch.nn.functional.pad(decoder_mask, (1, 0), value=1)
     inputs = PromptInputs(offset) if offset else None
-    return DecoderPrompt(decoder_ids, _hiding(decoder_mask), encoder, inputs)
+    return DecoderPrompt(decoder_ids, _unless_all_visible(decoder_mask), encoder, inputs)
 
 
 def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
@@ -216,12 +216,12 @@ def _check_mask(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> Tenso
     return mask
 
 
-def _hiding(mask: Tensor | None) -> Tensor | None:
+def _unless_all_visible(mask: Tensor | None) -> Tensor | None:
     """The mask, or ``None`` where it hides nothing."""
     return None if mask is None or bool((mask != 0).all()) else mask
 
 
-def _mask(
+def _decoder_mask(
     input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, offset: int
 ) -> Tensor | None:
     """The mask as given, or inferred from padding ids that are not also an end of sequence.
@@ -235,7 +235,7 @@ def _mask(
         if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
             return None
         found = input_ids != pad
-    found = _hiding(found)
+    found = _unless_all_visible(found)
     if found is not None and bool((found[:, -1] == 0).any()):
         _log.warning(
             "some rows end with padding, so their texts are continued from it; pad on the left: "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from streamers import BaseStreamer
 
 
-class Feed:
+class StreamerFeed:
     """One call's ids on their way to a streamer."""
 
     def __init__(self, streamer: BaseStreamer, *, copies: int = 1, pad_token_id: int = 0) -> None:

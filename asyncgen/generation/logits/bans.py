@@ -11,13 +11,13 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import (
+    BuildContext,
     ColumnsProcessor,
     Definition,
     LogitsProcessor,
-    Setting,
     Stage,
 )
-from asyncgen.generation.logits.batched import Ban, Columns, RowProcessor, Scores
+from asyncgen.generation.logits.batched import Ban, BatchScores, Columns, RowProcessor
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def suppress(scores: Tensor, token_ids: Tensor) -> Tensor:
     return scores.index_fill(-1, token_ids, -torch.inf)
 
 
-class _Biases:
+class _BiasTable:
     """Biases of token sequences, found by what must be there before the last token.
 
     Attributes:
@@ -80,10 +80,10 @@ class _Biases:
         return found
 
 
-class _Bias:
+class _BatchedBias:
     """Adds the biases of several rows, in place."""
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         """Lay out what applies at every step."""
         self._parts = parts
         self._dtype, device = scores.values.dtype, scores.values.device
@@ -93,7 +93,7 @@ class _Bias:
         self._places = to_device(places, device) if len(places) else None
         self._always = to_device(always, device)
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Add what applies to each row."""
         if self._places is not None:
             scores.flat.index_add_(0, self._places, self._always)
@@ -115,7 +115,9 @@ def _biases_fit(processor: SequenceBiasLogitsProcessor, size: int) -> bool:
 class SequenceBiasLogitsProcessor(LogitsProcessor):
     """Adds a bias to tokens, and to tokens that complete a sequence."""
 
-    definition = Definition(Stage.PROCESSOR, 20, "sequence_bias", batched=_Bias, fits=_biases_fit)
+    definition = Definition(
+        Stage.PROCESSOR, 20, "sequence_bias", batched=_BatchedBias, fits=_biases_fit
+    )
 
     def __init__(
         self, sequence_bias: list[list[list[int] | float]] | dict[tuple[int, ...], float]
@@ -131,7 +133,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
             InvalidRequestError: It has another form.
         """
         self.sequence_bias = sequence_bias
-        self.biases = _Biases(_bias_pairs(sequence_bias))
+        self.biases = _BiasTable(_bias_pairs(sequence_bias))
         self._always = torch.empty(0)
 
     @property
@@ -181,7 +183,7 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
         80,
         "bad_words_ids",
         build=lambda kind, words, setting: kind(words, setting.eos_token_ids),
-        batched=_Bias,
+        batched=_BatchedBias,
         fits=_biases_fit,
     )
 
@@ -207,7 +209,7 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
                 raise InvalidRequestError("bad_words_ids", bad_words_ids, allowed)
         ends = set() if eos_token_id is None else set(token_list(eos_token_id))
         words = {tuple(word) for word in bad_words_ids if len(word) > 1 or word[0] not in ends}
-        self.biases = _Biases((word, -torch.inf) for word in sorted(words))
+        self.biases = _BiasTable((word, -torch.inf) for word in sorted(words))
         self._always = torch.empty(0)
 
 
@@ -288,7 +290,7 @@ class SuppressTokensAtBeginLogitsProcessor(TimedBan):
         return self.begin_suppress_tokens if length == self.begin_index else None
 
 
-def _begin_index(setting: Setting) -> int:
+def _begin_index(setting: BuildContext) -> int:
     """Return the length at which the first token that is not forced is generated."""
     forced = setting.prompt_length <= 1 and setting.config.forced_bos_token_id is not None
     return setting.prompt_length + int(forced)

@@ -64,7 +64,7 @@ class Guidance:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BuildContext:
     """Values for building a processor beside that of its parameter.
 
     Attributes:
@@ -129,7 +129,7 @@ class Setting:
         return what
 
 
-def keeping(kind: Any, value: Any, setting: Setting) -> Any:
+def build_filter(kind: Any, value: Any, setting: BuildContext) -> Any:
     """Build a filter that must leave so many tokens."""
     return kind(value, min_tokens_to_keep=setting.keep)
 
@@ -162,7 +162,7 @@ class Definition:
     _: KW_ONLY
     off: float | None = None
     is_on: Callable[[Any], bool] | None = None
-    build: Callable[[Any, Any, Setting], Any] = lambda kind, value, _: kind(value)
+    build: Callable[[Any, Any, BuildContext], Any] = lambda kind, value, _: kind(value)
     needs_eos: bool = False
     batched: Batched | None = None
     fits: Callable[[Any, int], bool] = lambda *_: True
@@ -191,7 +191,7 @@ def register(kind: Any) -> None:
     bisect.insort(_KINDS, kind, key=lambda each: each.definition.place)
 
 
-def kinds(*stages: Stage) -> list[Any]:
+def processor_classes(*stages: Stage) -> list[Any]:
     """Return the classes that are defined, in the documented order; all, or of some stages."""
     return [kind for kind in _KINDS if not stages or kind.definition.stage in stages]
 
@@ -285,13 +285,13 @@ class LogitsProcessorList(list[Callable[..., Any]]):
     ) -> Any:
         """Run one processor with the arguments that it asks for."""
         owner: Any = processor if inspect.isroutine(processor) else type(processor)
-        wanted = _wanted(owner)
+        wanted = _extra_parameters(owner)
         if not wanted:
             return processor(input_ids, scores)
-        return processor(input_ids, scores, **_pick(processor, wanted, kwargs))
+        return processor(input_ids, scores, **_select_arguments(processor, wanted, kwargs))
 
 
-def _pick(
+def _select_arguments(
     processor: object, wanted: list[inspect.Parameter], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Choose the arguments that a processor wants."""
@@ -307,7 +307,7 @@ def _pick(
 
 
 @functools.lru_cache(maxsize=1024)
-def _wanted(owner: Any) -> list[inspect.Parameter]:
+def _extra_parameters(owner: Any) -> list[inspect.Parameter]:
     """Find what a function, or the calls of a class, want beyond the two documented arguments."""
     is_class = isinstance(owner, type)
     # The first parameter of a method is the instance.
@@ -317,7 +317,7 @@ def _wanted(owner: Any) -> list[inspect.Parameter]:
     return [each for each in extra if each.kind is not each.VAR_POSITIONAL]
 
 
-def rounded(parameter: Parameter, scores: Tensor) -> Parameter:
+def round_to_dtype(parameter: Parameter, scores: Tensor) -> Parameter:
     """Round a column to the dtype of the scores, as torch does with a number by itself."""
     return parameter.to(scores.dtype) if isinstance(parameter, Tensor) else parameter
 

@@ -35,7 +35,7 @@ class _Row(Protocol):
         """The same on a device, int64 [1, T]."""
 
 
-class Scores(Protocol):
+class BatchScores(Protocol):
     """The scores of one step.
 
     Attributes:
@@ -70,10 +70,10 @@ class RowProcessor(NamedTuple):
     processor: Any
 
 
-Step: TypeAlias = Callable[[Scores], None]
+Step: TypeAlias = Callable[[BatchScores], None]
 """Changes the scores of one step."""
 
-Batched: TypeAlias = Callable[[list[RowProcessor], Scores], Step]
+Batched: TypeAlias = Callable[[list[RowProcessor], BatchScores], Step]
 """Lays out processors of one kind; of the scores only size and device count."""
 
 
@@ -83,14 +83,14 @@ class Ban:
     One that ``is_constant`` lists the same at every step, and is asked once.
     """
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         """Begin with nothing known of any row."""
         self._parts = parts
         self._is_constant = all(getattr(part.processor, "is_constant", False) for part in parts)
         self._banned: list[Sequence[int]] | None = None
         self._places: Tensor | None = None
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Ban what each row bans at this step."""
         if self._banned is None or not self._is_constant:
             self._look(scores)
@@ -98,7 +98,7 @@ class Ban:
             # An assignment would send the number, and wait for the device.
             scores.flat.index_fill_(0, self._places, -torch.inf)
 
-    def _look(self, scores: Scores) -> None:
+    def _look(self, scores: BatchScores) -> None:
         """Ask the processors, and lay out what is banned if it is something else than before."""
         banned: list[Sequence[int]] = [()] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
@@ -119,11 +119,11 @@ class Ban:
 class Force:
     """Leaves only the tokens that ``forced(length)`` of the processor lists, where it does."""
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         """Keep the processors."""
         self._parts = parts
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Force the tokens of rows that are where it is due."""
         for row, processor in self._parts:
             tokens = processor.forced(len(scores.rows[row].tokens))
@@ -158,7 +158,7 @@ class Columns:
             return self.function(scores)
         return self.function(scores, getattr(processor, self.parameter), **_shared(processor))
 
-    def __call__(self, parts: list[RowProcessor], scores: Scores) -> Step:
+    def __call__(self, parts: list[RowProcessor], scores: BatchScores) -> Step:
         """Lay the parameters out, one column for the rows that agree in all else."""
         groups: dict[tuple[Any, ...], list[RowProcessor]] = {}
         for part in parts:
@@ -198,7 +198,7 @@ class _Filter:
     def __init__(self, bound: list[tuple[Tensor | None, Callable[[Tensor], Tensor]]]) -> None:
         self._bound = bound
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Filter the scores of one step."""
         for numbers, function in self._bound:
             if numbers is None:

@@ -9,7 +9,7 @@ import asyncgen.generation.logits.grammar_mask
 import asyncgen.generation.watermarking  # noqa: F401
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_made_once, check_supported
-from asyncgen.generation.logits.base import Setting, Stage, kinds
+from asyncgen.generation.logits.base import BuildContext, Stage, processor_classes
 from asyncgen.generation.logits.checked_processors import CheckedProcessors
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def build_logits_processors(
         prefix_allowed_tokens_fn: (index of the prompt, ids [T]) -> ids that may follow.
         grammar: Compiled from the shape that the answer must have.
         setting_fields: ``prompt_length``, ``eos_token_ids``, ``device`` and the other fields of
-            a `Setting`.
+            a `BuildContext`.
 
     Returns:
         The processors in the documented order.
@@ -66,7 +66,7 @@ def build_logits_processors(
         "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         "shape": grammar,
     }
-    setting = Setting(config, arguments=arguments, **setting_fields)
+    setting = BuildContext(config, arguments=arguments, **setting_fields)
     built = _build(Stage.PROCESSOR, setting)
     if user_processors:
         check_made_once("logits_processor", "processor", built, user_processors)
@@ -77,9 +77,9 @@ def build_logits_processors(
     return built
 
 
-def _build(stage: Stage, setting: Setting) -> CheckedProcessors:
+def _build(stage: Stage, setting: BuildContext) -> CheckedProcessors:
     built = CheckedProcessors()
-    for kind in kinds(stage):
+    for kind in processor_classes(stage):
         definition: Definition = kind.definition
         name = definition.parameter
         value = None if name is None else setting.value(name)

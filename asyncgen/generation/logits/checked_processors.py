@@ -78,15 +78,15 @@ class CheckedProcessors(LogitsProcessorList):
         """
         assert self._begun is not None
         processor = self[number]
-        foreign = not _is_ours(processor)
-        checked = number > 0 and not _is_ours(self[number - 1])
+        foreign = not _is_built_in(processor)
+        checked = number > 0 and not _is_built_in(self[number - 1])
         if foreign and not checked and not _is_usable(scores):
             raise self._blame(number)
         wanted = (input_ids.shape[0], scores.shape[-1])
         scores = self._run(processor, input_ids, scores, self._begun[2])
         _check_shape(processor, scores, wanted)
         if foreign and not _is_usable(scores):
-            return _demanded(processor, scores)
+            return _keep_demanded_tokens(processor, scores)
         return scores
 
     def culprit(self) -> InvalidScoresError | None:
@@ -107,11 +107,11 @@ class CheckedProcessors(LogitsProcessorList):
                 None, "the model's logits hold NaN or infinities; look at its weights and dtype"
             )
         for processor in self[:count]:
-            if not _is_ours(processor):
+            if not _is_built_in(processor):
                 continue  # it was looked at when it ran
             scores = self._run(processor, input_ids, scores, kwargs)
             if not _is_usable(scores):
-                return _broken(processor)
+                return _no_token_error(processor)
         return InvalidScoresError(
             None,
             "together the logits processors ban every token, or make NaN; leave one of them out",
@@ -137,7 +137,7 @@ def raise_named(processors: LogitsProcessorList, error: FloatingPointError) -> N
     raise InvalidScoresError(None, str(error)) from error
 
 
-def _is_ours(processor: object) -> bool:
+def _is_built_in(processor: object) -> bool:
     if definition_of(processor) is not None:  # then it may run where no call is looked at
         return True
     return isinstance(processor, LogitsProcessor) and type(processor).__module__.startswith(_OURS)
@@ -160,7 +160,7 @@ def _check_shape(processor: Callable[..., Any], scores: object, wanted: tuple[in
         )
 
 
-def _demanded(processor: Callable[..., Any], scores: Tensor) -> Tensor:
+def _keep_demanded_tokens(processor: Callable[..., Any], scores: Tensor) -> Tensor:
     """Leave nothing but the tokens of +inf in the rows that have any: they are to be taken.
 
     Raises:
@@ -169,12 +169,12 @@ def _demanded(processor: Callable[..., Any], scores: Tensor) -> Tensor:
     best = scores.amax(-1, keepdim=True)  # NaN where a row holds any
     wanted = best.isposinf()
     if not bool((wanted | best.isfinite()).all()):
-        raise _broken(processor)
+        raise _no_token_error(processor)
     alone = torch.where(scores.isposinf(), 0.0, -torch.inf).to(scores.dtype)
     return torch.where(wanted, alone, scores)
 
 
-def _broken(processor: Callable[..., Any]) -> InvalidScoresError:
+def _no_token_error(processor: Callable[..., Any]) -> InvalidScoresError:
     name = _name(processor)
     return InvalidScoresError(
         name,

@@ -18,12 +18,12 @@ from asyncgen.generation.logits.base import (
     ColumnsProcessor,
     Definition,
     Stage,
+    build_filter,
     check_count,
-    keeping,
-    rounded,
+    round_to_dtype,
 )
 from asyncgen.generation.logits.batched import Columns
-from asyncgen.generation.logits.filters import least_of_top, of_rows, row_sum, slice_sizes
+from asyncgen.generation.logits.filters import least_of_top, row_sum, select_rows, slice_sizes
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -60,7 +60,7 @@ def keep_typical(
     entropy = -row_sum((log_probabilities * probabilities).nan_to_num(nan=0.0))
     distance = (log_probabilities + entropy).abs()
     least = min(min_tokens_to_keep, scores.shape[-1])
-    limit = _typical_limit(distance, probabilities, rounded(mass, scores), least)
+    limit = _typical_limit(distance, probabilities, round_to_dtype(mass, scores), least)
     return torch.where(distance > limit, filter_value, scores)
 
 
@@ -70,13 +70,13 @@ def _typical_limit(distance: Tensor, probabilities: Tensor, mass: Parameter, lea
     rows = torch.arange(len(distance), device=distance.device)
     limit = distance[:, :1]
     for size in (*slice_sizes(distance, least), total):
-        some = of_rows(distance, rows)
+        some = select_rows(distance, rows)
         if size == total:
             nearest, index = some.sort(dim=-1)
         else:
             nearest, index = some.topk(size, largest=False)
-        reached = of_rows(probabilities, rows).gather(-1, index).cumsum(-1)
-        last = (reached < of_rows(mass, rows)).sum(-1, keepdim=True)
+        reached = select_rows(probabilities, rows).gather(-1, index).cumsum(-1)
+        last = (reached < select_rows(mass, rows)).sum(-1, keepdim=True)
         limit = limit.index_copy(0, rows, nearest.gather(-1, last.clamp(least - 1, size - 1)))
         undecided = last[:, 0] >= size
         # The last size decides all, and asking would be a synchronisation elsewhere than here.
@@ -104,7 +104,7 @@ def keep_above_epsilon(
     Returns:
         [B, V].
     """
-    unlikely = scores.softmax(-1) < rounded(epsilon, scores)
+    unlikely = scores.softmax(-1) < round_to_dtype(epsilon, scores)
     dropped = unlikely & (scores < least_of_top(scores, min_tokens_to_keep))
     return torch.where(dropped, filter_value, scores)
 
@@ -133,7 +133,7 @@ def keep_above_eta(
     probabilities = scores.softmax(-1)
     entropy = row_sum(torch.special.entr(probabilities))
     root = epsilon.sqrt() if isinstance(epsilon, Tensor) else math.sqrt(epsilon)
-    limit = rounded(root, scores) * torch.exp(-entropy)
+    limit = round_to_dtype(root, scores) * torch.exp(-entropy)
     if isinstance(epsilon, Tensor):
         limit = limit.minimum(epsilon.to(scores.dtype))
     else:
@@ -158,7 +158,7 @@ def keep_top_h(scores: Tensor, top_h: Parameter, *, filter_value: float = -_INF)
     """
     values, index = scores.topk(min(_CANDIDATES, scores.shape[-1]))
     entropy = torch.special.entr(values.softmax(-1)).cumsum(-1)
-    kept = entropy <= rounded(top_h, scores) * entropy[..., -1:]
+    kept = entropy <= round_to_dtype(top_h, scores) * entropy[..., -1:]
     kept[..., :1] = True
     chosen = torch.where(kept, values, filter_value)
     return torch.full_like(scores, filter_value).scatter_(-1, index, chosen)
@@ -173,7 +173,7 @@ class TypicalLogitsWarper(ColumnsProcessor):
         "typical_p",
         off=1.0,
         is_on=lambda mass: mass < 1.0,
-        build=keeping,
+        build=build_filter,
         batched=Columns(keep_typical, "mass"),
     )
 
@@ -204,7 +204,7 @@ class EpsilonLogitsWarper(ColumnsProcessor):
         "epsilon_cutoff",
         off=0.0,
         is_on=lambda epsilon: 0.0 < epsilon < 1.0,
-        build=keeping,
+        build=build_filter,
         batched=Columns(keep_above_epsilon, "epsilon"),
     )
 
@@ -235,7 +235,7 @@ class EtaLogitsWarper(ColumnsProcessor):
         "eta_cutoff",
         off=0.0,
         is_on=lambda epsilon: 0.0 < epsilon < 1.0,
-        build=keeping,
+        build=build_filter,
         batched=Columns(keep_above_eta, "epsilon"),
     )
 

@@ -23,9 +23,9 @@ from asyncgen.generation.logits.base import (
     Definition,
     Stage,
     as_float,
+    build_filter,
     check_count,
     check_positive,
-    keeping,
 )
 from asyncgen.generation.logits.batched import Columns, column
 from asyncgen.runtime.transfer import to_device
@@ -104,7 +104,7 @@ def keep_top_k(
     if scores.device.type == "cpu":
         values, index = scores.topk(k + 1)
         if all(last > next_one for last, next_one in values[:, k - 1 :].tolist()):
-            return _only(scores, index[:, :k], values[:, :k], filter_value)
+            return _keep_listed(scores, index[:, :k], values[:, :k], filter_value)
     limit = scores.topk(k).values[..., -1:]
     return torch.where(scores < limit, filter_value, scores)
 
@@ -137,7 +137,11 @@ def keep_top_p(
     rows, kept = torch.arange(len(scores), device=scores.device), None
     for size in sizes:
         found, decided = _top_p_of_slice(
-            of_rows(scores, rows), of_rows(limit, rows), size, min_tokens_to_keep, filter_value
+            select_rows(scores, rows),
+            select_rows(limit, rows),
+            size,
+            min_tokens_to_keep,
+            filter_value,
         )
         kept = found if kept is None else kept.index_copy_(0, rows, found)
         if bool(decided.all()):
@@ -145,7 +149,7 @@ def keep_top_p(
         # A row must not depend on its neighbours: only what is undecided is looked at again.
         rows = rows[~decided]
     found = _top_p_of_all(
-        of_rows(scores, rows), of_rows(limit, rows), min_tokens_to_keep, filter_value
+        select_rows(scores, rows), select_rows(limit, rows), min_tokens_to_keep, filter_value
     )
     return found if kept is None else kept.index_copy_(0, rows, found)
 
@@ -169,7 +173,7 @@ def _top_p_of_slice(
     counts, decided = nucleus(values, limit, least, likelihood)
     kept = torch.arange(size, device=scores.device) < counts
     chosen = torch.where(kept, values, filter_value)
-    return _only(scores, index, chosen, filter_value), decided[:, 0]
+    return _keep_listed(scores, index, chosen, filter_value), decided[:, 0]
 
 
 def nucleus(
@@ -242,7 +246,7 @@ def keep_min_p(
     return torch.where(scores < limit, filter_value, scores)
 
 
-def _only(scores: Tensor, index: Tensor, values: Tensor, filter_value: float) -> Tensor:
+def _keep_listed(scores: Tensor, index: Tensor, values: Tensor, filter_value: float) -> Tensor:
     """Build scores that are ``filter_value`` but for ``values`` at ``index``."""
     return torch.full_like(scores, filter_value).scatter_(-1, index, values)
 
@@ -264,7 +268,7 @@ def row_sum(values: Tensor) -> Tensor:
     return blocks.sum(-1, keepdim=True) + values[:, whole:].sum(-1, keepdim=True)
 
 
-def of_rows(parameter: P, rows: Tensor) -> P:
+def select_rows(parameter: P, rows: Tensor) -> P:
     """Return some rows, int64 [b], of scores or of a column, [B, ...]; a number stays itself."""
     if isinstance(parameter, Tensor) and len(rows) < parameter.shape[0]:
         return parameter[rows]
@@ -278,12 +282,12 @@ def slice_sizes(scores: Tensor, least: int) -> list[int]:
     return [size for size in _SLICES if least < size <= scores.shape[-1] // 4]
 
 
-def _ranks(ranks: list[int], device: torch.device) -> dict[str, Any]:
+def _top_k_arguments(ranks: list[int], device: torch.device) -> dict[str, Any]:
     """The arguments of `keep_top_k` for several rows."""
     return {"top_k": to_device(torch.tensor(ranks), device)[:, None], "most": max(ranks)}
 
 
-def _shares(shares: list[float], _: torch.device) -> dict[str, Any]:
+def _min_p_arguments(shares: list[float], _: torch.device) -> dict[str, Any]:
     """The arguments of `keep_min_p`, which on a device would have to be read back."""
     return {"min_p": column(shares, torch.device("cpu"))}
 
@@ -322,8 +326,8 @@ class TopKLogitsWarper(ColumnsProcessor):
         30,
         "top_k",
         off=0,
-        build=keeping,
-        batched=Columns(keep_top_k, "top_k", _ranks),
+        build=build_filter,
+        batched=Columns(keep_top_k, "top_k", _top_k_arguments),
         listed=("top_k", lambda own: own.top_k),
     )
 
@@ -353,7 +357,7 @@ class TopPLogitsWarper(ColumnsProcessor):
         "top_p",
         off=1.0,
         is_on=lambda top_p: top_p < 1.0,
-        build=keeping,
+        build=build_filter,
         batched=Columns(keep_top_p, "top_p"),
         listed=("top_p", lambda own: 1 - own.top_p),
     )
@@ -385,8 +389,8 @@ class MinPLogitsWarper(ColumnsProcessor):
         Stage.WARPER,
         50,
         "min_p",
-        build=keeping,
-        batched=Columns(keep_min_p, "min_p", _shares),
+        build=build_filter,
+        batched=Columns(keep_min_p, "min_p", _min_p_arguments),
         listed=("min_p", lambda own: math.log(own.min_p) if own.min_p else -_INF),
     )
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.logits.base import Setting
-    from asyncgen.generation.logits.batched import RowProcessor, Scores
+    from asyncgen.generation.logits.base import BuildContext
+    from asyncgen.generation.logits.batched import BatchScores, RowProcessor
     from asyncgen.structured.grammar import Grammar, Matcher
 
 
@@ -30,7 +30,7 @@ def _table() -> Tensor:
     return (1 - bits).to(torch.uint8).view(torch.int64)[:, 0]
 
 
-def banned_of(words: Tensor, size: int) -> Tensor:
+def unpack_mask(words: Tensor, size: int) -> Tensor:
     """Unpack masks.
 
     Args:
@@ -56,7 +56,7 @@ def ban(scores: Tensor, words: Tensor, places: Tensor) -> None:
     if native.kernels is not None and scores.is_cpu:
         native.kernels.ban(scores, words, places)
         return
-    banned = to_device(banned_of(words, scores.shape[1]), scores.device)
+    banned = to_device(unpack_mask(words, scores.shape[1]), scores.device)
     if len(places) == len(scores):  # all of them, in their order
         scores.masked_fill_(banned, -torch.inf)
         return
@@ -70,7 +70,7 @@ class _Masks:
     Rows without a shape cost nothing, and those whose shape has not begun are not touched.
     """
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         num_words = parts[0].processor.grammar.num_words
         self._words = torch.full((len(parts), num_words), -1, dtype=torch.int32)
 
@@ -86,7 +86,7 @@ class _Masks:
         self._crowded = [part.row for part in parts if is_crowded(part)]
         self._plain = torch.tensor([part.row for part in parts if not is_crowded(part)])
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Ask where each row is, and ban."""
         rows, failures = scores.rows, scores.failures
         for row, matcher, prompt_length, words in self._matched:
@@ -99,7 +99,7 @@ class _Masks:
         if count:
             ban(scores.values, self._words[:count], self._plain)
         if self._crowded:
-            banned = to_device(banned_of(self._words[count:], scores.size), scores.values.device)
+            banned = to_device(unpack_mask(self._words[count:], scores.size), scores.values.device)
             for row, own in zip(self._crowded, banned, strict=True):
                 scores.values[row] = within(scores.values[row : row + 1], own[None])[0]
 
@@ -116,7 +116,7 @@ def within(scores: Tensor, banned: Tensor) -> Tensor:
     return torch.where(stuck & ~banned, 0.0, masked)
 
 
-def _build(kind: Any, grammar: Grammar, setting: Setting) -> Any:
+def _build(kind: Any, grammar: Grammar, setting: BuildContext) -> Any:
     eos = () if setting.eos_token_ids is None else setting.eos_token_ids.tolist()
     return kind(grammar, eos, prompt_length=setting.prompt_length)
 
@@ -216,4 +216,4 @@ class GrammarLogitsProcessor(LogitsProcessor):
             matcher = self.matcher(row)
             matcher.follow(ids)
             matcher.fill(words[row])
-        return within(scores, banned_of(words, size).to(scores.device))
+        return within(scores, unpack_mask(words, size).to(scores.device))

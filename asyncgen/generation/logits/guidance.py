@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.logits.base import Parameter, Setting
+    from asyncgen.generation.logits.base import BuildContext, Parameter
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: Parameter) -> Tensor:
@@ -190,7 +190,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         return output.logits
 
 
-def _guided(scale: Any, setting: Setting) -> LogitsProcessor:
+def _guided(scale: Any, setting: BuildContext) -> LogitsProcessor:
     allowed = "needs a decoder-only model that can be called"
     guidance = setting.needed(setting.guidance, "guidance_scale", allowed)
     return UnbatchedClassifierFreeGuidanceLogitsProcessor(

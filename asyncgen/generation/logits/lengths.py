@@ -15,9 +15,9 @@ from asyncgen.generation.logits.base import (
     Stage,
     check_count,
     is_finite,
-    rounded,
+    round_to_dtype,
 )
-from asyncgen.generation.logits.batched import Ban, Force, RowProcessor, Scores
+from asyncgen.generation.logits.batched import Ban, BatchScores, Force, RowProcessor
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -41,8 +41,8 @@ def force(scores: Tensor, token_ids: Tensor) -> Tensor:
     return torch.full_like(scores, -torch.inf).index_fill_(-1, token_ids, 0.0)
 
 
-def hasten_end(scores: Tensor, end_ids: Tensor, share: Parameter) -> Tensor:
-    """Raise the end tokens' scores by a share of their size (`rise`).
+def raise_end_scores(scores: Tensor, end_ids: Tensor, share: Parameter) -> Tensor:
+    """Raise the end tokens' scores by a share of their size (`score_increase`).
 
     Args:
         scores: [B, V].
@@ -54,10 +54,10 @@ def hasten_end(scores: Tensor, end_ids: Tensor, share: Parameter) -> Tensor:
         [B, V].
     """
     ends = scores.index_select(-1, end_ids)
-    return scores.index_add(-1, end_ids, rise(ends, share))
+    return scores.index_add(-1, end_ids, score_increase(ends, share))
 
 
-def rise(scores: Tensor, share: Parameter) -> Tensor:
+def score_increase(scores: Tensor, share: Parameter) -> Tensor:
     """Return what to add so that scores rise by a share of their size, in any shape.
 
     Args:
@@ -67,7 +67,7 @@ def rise(scores: Tensor, share: Parameter) -> Tensor:
     Returns:
         [...]; 0 for what is banned: -inf plus inf would be NaN.
     """
-    return (scores.abs() * rounded(share, scores)).masked_fill(scores.isneginf(), 0.0)
+    return (scores.abs() * round_to_dtype(share, scores)).masked_fill(scores.isneginf(), 0.0)
 
 
 class MinLengthLogitsProcessor(TimedBan):
@@ -149,7 +149,7 @@ class MinNewTokensLengthLogitsProcessor(TimedBan):
         return self.eos_token_id if is_short else None
 
 
-class _Forcing(LogitsProcessor):
+class _ForcedTokenProcessor(LogitsProcessor):
     """Forces tokens at one length (`force`)."""
 
     def forced(self, length: int) -> list[int] | None:
@@ -167,7 +167,7 @@ def _ends_fit(processor: Any, size: int) -> bool:
     return all(token < size for token in processor.eos_token_id.tolist())
 
 
-class ForcedBOSTokenLogitsProcessor(_Forcing):
+class ForcedBOSTokenLogitsProcessor(_ForcedTokenProcessor):
     """Forces the token after the first one, for encoder-decoder models."""
 
     definition = Definition(
@@ -191,7 +191,7 @@ class ForcedBOSTokenLogitsProcessor(_Forcing):
         return [self.bos_token_id] if length == 1 else None
 
 
-class ForcedEOSTokenLogitsProcessor(_Forcing):
+class ForcedEOSTokenLogitsProcessor(_ForcedTokenProcessor):
     """Forces the last token of the longest sequence allowed."""
 
     definition = Definition(
@@ -228,10 +228,10 @@ class ForcedEOSTokenLogitsProcessor(_Forcing):
         return self.eos_token_id.tolist() if length == self.max_length - 1 else None
 
 
-class _Decay:
+class _BatchedDecay:
     """Raises the scores of several rows' end tokens, in place."""
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         """Lay out where the end tokens are."""
         self._parts = parts
         self._ends = [
@@ -239,7 +239,7 @@ class _Decay:
             for part in parts
         ]
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Raise those of rows that are over their time."""
         places: list[int] = []
         shares: list[float] = []
@@ -251,12 +251,12 @@ class _Decay:
                     shares += [share] * len(ends)
         if places:
             where = scores.tensor(places)
-            raised = rise(scores.flat[where], scores.tensor(shares, scores.values.dtype))
+            raised = score_increase(scores.flat[where], scores.tensor(shares, scores.values.dtype))
             scores.flat.index_add_(0, where, raised)
 
 
 class ExponentialDecayLengthPenalty(LogitsProcessor):
-    """Raises the end token's score ever more from some length on (`hasten_end`)."""
+    """Raises the end token's score ever more from some length on (`raise_end_scores`)."""
 
     definition = Definition(
         Stage.PROCESSOR,
@@ -267,7 +267,7 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
             setting.needed(setting.eos_token_ids, "exponential_decay_length_penalty", _NEEDS_END),
             setting.prompt_length,
         ),
-        batched=_Decay,
+        batched=_BatchedDecay,
         fits=_ends_fit,
     )
 
@@ -303,12 +303,12 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
         self.eos_token_id = _end_ids(eos_token_id, "cpu")
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `hasten_end`; ids are int64 [B, T], scores [B, V]."""
+        """Apply `raise_end_scores`; ids are int64 [B, T], scores [B, V]."""
         share = self.share(input_ids.shape[-1])
         if share is None:
             return scores
         ends = self.eos_token_id = self.eos_token_id.to(scores.device)
-        return hasten_end(scores, ends, share)
+        return raise_end_scores(scores, ends, share)
 
     def share(self, length: int) -> float | None:
         """Return the share of their size by which scores rise at a length; None before that.

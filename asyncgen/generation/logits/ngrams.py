@@ -8,7 +8,7 @@ import torch
 
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
 from asyncgen.generation.logits.batched import Ban
-from asyncgen.generation.logits.sequence_memory import Memories, forgetful
+from asyncgen.generation.logits.sequence_memory import Memories, with_fresh_memory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -104,7 +104,7 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
         is_on=lambda size: size > 0,
         build=lambda kind, size, setting: kind(size, tail_only=setting.tail_only),
         batched=Ban,
-        for_sample=forgetful,
+        for_sample=with_fresh_memory,
     )
 
     def __init__(self, ngram_size: int, *, tail_only: bool = False) -> None:
@@ -113,7 +113,7 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
         Args:
             ngram_size: n, at least 1.
             tail_only: Promise that rows only ever change at their end, so that a call costs the
-                same however long they are; see `Growth`.
+                same however long they are; see `RowTracker`.
 
         Raises:
             InvalidRequestError: It is no positive integer.

@@ -17,10 +17,10 @@ from asyncgen.generation.logits.base import (
     check_count,
     check_positive,
     is_finite,
-    rounded,
+    round_to_dtype,
 )
 from asyncgen.generation.logits.filters import divide
-from asyncgen.generation.logits.sequence_memory import Memories, SeenTokens, forgetful
+from asyncgen.generation.logits.sequence_memory import Memories, SeenTokens, with_fresh_memory
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.generation.logits.base import Parameter
-    from asyncgen.generation.logits.batched import RowProcessor, Scores
+    from asyncgen.generation.logits.batched import BatchScores, RowProcessor
 
 
 def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -> Tensor:
@@ -46,10 +46,10 @@ def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -
         [B, V].
     """
     there = scores.gather(1, input_ids)
-    return scores.scatter(1, input_ids, weaken(there, penalty))
+    return scores.scatter(1, input_ids, scale_by_penalty(there, penalty))
 
 
-def weaken(scores: Tensor, penalty: Parameter) -> Tensor:
+def scale_by_penalty(scores: Tensor, penalty: Parameter) -> Tensor:
     """Divide positive scores by a penalty and multiply negative ones, in any shape.
 
     Args:
@@ -59,7 +59,7 @@ def weaken(scores: Tensor, penalty: Parameter) -> Tensor:
     Returns:
         [...].
     """
-    lower = scores * rounded(penalty, scores)
+    lower = scores * round_to_dtype(penalty, scores)
     return torch.where(scores < 0, lower, divide(scores, penalty))
 
 
@@ -76,7 +76,7 @@ def penalize_presence(scores: Tensor, counts: Tensor, penalty: Parameter) -> Ten
     Returns:
         [...].
     """
-    return scores - (counts > 0) * rounded(penalty, scores)
+    return scores - (counts > 0) * round_to_dtype(penalty, scores)
 
 
 def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
@@ -92,10 +92,10 @@ def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Te
     Returns:
         [...].
     """
-    return scores - counts * rounded(penalty, scores)
+    return scores - counts * round_to_dtype(penalty, scores)
 
 
-class _Seen:
+class _SeenTokensLayout:
     """Places and counts of the tokens that rows have seen."""
 
     def __init__(
@@ -129,16 +129,16 @@ class _Seen:
 _NOTHING = SeenTokens()
 
 
-class _Penalize:
+class _BatchedPenalty:
     """Penalises what several rows have seen, in place."""
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         """Lay the penalties out."""
         self._parts = parts
         self._penalties = scores.tensor([part.processor.penalty for part in parts], torch.float64)
         self._offsets = scores.tensor([part.row * scores.size for part in parts])
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Penalise what each row has seen so far."""
         memories = [_NOTHING] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
@@ -146,7 +146,7 @@ class _Penalize:
                 memories[number] = processor.seen(scores.rows[row].tokens, scores.size)
             except BaseException as error:
                 scores.failures.setdefault(row, request_failure(error))
-        seen = _Seen(memories, scores.values.device, self._offsets)
+        seen = _SeenTokensLayout(memories, scores.values.device, self._offsets)
         if seen.total:
             change = self._parts[0].processor.change
             flat, penalties = scores.flat, seen.each(self._penalties)
@@ -175,7 +175,7 @@ class _SeenTokensProcessor(LogitsProcessor):
         if len(scores) > 1:
             offsets = torch.arange(len(scores), device=scores.device) * scores.shape[-1]
         memories = [_within(each, scores.shape[-1]) for each in self.memories.of(input_ids)]
-        seen = _Seen(memories, scores.device, offsets)
+        seen = _SeenTokensLayout(memories, scores.device, offsets)
         if not seen.total:
             return scores
         flat = scores.flatten()
@@ -192,7 +192,7 @@ class _SeenTokensProcessor(LogitsProcessor):
 
 
 class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
-    """Penalises tokens of prompt and output (`weaken`)."""
+    """Penalises tokens of prompt and output (`scale_by_penalty`)."""
 
     definition = Definition(
         Stage.PROCESSOR,
@@ -202,8 +202,8 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         build=lambda kind, penalty, setting: kind(
             as_float(penalty), setting.padding, tail_only=setting.tail_only
         ),
-        batched=_Penalize,
-        for_sample=forgetful,
+        batched=_BatchedPenalty,
+        for_sample=with_fresh_memory,
         fits=lambda own, _: not isinstance(own.prompt_ignore_length, Tensor),
     )
 
@@ -220,7 +220,7 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
             penalty: A float above 0; 1.0 changes nothing.
             prompt_ignore_length: Tokens at the beginning that do not count as occurring; one
                 number, or int64 [B] with one a row, such as its left padding.
-            tail_only: Promise that rows only ever change at their end; see `Growth`.
+            tail_only: Promise that rows only ever change at their end; see `RowTracker`.
 
         Raises:
             InvalidRequestError: One of them is out of range.
@@ -239,8 +239,8 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
 
     @staticmethod
     def change(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
-        """Apply `weaken`, however often the tokens occur."""
-        return weaken(scores, penalty)
+        """Apply `scale_by_penalty`, however often the tokens occur."""
+        return scale_by_penalty(scores, penalty)
 
 
 class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
@@ -254,7 +254,7 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
         build=lambda kind, penalty, setting: kind(
             as_float(penalty), setting.encoder_ids("encoder_repetition_penalty")
         ),
-        batched=_Penalize,
+        batched=_BatchedPenalty,
         fits=lambda own, _: len(own.encoder_input_ids) == 1,
     )
 
@@ -304,7 +304,7 @@ class _CountsProcessor(_SeenTokensProcessor):
         Args:
             penalty: A finite number; 0 changes nothing, below 0 rewards.
             prompt_length: Tokens at the beginning that do not count, padding included.
-            tail_only: Promise that rows only ever change at their end; see `Growth`.
+            tail_only: Promise that rows only ever change at their end; see `RowTracker`.
 
         Raises:
             InvalidRequestError: One of them is out of range.
@@ -326,8 +326,8 @@ def _of_generated(rank: int, parameter: str) -> Definition:
         build=lambda kind, penalty, setting: kind(
             penalty, setting.prompt_length, tail_only=setting.tail_only
         ),
-        batched=_Penalize,
-        for_sample=forgetful,
+        batched=_BatchedPenalty,
+        for_sample=with_fresh_memory,
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.logits.batched import RowProcessor, Scores
+    from asyncgen.generation.logits.batched import BatchScores, RowProcessor
 
 
 def allow(scores: Tensor, allowed: Tensor, num_beams: int = 1) -> Tensor:
@@ -39,10 +39,10 @@ class _Allow:
     Row by row: scores of one row stay in the processor's cache, and the functions are Python.
     """
 
-    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         self._parts = parts
 
-    def __call__(self, scores: Scores) -> None:
+    def __call__(self, scores: BatchScores) -> None:
         """Ask the function of each row."""
         for row, processor in self._parts:
             own = scores.values[row : row + 1]

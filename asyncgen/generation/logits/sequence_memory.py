@@ -109,7 +109,7 @@ class SeenTokens:
                 self._places[last] = place
 
 
-class Growth:
+class RowTracker:
     """Remembers the sequences of the last call.
 
     Attributes:
@@ -163,10 +163,10 @@ class Memories(Generic[M]):
 
         Args:
             make: Makes an empty memory for the row of this number.
-            tail_only: See `Growth`.
+            tail_only: See `RowTracker`.
         """
         self._make = make
-        self._growth = Growth(tail_only=tail_only)
+        self._growth = RowTracker(tail_only=tail_only)
         self._rows: list[M] = []
 
     def fresh(self) -> Memories[M]:
@@ -198,7 +198,7 @@ class Memories(Generic[M]):
         return memory
 
 
-def forgetful(processor: Any) -> Any:
+def with_fresh_memory(processor: Any) -> Any:
     """Copy a processor that has ``memories``, which begin anew in the copy."""
     copied = copy.copy(processor)
     copied.memories = processor.memories.fresh()

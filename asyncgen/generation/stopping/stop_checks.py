@@ -32,7 +32,7 @@ _PLAIN = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, CancelCriteria)
 """What is checked without tensors."""
 
 
-class Ends:
+class StopChecks:
     """A list of stopping criteria, ready to be asked after every token."""
 
     def __init__(

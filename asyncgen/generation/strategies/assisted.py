@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.strategies.forward import Forward
-    from asyncgen.generation.strategies.verify import Verdict
+    from asyncgen.generation.strategies.verify import Verification
 
 
 _MOST_REPEATED = 16
@@ -109,19 +109,25 @@ def _repeat(plan: Plan, forward: Forward, ids: Tensor) -> bool:
 def _draft(plan: Plan, ids: Tensor) -> Drafting:
     """Have the drafter make a proposal; an empty one where no guess is of use."""
     assert plan.drafter is not None
-    room = None if plan.ends.max_length is None else plan.ends.max_length - ids.shape[1] - 1
+    room = (
+        None
+        if plan.stop_checks.max_length is None
+        else plan.stop_checks.max_length - ids.shape[1] - 1
+    )
     if room is not None and room < 1:
         return Proposal(ids.new_empty(0))
     return (yield from plan.drafter.propose(ids, 1 << 30 if room is None else room))
 
 
-def _settle(plan: Plan, ids: Tensor, start: int, verdict: Verdict) -> tuple[list[int], str | None]:
+def _settle(
+    plan: Plan, ids: Tensor, start: int, verdict: Verification
+) -> tuple[list[int], str | None]:
     """Append the tokens of a verdict until one ends the sequence; return them and the reason."""
     for place, token_id in enumerate(verdict.token_ids):
         length = start + place + 1
         ids[0, length - 1] = token_id
         scores = verdict.scores[place : place + 1]
-        (reason,) = plan.ends.reasons([token_id], [True], length, ids[:, :length], scores)
+        (reason,) = plan.stop_checks.reasons([token_id], [True], length, ids[:, :length], scores)
         if reason is not None:
             return verdict.token_ids[: place + 1], reason
     return verdict.token_ids, None

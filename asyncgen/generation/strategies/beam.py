@@ -14,7 +14,7 @@ import torch
 from asyncgen.generation.strategies.beam_pool import BeamPool, BeamRules, Candidates, LiveBeams
 from asyncgen.generation.strategies.beam_rows import BeamRows
 from asyncgen.generation.strategies.beam_scorers.base import id_list
-from asyncgen.generation.strategies.beam_stream import Result, common_length, stream_of
+from asyncgen.generation.strategies.beam_stream import BeamResult, common_length, make_beam_stream
 from asyncgen.generation.strategies.step import Outcome
 from asyncgen.generation.strategies.token_by_token import require_finite
 
@@ -57,7 +57,7 @@ def beam_rules(plan: Plan) -> BeamRules:
         num_beams=config.num_beams or 1,
         early_stopping=config.early_stopping or False,
         length_penalty=1.0 if config.length_penalty is None else float(config.length_penalty),
-        max_length=plan.ends.max_length,
+        max_length=plan.stop_checks.max_length,
         filler=filler,
         num_ends=len(ends),
     )
@@ -84,7 +84,7 @@ class BeamSelection(ABC):
         """Begin before the first step."""
         self.plan = plan
         self.beams = beams
-        self.stream = stream_of(plan)
+        self.stream = make_beam_stream(plan)
 
     @property
     @abstractmethod
@@ -203,7 +203,7 @@ class PoolSelection(BeamSelection):
             ids = pool.continued(found).ids[:, :, : pool.length + 1].flatten(0, 1)
             return ids, scores[(found.parents + pool.first_row).flatten()]
 
-        hits, reason = self.plan.ends.hits(found.tokens.flatten(), pool.length + 1, seen)
+        hits, reason = self.plan.stop_checks.hits(found.tokens.flatten(), pool.length + 1, seen)
         return hits.view_as(found.tokens), reason
 
     def _hand_on(self, is_over: bool, reason: str | None) -> None:
@@ -224,16 +224,16 @@ class PoolSelection(BeamSelection):
                 end = common_length(both, stream.sent[prompt], end)
             stream.settle(prompt, ids, end, pool.live.origins[prompt, 0])
 
-    def _results(self, prompt: int, reason: str | None) -> list[Result]:
+    def _results(self, prompt: int, reason: str | None) -> list[BeamResult]:
         """Return the sequences of a prompt, each with the reason of its end."""
         pool, found = self.beams, []
         lengths: list[int] = pool.complete.lengths[prompt, : self.stream.returned].tolist()
         for place, length in enumerate(lengths):
             ids = pool.complete.ids[prompt, place, :length]
             ended: str = "stop"
-            if int(ids[-1]) not in self.plan.ends.eos_token_ids and length == pool.length:
+            if int(ids[-1]) not in self.plan.stop_checks.eos_token_ids and length == pool.length:
                 ended = reason or "stop"
             if reason == "cancelled":
                 ended = reason
-            found.append(Result(ids, pool.complete.origins[prompt, place], ended))
+            found.append(BeamResult(ids, pool.complete.origins[prompt, place], ended))
         return found

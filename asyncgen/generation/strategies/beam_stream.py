@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BeamResult:
     """One returned sequence of a prompt that is done.
 
     Attributes:
@@ -74,7 +74,7 @@ class BeamStream:
             self._put(prompt * self.returned, self.sent[prompt], ids[:end], origins)
             self.sent[prompt] = end
 
-    def finish(self, prompt: int, results: Sequence[Result]) -> None:
+    def finish(self, prompt: int, results: Sequence[BeamResult]) -> None:
         """Hand on the rest of all results of a prompt, the best first.
 
         After a cancellation nothing more is handed on: an uncancelled search might have ended
@@ -129,7 +129,7 @@ class BeamStream:
         )
 
 
-def stream_of(plan: Plan) -> BeamStream:
+def make_beam_stream(plan: Plan) -> BeamStream:
     """A stream of what a plan returns."""
     batch, length = plan.input_ids.shape
     returned = plan.config.num_return_sequences or 1

@@ -19,7 +19,7 @@ from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
 from asyncgen.generation.strategies.forward import Forward, read_prompt
-from asyncgen.generation.strategies.layer_outputs import Inside
+from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
 from asyncgen.generation.strategies.token_by_token import Sequences, require_finite
 
@@ -88,8 +88,10 @@ def contrastive(plan: Plan) -> Steps:
     sequences = Sequences(plan)
     context = _Context(plan.attention_mask)
     hidden = yield from _read_prompt(plan, context)
-    candidates: _AllAtOnce | _OneByOne
-    candidates = _OneByOne(plan) if plan.config.low_memory else _AllAtOnce(plan, width)
+    candidates: _AllCandidatesAtOnce | _CandidatesOneByOne
+    candidates = (
+        _CandidatesOneByOne(plan) if plan.config.low_memory else _AllCandidatesAtOnce(plan, width)
+    )
     logits = candidates.project(hidden).float()
     record = plan.record
     # What belongs to a token is the pass that its logits come from, one look before.
@@ -183,11 +185,11 @@ class _Candidates:
         """Leave the cache with one row of each prompt, without the last token."""
         self._forward.crop(self._forward.length - 1)
         if self._width > 1:
-            rows = _own(self._cache)[0][0].shape[0]
+            rows = _decoder_cache(self._cache)[0][0].shape[0]
             self._cache.batch_select_indices(torch.arange(0, rows, self._width))
 
 
-class _AllAtOnce(_Candidates):
+class _AllCandidatesAtOnce(_Candidates):
     """Looks at all candidates in one forward pass of B · k rows."""
 
     def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
@@ -201,10 +203,13 @@ class _AllAtOnce(_Candidates):
     def keep(self, best: Tensor) -> None:
         """Give all rows the newest position of the best candidates ``[B]``."""
         rows = self._rows(best).repeat_interleave(self._width)
-        newest = [(keys[rows, :, -1:], values[rows, :, -1:]) for keys, values in _own(self._cache)]
+        newest = [
+            (keys[rows, :, -1:], values[rows, :, -1:])
+            for keys, values in _decoder_cache(self._cache)
+        ]
         _replace_newest(self._forward, self._cache, newest)
 
-    def inside(self, best: Tensor) -> Inside:
+    def inside(self, best: Tensor) -> LayerOutputs:
         """Return the outputs of the last look-ahead for the best candidates ``[B]``."""
         assert self._record is not None
         (whole,) = self._record.take()
@@ -215,7 +220,7 @@ class _AllAtOnce(_Candidates):
         return torch.arange(len(best), device=best.device) * self._width + best
 
 
-class _OneByOne(_Candidates):
+class _CandidatesOneByOne(_Candidates):
     """Looks at one candidate of every row after the other, in the memory of B rows."""
 
     def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
@@ -223,7 +228,7 @@ class _OneByOne(_Candidates):
         length = self._forward.length
         states, logits = [], []
         self._newest: list[list[tuple[Tensor, Tensor]]] = []
-        self._insides: list[Inside] = []
+        self._insides: list[LayerOutputs] = []
         for place in range(guesses.shape[1]):
             if place:
                 yield Step([[] for _ in range(len(guesses))])
@@ -231,7 +236,9 @@ class _OneByOne(_Candidates):
             hidden = self._forward.hidden(guesses[:, place : place + 1])[:, 0]
             states.append(hidden)
             logits.append(self.project(hidden.contiguous()))
-            pairs = [(keys[:, :, -1:], values[:, :, -1:]) for keys, values in _own(self._cache)]
+            pairs = [
+                (keys[:, :, -1:], values[:, :, -1:]) for keys, values in _decoder_cache(self._cache)
+            ]
             self._newest.append([(keys.clone(), values.clone()) for keys, values in pairs])
             if self._record is not None:
                 self._insides += self._record.take()
@@ -246,12 +253,12 @@ class _OneByOne(_Candidates):
             newest.append((keys[best, rows], values[best, rows]))
         _replace_newest(self._forward, self._cache, newest)
 
-    def inside(self, best: Tensor) -> Inside:
+    def inside(self, best: Tensor) -> LayerOutputs:
         """Return the outputs of the last look-ahead for the best candidates ``[B]``."""
-        return Inside.chosen(self._insides, best.tolist())
+        return LayerOutputs.chosen(self._insides, best.tolist())
 
 
-def _own(cache: Cache) -> Cache:
+def _decoder_cache(cache: Cache) -> Cache:
     """The cache of the decoder's own positions."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
@@ -260,5 +267,5 @@ def _replace_newest(forward: Forward, cache: Cache, newest: list[tuple[Tensor, T
     """Put other keys and values ``[B, K, 1, D]`` in the place of the last position's."""
     forward.crop(forward.length - 1)
     for index, (keys, values) in enumerate(newest):
-        _own(cache).update(keys, values, index)
+        _decoder_cache(cache).update(keys, values, index)
     forward.length += 1

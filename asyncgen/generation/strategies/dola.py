@@ -82,12 +82,12 @@ def dola(plan: Plan) -> Steps:
     layers = early_layers(
         plan.config.dola_layers, config.num_hidden_layers, tied=config.tie_word_embeddings
     )
-    contrast = _Contrast(plan, layers)
+    contrast = _ContrastForward(plan, layers)
     pick = plan.draw if plan.config.do_sample else most_probable
     return token_by_token(plan, pick, forward=contrast, rework=contrast.scores)
 
 
-class _Contrast:
+class _ContrastForward:
     """A forward that remembers what the early layers would have said."""
 
     def __init__(self, plan: Plan, layers: list[int]) -> None:

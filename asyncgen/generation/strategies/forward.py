@@ -13,9 +13,9 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.cache.states import mark_states, most_croppable
+from asyncgen.cache.states import largest_crop, mark_states
 from asyncgen.errors import ContextLengthError
-from asyncgen.generation.strategies.layer_outputs import Inside
+from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import Step
 from asyncgen.models.attention.cross import Encoded
 from asyncgen.models.contexts import dense_context
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
-    from asyncgen.generation.strategies.layer_outputs import Record
+    from asyncgen.generation.strategies.layer_outputs import LayerRecorder
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.decoder import DecoderLM
@@ -50,14 +50,16 @@ class Forward:
         self._cache = plan.cache
         self._decode = plan.core.decode
         self._record = plan.record
-        self._weights = _wanted(plan.record, "attentions")
-        self._cross_weights = _wanted(plan.record, "attentions")
+        self._weights = _collector(plan.record, "attentions")
+        self._cross_weights = _collector(plan.record, "attentions")
         if plan.encoder is not None and plan.encoder.encoded is None:
             plan.encoder.encoded = self._encode(cast("T5", plan.core), plan, plan.encoder)
         self._open(plan)
         self._padding: Tensor | None = None
-        self._told = _told_positions(plan)
-        self._types = _told(plan, None if plan.inputs is None else plan.inputs.token_type_ids)
+        self._given_positions = _given_positions(plan)
+        self._types = _position_lookup(
+            plan, None if plan.inputs is None else plan.inputs.token_type_ids
+        )
         if plan.attention_mask is not None:
             # Left padding shifts the positions of a row; real tokens count from 0.
             self._padding = (~plan.attention_mask).sum(dim=1, keepdim=True)
@@ -99,12 +101,15 @@ class Forward:
             ContextLengthError: The model has a table of positions, and it is at its end.
         """
         record = self._record
-        states = _wanted(record, "hidden_states") if collect is None else collect
+        states = _collector(record, "hidden_states") if collect is None else collect
         found = self._run(self._embed(input_ids), states, depth)
         if record is not None:
             kept = tuple(states or ()) if record.wants_hidden_states else ()
-            weights, cross_weights = _taken(self._weights), _taken(self._cross_weights)
-            record.fresh.append(Inside(kept, weights, cross_weights))
+            weights, cross_weights = (
+                _take_weights(self._weights),
+                _take_weights(self._cross_weights),
+            )
+            record.fresh.append(LayerOutputs(kept, weights, cross_weights))
         return found
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -115,7 +120,7 @@ class Forward:
         """Forget the positions from ``length`` on; with states, from where they were marked."""
         self.repeats = 0
         if length < self.length:
-            self.length = most_croppable(self._cache, length)
+            self.length = largest_crop(self._cache, length)
             self._cache.crop(self.length)
             self.repeats = length - self.length
 
@@ -151,9 +156,9 @@ class Forward:
                 f"the model has {self._core.config.position_limit} positions and no more; ask for "
                 "fewer tokens",
             )
-        if self._told is not None:
-            told, beyond = self._told(start, self.length)
-            return told + beyond
+        if self._given_positions is not None:
+            given, beyond = self._given_positions(start, self.length)
+            return given + beyond
         positions = torch.arange(start, self.length, device=input_ids.device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
@@ -181,31 +186,31 @@ class Forward:
     def _encode(self, core: T5, plan: Plan, given: EncoderInput) -> Encoded:
         """Run the encoder, unless a cache that is continued holds all that it would say."""
         record = plan.record
-        if record is None and _holds_encoder(plan.cache):
+        if record is None and _has_encoder_output(plan.cache):
             return Encoded(None, given.attention_mask)
-        states, weights = _wanted(record, "hidden_states"), _wanted(record, "attentions")
+        states, weights = _collector(record, "hidden_states"), _collector(record, "attentions")
         encoded = core.encode(
-            embedded(core, given),
+            encoder_embeddings(core, given),
             given.attention_mask,
             collect=states,
             collect_attentions=weights,
         )
         if record is not None:
-            record.encoder = Inside(tuple(states or ()), tuple(weights or ()))
+            record.encoder = LayerOutputs(tuple(states or ()), tuple(weights or ()))
         return encoded
 
     def _last_length(self, plan: Plan) -> int | None:
         """Positions after which a model with a table of them has none left."""
         limit = plan.core.config.position_limit
-        if limit is not None and self._told is not None:
-            last, _ = self._told(plan.num_positions - 1, plan.num_positions)
+        if limit is not None and self._given_positions is not None:
+            last, _ = self._given_positions(plan.num_positions - 1, plan.num_positions)
             return plan.num_positions + limit - 1 - int(last.max())
         if limit is None or self._padding is None:
             return limit
         return limit + int(self._padding.min())
 
 
-class Recomputed(Forward):
+class UncachedForward(Forward):
     """Runs the model without a cache: every pass is over all that was read so far."""
 
     def _open(self, plan: Plan) -> None:
@@ -229,10 +234,10 @@ def open_forward(plan: Plan) -> Forward:
     """Run the model over the rows of a plan, from the end of its cache."""
     if plan.call is not None:
         return cast("Forward", plan.call(plan))
-    return Recomputed(plan) if isinstance(plan.cache, NoCache) else Forward(plan)
+    return UncachedForward(plan) if isinstance(plan.cache, NoCache) else Forward(plan)
 
 
-def embedded(core: T5, given: EncoderInput) -> Tensor:
+def encoder_embeddings(core: T5, given: EncoderInput) -> Tensor:
     """Embeddings for the encoder, ``[B, T, E]``."""
     if given.embeddings is not None:
         return given.embeddings
@@ -264,12 +269,12 @@ def read_prompt(
     return run(last)
 
 
-Told: TypeAlias = "Callable[[int, int], tuple[Tensor, Tensor]]"
+PositionLookup: TypeAlias = "Callable[[int, int], tuple[Tensor, Tensor]]"
 """(first position, end) -> what was told of each, ``[B, S]``, the last of the prompt's behind its
 end; and how far behind the end each is, ``[S]``."""
 
 
-def _told(plan: Plan, table: Tensor | None) -> Told | None:
+def _position_lookup(plan: Plan, table: Tensor | None) -> PositionLookup | None:
     """Look-up in what a caller said ``[B, n]`` of the last positions of the prompts."""
     if table is None:
         return None
@@ -283,27 +288,27 @@ def _told(plan: Plan, table: Tensor | None) -> Told | None:
     return look_up
 
 
-def _told_positions(plan: Plan) -> Told | None:
+def _given_positions(plan: Plan) -> PositionLookup | None:
     """Look-up in what a caller said of positions, or what a mask says that is not left padding."""
     if plan.inputs is not None and plan.inputs.position_ids is not None:
-        return _told(plan, plan.inputs.position_ids)
+        return _position_lookup(plan, plan.inputs.position_ids)
     mask = plan.attention_mask
     if mask is None or not bool((mask[:, 1:] < mask[:, :-1]).any()):
         return None
-    return _told(plan, (mask.cumsum(dim=1) - 1).masked_fill(~mask, 0))
+    return _position_lookup(plan, (mask.cumsum(dim=1) - 1).masked_fill(~mask, 0))
 
 
-def _holds_encoder(cache: Cache) -> bool:
+def _has_encoder_output(cache: Cache) -> bool:
     """Return whether a cache has the keys and values of the encoder's output."""
     return isinstance(cache, EncoderDecoderCache) and any(cache.is_updated.values())
 
 
-def _wanted(record: Record | None, name: str) -> list[Tensor] | None:
+def _collector(record: LayerRecorder | None, name: str) -> list[Tensor] | None:
     """A list to collect in; ``None`` where that was not asked for."""
     return [] if record is not None and getattr(record, f"wants_{name}") else None
 
 
-def _taken(weights: list[Tensor] | None) -> tuple[Tensor, ...]:
+def _take_weights(weights: list[Tensor] | None) -> tuple[Tensor, ...]:
     """The weights of a pass, leaving the list empty for the next."""
     taken = tuple(weights or ())
     if weights is not None:

@@ -22,7 +22,7 @@ Layers: TypeAlias = "tuple[Tensor, ...]"
 
 
 @dataclass(slots=True)
-class Inside:
+class LayerOutputs:
     """One forward pass.
 
     Attributes:
@@ -35,23 +35,23 @@ class Inside:
     attentions: Layers = ()
     cross_attentions: Layers = ()
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Inside:
+    def map(self, change: Callable[[Tensor], Tensor]) -> LayerOutputs:
         """The same with every tensor changed."""
-        return Inside(*(tuple(map(change, each)) for each in self._all))
+        return LayerOutputs(*(tuple(map(change, each)) for each in self._all))
 
-    def tokens(self, first: int, end: int) -> Inside:
+    def tokens(self, first: int, end: int) -> LayerOutputs:
         """Queries ``first`` to ``end`` of the pass, which attend to no key after them."""
         states, own, cross = self._all
         later = end - (own[0].shape[2] if own else 0)  # how many of the last keys are not seen
         keys = slice(None, later or None)
-        return Inside(
+        return LayerOutputs(
             tuple(layer[:, first:end] for layer in states),
             tuple(layer[:, :, first:end, keys] for layer in own),
             tuple(layer[:, :, first:end] for layer in cross),
         )
 
     @classmethod
-    def chosen(cls, passes: list[Inside], each: list[int]) -> Inside:
+    def chosen(cls, passes: list[LayerOutputs], each: list[int]) -> LayerOutputs:
         """For every row the pass of the given number, of several passes over the same rows."""
 
         def pick(*layers: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Inside:
 
 
 @dataclass(slots=True)
-class Record:
+class LayerRecorder:
     """Requested layer outputs, and those of the steps so far.
 
     Attributes:
@@ -82,9 +82,9 @@ class Record:
 
     wants_hidden_states: bool
     wants_attentions: bool
-    fresh: list[Inside] = field(default_factory=list)
-    passes: list[Inside] = field(default_factory=list)
-    encoder: Inside | None = None
+    fresh: list[LayerOutputs] = field(default_factory=list)
+    passes: list[LayerOutputs] = field(default_factory=list)
+    encoder: LayerOutputs | None = None
 
     def settle(self, *, is_step: bool) -> None:
         """Keep the passes since the last call, or drop them where they were no decode step."""
@@ -92,7 +92,7 @@ class Record:
             self.passes += self.fresh
         self.fresh.clear()
 
-    def take(self) -> list[Inside]:
+    def take(self) -> list[LayerOutputs]:
         """Take out the passes since the last call."""
         taken, self.fresh = self.fresh, []
         return taken
@@ -111,5 +111,5 @@ class Record:
         self.fresh += [whole.tokens(end - 1, end) for end in range(first + 1, first + settled)]
 
     def per_step(self, name: str) -> tuple[Layers, ...]:
-        """One of the attributes of `Inside`, for each pass that was kept."""
+        """One of the attributes of `LayerOutputs`, for each pass that was kept."""
         return tuple(getattr(inside, name) for inside in self.passes)

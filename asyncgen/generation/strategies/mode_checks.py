@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class StrategyInputs:
     """Model and inputs of a strategy.
 
     Attributes:
@@ -39,7 +39,7 @@ class Situation:
     assistance: Assistance | None = None
 
 
-def check_mode(mode: GenerationMode, situation: Situation) -> None:
+def check_mode(mode: GenerationMode, situation: StrategyInputs) -> None:
     """Refuse what a strategy cannot do.
 
     Args:
@@ -64,7 +64,7 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
         early_layers(wanted, own.num_hidden_layers, tied=own.tie_word_embeddings)
 
 
-def _check_states(mode: GenerationMode, on: Situation) -> None:
+def _check_states(mode: GenerationMode, on: StrategyInputs) -> None:
     """Refuse what the reference refuses of models with states.
 
     Contrastive search takes tokens back, and a state does not tell what it was before. DoLa takes

@@ -12,11 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.cache.states import mark_states, most_croppable
-from asyncgen.generation.custom_methods import acceptable, parameter_names
+from asyncgen.cache.states import largest_crop, mark_states
+from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
-from asyncgen.generation.strategies.forward import Forward, embedded
-from asyncgen.generation.strategies.layer_outputs import Inside
+from asyncgen.generation.strategies.forward import Forward, encoder_embeddings
+from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import repeat_rows
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ModelCaller:
 
     def __call__(self, plan: Plan) -> Forward:
         """Run the model over the rows of a plan."""
-        return Called(plan, self)
+        return OverriddenForward(plan, self)
 
     def arguments(self, rows: int) -> dict[str, Any]:
         """The caller's arguments for so many rows."""
@@ -66,7 +66,7 @@ class ModelCaller:
         return value
 
 
-class Called(Forward):
+class OverriddenForward(Forward):
     """Calls a model with what its ``prepare_inputs_for_generation`` makes of each step."""
 
     def __init__(self, plan: Plan, call: ModelCaller) -> None:
@@ -102,7 +102,7 @@ class Called(Forward):
         if self._is_cached and output.past_key_values is not None:
             call.cache = output.past_key_values
         if self._record is not None:
-            self._record.fresh.append(_inside(output))
+            self._record.fresh.append(_layer_outputs(output))
         return cast("Tensor", output.logits[:, -last:])
 
     def crop(self, length: int) -> None:
@@ -110,7 +110,7 @@ class Called(Forward):
         self.repeats = 0
         if length < self.length:
             assert self._call.cache is not None
-            reached = most_croppable(self._call.cache, length)
+            reached = largest_crop(self._call.cache, length)
             self._call.cache.crop(reached)
             self._ids = self._ids[:, : self._ids.shape[1] - (self.length - reached)]
             self.length, self.repeats = reached, length - reached
@@ -135,7 +135,7 @@ class Called(Forward):
         """Run the encoder, whatever the cache holds: the hook is told what it says."""
         if self._record is not None:
             return super()._encode(core, plan, given)
-        return core.encode(embedded(core, given), given.attention_mask)
+        return core.encode(encoder_embeddings(core, given), given.attention_mask)
 
     def _constants(self, rows: int) -> dict[str, Any]:
         """Arguments that are the same in every step."""
@@ -174,12 +174,12 @@ class Called(Forward):
         else:
             arguments["decoder_attention_mask"] = mask
         if self._types is not None:
-            arguments["token_type_ids"], _ = self._types(self._first_told("token_type_ids"), end)
+            arguments["token_type_ids"], _ = self._types(self._first_given("token_type_ids"), end)
         newer = {
             "next_sequence_length": end - start if self._is_cached else None,
             "is_first_iteration": start < plan.num_positions,
         }
-        arguments |= acceptable(self._prepare, newer)
+        arguments |= accepted_arguments(self._prepare, newer)
         if "cache_position" in parameter_names(self._prepare):
             arguments["cache_position"] = torch.arange(first, end, device=self._ids.device)
         return arguments
@@ -187,24 +187,26 @@ class Called(Forward):
     def _positions(self, end: int) -> Tensor:
         """Return the position ids up to ``end``, int64 ``[B, n]``."""
         plan, rows = self._plan, len(self._ids)
-        if self._told is not None:
+        if self._given_positions is not None:
             is_given = plan.inputs is not None and plan.inputs.position_ids is not None
-            told, beyond = self._told(self._first_told("position_ids") if is_given else 0, end)
-            return told + beyond
+            given, beyond = self._given_positions(
+                self._first_given("position_ids") if is_given else 0, end
+            )
+            return given + beyond
         positions = torch.arange(end, device=self._ids.device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
         return positions.expand(rows, -1)
 
-    def _first_told(self, name: str) -> int:
+    def _first_given(self, name: str) -> int:
         """The first position of which the caller said something."""
         return self._plan.num_positions - int(getattr(self._plan.inputs, name).shape[1])
 
 
-def _inside(output: Any) -> Inside:
+def _layer_outputs(output: Any) -> LayerOutputs:
     """Hidden states and attentions that a model returned."""
     states, weights, across = (
         getattr(output, name, None) or getattr(output, f"decoder_{name}", None) or ()
         for name in ("hidden_states", "attentions", "cross_attentions")
     )
-    return Inside(states, weights, across)
+    return LayerOutputs(states, weights, across)

@@ -14,7 +14,7 @@ from asyncgen.generation.strategies.beam import BeamSelection, beam_rules, most_
 from asyncgen.generation.strategies.beam_pool import LiveBeams
 from asyncgen.generation.strategies.beam_scorers.constrained import ConstrainedBeamSearchScorer
 from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
-from asyncgen.generation.strategies.beam_stream import Result, common_length
+from asyncgen.generation.strategies.beam_stream import BeamResult, common_length
 from asyncgen.generation.strategies.constraints import constraints_of
 from asyncgen.generation.strategies.step import Outcome
 
@@ -98,7 +98,9 @@ class ScorerSelection(BeamSelection):
             scores[places] = answer["next_beam_scores"]
             parents[places] = places[answer["next_beam_indices"]]
         beams.go_on(parents, tokens, scores.view_as(beams.live.scores), agreed)
-        hits, reason = plan.ends.hits(tokens, beams.length, lambda: (beams.rows, self.scores))
+        hits, reason = plan.stop_checks.hits(
+            tokens, beams.length, lambda: (beams.rows, self.scores)
+        )
         is_over = self._scorer.is_done or bool(hits.all())
         if is_over:
             self._finish(reason)
@@ -139,7 +141,7 @@ class ScorerSelection(BeamSelection):
             found.tokens,
             found.parents,
             pad_token_id=plan.pad_token_id,
-            eos_token_id=sorted(plan.ends.eos_token_ids),
+            eos_token_id=sorted(plan.stop_checks.eos_token_ids),
             beam_indices=[origins[row] for row in places.tolist()],
             decoder_prompt_len=self.beams.prompt_length,
             group_index=group,
@@ -173,7 +175,7 @@ class ScorerSelection(BeamSelection):
             beams.live.scores.flatten(),
             beams.tokens,
             beams.tokens,
-            max_length=plan.ends.max_length,
+            max_length=plan.stop_checks.max_length,
             pad_token_id=plan.pad_token_id,
             eos_token_id=plan.config.eos_token_id,
             beam_indices=beams.origins.tolist(),
@@ -185,10 +187,10 @@ class ScorerSelection(BeamSelection):
         results = []
         for row, length in enumerate(lengths):
             # An end that the scorer wrote behind a beam has no row.
-            chose_end = int(sequences[row, length - 1]) in plan.ends.eos_token_ids
+            chose_end = int(sequences[row, length - 1]) in plan.stop_checks.eos_token_ids
             is_whole = chose_end and picked[row] == length - beams.prompt_length
             ended = "stop" if is_whole and reason != "cancelled" else reason or "stop"
-            results.append(Result(sequences[row, :length], origins[row], ended))
+            results.append(BeamResult(sequences[row, :length], origins[row], ended))
         for prompt in range(len(plan.input_ids)):
             first = prompt * stream.returned
             stream.finish(prompt, results[first : first + stream.returned])

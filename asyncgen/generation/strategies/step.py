@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from asyncgen.families.config import ModelConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
-    from asyncgen.generation.stopping.stop_checks import Ends
-    from asyncgen.generation.strategies.layer_outputs import Record
+    from asyncgen.generation.stopping.stop_checks import StopChecks
+    from asyncgen.generation.strategies.layer_outputs import LayerRecorder
     from asyncgen.models.attention.cross import Encoded
     from asyncgen.models.attention.dense import AttentionContext
 
@@ -172,7 +172,7 @@ class Plan:
         cache: Key/value cache of these rows; may already hold a beginning of the prompt.
         config: Complete configuration (no documented default left open).
         processors: Logits processors in their order.
-        ends: Decides after each token which rows have ended, and why.
+        stop_checks: Decides after each token which rows have ended, and why.
         pad_token_id: Fills rows that ended before the others.
         draw: Where sampling takes its randomness from.
         prefill_chunk: Most prompt tokens of one forward; ``None`` is all at once.
@@ -193,12 +193,12 @@ class Plan:
     cache: Cache
     config: GenerationConfig
     processors: LogitsProcessorList
-    ends: Ends
+    stop_checks: StopChecks
     pad_token_id: int
     draw: Draw
     prefill_chunk: int | None = None
     encoder: EncoderInput | None = None
-    record: Record | None = None
+    record: LayerRecorder | None = None
     drafter: Drafter | None = None
     copies: int = 1
     keep_logits: bool = False

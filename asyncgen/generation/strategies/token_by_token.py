@@ -52,7 +52,7 @@ class Sequences:
         batch, self.length = plan.input_ids.shape
         self.live = [True] * batch if plan.live is None else list(plan.live)
         self._plan = plan
-        room = plan.ends.max_length or 0
+        room = plan.stop_checks.max_length or 0
         # A context of a million tokens is not reserved up front; the buffer doubles when full.
         room = max(self.length, min(room, self.length + 1024), 1)
         self._buffer = plan.input_ids.new_empty(batch, room)
@@ -82,7 +82,7 @@ class Sequences:
         self.length += 1
         chosen: list[int] = tokens.tolist()  # the one device-to-host sync of a step
         live = self.live
-        reasons = self._plan.ends.reasons(chosen, live, self.length, self.ids, scores)
+        reasons = self._plan.stop_checks.reasons(chosen, live, self.length, self.ids, scores)
         settled = [[token] if alive else [] for token, alive in zip(chosen, live, strict=True)]
         self.live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
         return Step(settled, reasons, tokens)

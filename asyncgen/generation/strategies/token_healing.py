@@ -4,7 +4,7 @@ A prompt that ends inside a word ends with a token that the model would not have
 after ``"http:"`` it expects anything but ``"//"``, which is a part of the token ``"://"`` (Lundberg
 2023, "The Art of Prompt Design: Prompt Boundaries and Token Healing"). White space at the end of a
 prompt is left to the model for the same reason. `plan_healing` finds what to choose among;
-`healed` chooses, and then hands over to a strategy.
+`decode_healed` chooses, and then hands over to a strategy.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _trim(tokenizer: HealingTokenizer, row: list[int], special: set[int]) -> lis
 
 
 @torch.no_grad()
-def healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
+def decode_healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
     """Heal the prompts of a plan and decode what follows.
 
     Args:

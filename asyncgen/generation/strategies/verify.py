@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.drafters.drafter import agreement
+from asyncgen.generation.strategies.drafters.drafter import common_prefix_length
 from asyncgen.generation.strategies.token_by_token import require_finite
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """Tokens that were settled.
 
     Attributes:
@@ -39,7 +39,7 @@ class Verdict:
         return len(self.token_ids) - 1
 
 
-def verify(plan: Plan, ids: Tensor, start: int, logits: Tensor, proposal: Proposal) -> Verdict:
+def verify(plan: Plan, ids: Tensor, start: int, logits: Tensor, proposal: Proposal) -> Verification:
     """Check a proposal of n guesses.
 
     Processors are asked position by position and only as far as guesses stand, so that one with a
@@ -68,13 +68,15 @@ def _process(plan: Plan, ids: Tensor, length: int, logits: Tensor) -> Tensor:
     return plan.processors(ids[:, :length], logits[None].clone())
 
 
-def _greedy(plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[int]) -> Verdict:
+def _greedy(
+    plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[int]
+) -> Verification:
     if not plan.processors:
         best, tokens = logits.max(dim=-1)
         chosen: list[int] = tokens.tolist()
-        count = agreement(chosen, guesses) + 1
+        count = common_prefix_length(chosen, guesses) + 1
         require_finite(best[:count], start)
-        return Verdict(chosen[:count], logits[:count])
+        return Verification(chosen[:count], logits[:count])
     settled, rows = [], []
     for place, guess in enumerate([*guesses, None]):
         rows.append(_process(plan, ids, start + place, logits[place]))
@@ -83,23 +85,25 @@ def _greedy(plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[i
         settled.append(int(token))
         if settled[-1] != guess:
             break
-    return Verdict(settled, torch.cat(rows))
+    return Verification(settled, torch.cat(rows))
 
 
-def _sampled(plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[int]) -> Verdict:
+def _sampled(
+    plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[int]
+) -> Verification:
     """Draw every token as if there were no guesses; they stand as far as they agree."""
     scores = logits
     if plan.processors:
         rows = [_process(plan, ids, start + place, row) for place, row in enumerate(logits)]
         scores = torch.cat(rows)
     chosen: list[int] = plan.draw.successive(scores, start).tolist()
-    count = agreement(chosen, guesses) + 1
-    return Verdict(chosen[:count], scores[:count])
+    count = common_prefix_length(chosen, guesses) + 1
+    return Verification(chosen[:count], scores[:count])
 
 
 def _speculative(
     plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[int], drafted: Tensor
-) -> Verdict:
+) -> Verification:
     # The stream is the round: guesses of another round have numbers of their own.
     chances = plan.draw.uniform(start, len(guesses), stream=start).tolist()
     rows: list[Tensor] = []
@@ -110,10 +114,10 @@ def _speculative(
         draft = torch.softmax(drafted[place].to(target.device), dim=-1)
         if chances[place] > float(target[guess] / draft[guess]):
             token = plan.draw(_residual(target, draft), start + place)
-            return Verdict([*guesses[:place], int(token)], torch.cat(rows))
+            return Verification([*guesses[:place], int(token)], torch.cat(rows))
     last = start + len(guesses)
     rows.append(_process(plan, ids, last, logits[-1]))
-    return Verdict([*guesses, int(plan.draw(rows[-1], last))], torch.cat(rows))
+    return Verification([*guesses, int(plan.draw(rows[-1], last))], torch.cat(rows))
 
 
 def _residual(target: Tensor, draft: Tensor) -> Tensor:

@@ -128,14 +128,14 @@ def watermark_from(value: Any) -> BaseWatermarkingConfig:
     return value
 
 
-def refused(name: str, value: object, allowed: str) -> InvalidRequestError:
+def watermark_error(name: str, value: object, allowed: str) -> InvalidRequestError:
     return InvalidRequestError(f"watermarking_config.{name}", value, allowed)
 
 
 def check_integer(name: str, value: object, least: int, most: int = WORD - 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise refused(name, value, "must be an integer")
+        raise watermark_error(name, value, "must be an integer")
     if value < least:
-        raise refused(name, value, f"must be at least {least}")
+        raise watermark_error(name, value, f"must be at least {least}")
     if value > most:
-        raise refused(name, value, f"must be at most {most}")
+        raise watermark_error(name, value, f"must be at most {most}")

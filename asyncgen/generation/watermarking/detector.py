@@ -118,7 +118,7 @@ class WatermarkDetector:
         prediction: numpy.ndarray = z_score > z_threshold
         if not return_dict:
             return prediction
-        p_value = _tail(z_score)
+        p_value = _normal_tail(z_score)
         return WatermarkDetectorOutput(
             num_tokens_scored=scored,
             num_green_tokens=green,
@@ -154,7 +154,7 @@ class WatermarkDetector:
         return ngrams.total(), green
 
 
-def _tail(z_score: numpy.ndarray) -> numpy.ndarray:
+def _normal_tail(z_score: numpy.ndarray) -> numpy.ndarray:
     """The probability that a standard normal variable exceeds each value."""
     import torch
 

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import Definition, LogitsProcessor, Setting, Stage, check_count
+from asyncgen.generation.logits.base import (
+    BuildContext,
+    Definition,
+    LogitsProcessor,
+    Stage,
+    check_count,
+)
 from asyncgen.generation.watermarking.config import (
     WORD,
     BaseWatermarkingConfig,
     check_integer,
-    refused,
+    watermark_error,
     watermark_from,
 )
 
@@ -76,14 +82,16 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         for name in ("greenlist_ratio", "bias"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise refused(name, value, "must be a number")
+                raise watermark_error(name, value, "must be a number")
             if not (-WORD < value < WORD if isinstance(value, int) else math.isfinite(value)):
-                raise refused(name, value, "must be finite, and below 2**64")
+                raise watermark_error(name, value, "must be finite, and below 2**64")
         if not 0 < self.greenlist_ratio < 1:
-            raise refused("greenlist_ratio", self.greenlist_ratio, "must be above 0 and below 1")
+            raise watermark_error(
+                "greenlist_ratio", self.greenlist_ratio, "must be above 0 and below 1"
+            )
         if self.seeding_scheme not in _SCHEMES:
             allowed = f"must be one of {', '.join(_SCHEMES)}"
-            raise refused("seeding_scheme", self.seeding_scheme, allowed)
+            raise watermark_error("seeding_scheme", self.seeding_scheme, allowed)
         check_integer("hashing_key", self.hashing_key, 0)
         check_integer("context_width", self.context_width, 1)
 
@@ -99,7 +107,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         return WatermarkLogitsProcessor(vocab_size, device, **self.to_dict())
 
 
-def favour(scores: Tensor, green: Tensor, bias: Parameter) -> Tensor:
+def add_green_bias(scores: Tensor, green: Tensor, bias: Parameter) -> Tensor:
     """Add a bias to the scores of green tokens.
 
     Args:
@@ -197,7 +205,7 @@ class GreenLists:
 
 
 class WatermarkLogitsProcessor(LogitsProcessor):
-    """Favours green tokens (`favour`), so that there are more of them than chance would have."""
+    """Adds a bias to green tokens (`add_green_bias`), so that more of them are generated."""
 
     definition = Definition(
         Stage.LAST,
@@ -244,7 +252,7 @@ class WatermarkLogitsProcessor(LogitsProcessor):
         self.green_lists = GreenLists(vocab_size, device, config)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `favour`; ids are int64 [B, T], scores [B, V].
+        """Apply `add_green_bias`; ids are int64 [B, T], scores [B, V].
 
         Raises:
             InvalidRequestError: The scores are of another vocabulary.
@@ -270,10 +278,10 @@ class WatermarkLogitsProcessor(LogitsProcessor):
         else:
             lists = torch.stack([self.green_lists.after(t) for t in input_ids[:, -1].tolist()])
             green = green.scatter(1, lists.to(green.device), True)
-        return favour(scores, green, self.bias)
+        return add_green_bias(scores, green, self.bias)
 
 
-def _watermark(value: Any, setting: Setting) -> Any:
+def _watermark(value: Any, setting: BuildContext) -> Any:
     """Make the processor of any kind of watermark."""
     allowed = "needs a model's vocabulary size"
     vocab_size = setting.needed(setting.vocab_size, "watermarking_config", allowed)

@@ -18,7 +18,7 @@ from asyncgen.generation.watermarking.config import (
     WORD,
     BaseWatermarkingConfig,
     check_integer,
-    refused,
+    watermark_error,
 )
 
 if TYPE_CHECKING:
@@ -72,9 +72,13 @@ class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
         check_integer("sampling_table_seed", self.sampling_table_seed, 0)
         check_integer("sampling_table_size", self.sampling_table_size, 1)
         if self.sampling_table_size >= _LARGEST_TABLE:
-            raise refused("sampling_table_size", self.sampling_table_size, "must be below 2**24")
+            raise watermark_error(
+                "sampling_table_size", self.sampling_table_size, "must be below 2**24"
+            )
         if not isinstance(self.keys, list | tuple) or not 1 <= len(self.keys) <= _MOST_KEYS:
-            raise refused("keys", self.keys, f"must be a list of 1 to {_MOST_KEYS} integers")
+            raise watermark_error(
+                "keys", self.keys, f"must be a list of 1 to {_MOST_KEYS} integers"
+            )
         for key in self.keys:
             check_integer("keys", key, -WORD // 2, WORD // 2 - 1)
 
@@ -90,7 +94,7 @@ class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
         return SynthIDTextWatermarkLogitsProcessor(**self.to_dict(), device=device)
 
 
-def hash_on(state: Tensor, data: Tensor) -> Tensor:
+def extend_hash(state: Tensor, data: Tensor) -> Tensor:
     """Hash one value more, with the linear congruential generator of newlib and musl.
 
     Args:
@@ -103,7 +107,7 @@ def hash_on(state: Tensor, data: Tensor) -> Tensor:
     return (state + data) * _MULTIPLIER + _INCREMENT
 
 
-def play(probabilities: Tensor, g_values: Tensor) -> Tensor:
+def tournament_layer(probabilities: Tensor, g_values: Tensor) -> Tensor:
     """Play one layer of the tournament, between two draws of the distribution so far.
 
     Args:
@@ -137,7 +141,7 @@ class _State:
 
 
 class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
-    """Shifts the distribution towards tokens whose g-values win the tournament (`play`).
+    """Favours tokens whose g-values win the tournament (`tournament_layer`).
 
     The shift depends on the last ``ngram_len - 1`` generated tokens. It keeps state: one object
     serves one generation, and must see every token of it.
@@ -256,10 +260,12 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
     def _tournament(self, scores: Tensor, context_hash: Tensor) -> Tensor:
         """Play all layers over the whole vocabulary; log-probabilities [B, V]."""
         tokens = torch.arange(scores.shape[-1], device=scores.device)
-        ngram_hash = hash_on(context_hash[:, None], tokens)  # [B, V]
+        ngram_hash = extend_hash(context_hash[:, None], tokens)  # [B, V]
         probabilities = scores.softmax(dim=1)
         for key in self.keys.to(scores.device):
-            probabilities = play(probabilities, self.sample_g_values(hash_on(ngram_hash, key)))
+            probabilities = tournament_layer(
+                probabilities, self.sample_g_values(extend_hash(ngram_hash, key))
+            )
         logs = probabilities.log()
         # Rounding makes impossible tokens slightly negative, whose logarithm is NaN. A probability
         # that is NaN itself comes of bad scores, and stays.
@@ -306,7 +312,7 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
             allowed = f"must be [B, N, {self.ngram_len}]; the last dimension is `ngram_len`"
             raise InvalidRequestError("ngrams", tuple(ngrams.shape), allowed)
         hashed = self._hash(ngrams)  # [B, N]
-        return hash_on(hashed[..., None], self.keys.to(ngrams.device))
+        return extend_hash(hashed[..., None], self.keys.to(ngrams.device))
 
     def sample_g_values(self, ngram_keys: Tensor) -> Tensor:
         """Look the g-values of keys up.

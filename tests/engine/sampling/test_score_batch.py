@@ -53,20 +53,20 @@ def test_criteria_that_look_at_scores_get_them_all() -> None:
 
 def test_one_stage_serves_all_rows_that_have_the_processor() -> None:
     rows = [row_of(repetition_penalty=1.0 + number / 8) for number in range(1, 5)]
-    assert names(plan_of(*rows, row_of())) == ["_Penalize"]
+    assert names(plan_of(*rows, row_of())) == ["_BatchedPenalty"]
 
 
 def test_processors_of_users_stand_before_the_filters_of_sampling() -> None:
     mine = LogitsProcessorList([lambda ids, scores: scores])
     row = row_of(logits_processor=mine, top_k=0, temperature=0.4, repetition_penalty=1.2)
-    assert names(plan_of(row)) == ["_Penalize", "_OneByOne", "_Filter"]
+    assert names(plan_of(row)) == ["_BatchedPenalty", "_OneByOne", "_Filter"]
 
 
 def test_an_order_of_its_own_is_kept() -> None:
     request, _ = request_for([1, 2], suppress_tokens=[1], repetition_penalty=1.2)
     request = replace(request, processors=LogitsProcessorList(reversed(request.processors)))
     plan = plan_of(sequence_of(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
-    assert names(plan) == ["_Penalize", "Ban", "Ban", "_Penalize"]
+    assert names(plan) == ["_BatchedPenalty", "Ban", "Ban", "_BatchedPenalty"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

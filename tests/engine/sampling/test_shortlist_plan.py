@@ -18,7 +18,7 @@ from asyncgen.generation.logits.base import (
     LogitsProcessorList,
     Stage,
     definition_of,
-    kinds,
+    processor_classes,
 )
 from asyncgen.generation.logits.batched import Ban, Columns
 from asyncgen.generation.logits.filters import TemperatureLogitsWarper
@@ -57,7 +57,7 @@ ON: dict[str, Any] = {
     "watermarking_config": {"bias": 1.5},
     "renormalize_logits": True,
 }
-DRAWS = {kind.definition.parameter for kind in kinds(Stage.WARPER)}
+DRAWS = {kind.definition.parameter for kind in processor_classes(Stage.WARPER)}
 
 
 class Mine:
@@ -93,7 +93,7 @@ def test_any_set_runs_in_one_order_alone_in_the_batch_and_by_the_documentation(
         return [(number, each.processor) for number, each in ranked]
 
     monkeypatch.setattr(module, "_stage", stage)
-    documented = [kind.definition.place for kind in kinds()]
+    documented = [kind.definition.place for kind in processor_classes()]
     chooser = random.Random(0)
     for _ in range(60):
         rows = random_rows(chooser)
@@ -116,7 +116,7 @@ def test_any_set_runs_in_one_order_alone_in_the_batch_and_by_the_documentation(
 def test_all_that_is_built_in_but_what_runs_the_model_or_a_generator_is_vectorised() -> None:
     """Also behind a function that a user wrote (`prefix_allowed_tokens_fn`)."""
     alone = {"watermarking_config", "guidance_scale", "diversity_penalty", None}
-    found = [kind.definition for kind in kinds()]
+    found = [kind.definition for kind in processor_classes()]
     assert {each.parameter for each in found if each.batched is None} == alone
     row = row_of(**{name: ON[name] for name in ON if name != "watermarking_config"})
     plan = plan_row(row.processors, row.passed, VOCABULARY, draws=True, can_list=True)
@@ -134,7 +134,7 @@ class Unwatched(LogitsProcessor):
 def test_a_processor_of_a_test_runs_vectorised_by_its_definition_alone(
     monkeypatch: pytest.MonkeyPatch, passed: bool
 ) -> None:
-    monkeypatch.setattr(definitions_module, "_KINDS", kinds())
+    monkeypatch.setattr(definitions_module, "_KINDS", processor_classes())
     shapes: list[tuple[int, ...]] = []
 
     def dim(scores: torch.Tensor, factor: Any) -> torch.Tensor:

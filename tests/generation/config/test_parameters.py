@@ -13,7 +13,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_supported
 from asyncgen.generation.config.parameters import FIELDS, GENERATE_ARGUMENTS, PARAMETERS
-from asyncgen.generation.logits.base import kinds
+from asyncgen.generation.logits.base import processor_classes
 from tests.cases import for_each
 
 BY_NAME = {each.name: each for each in PARAMETERS}
@@ -35,7 +35,7 @@ def test_every_documented_field_is_there() -> None:
 
 
 def test_every_field_that_is_served_has_a_builder_or_a_reader() -> None:
-    built = {kind.definition.parameter for kind in kinds() if kind.definition.parameter}
+    built = {kind.definition.parameter for kind in processor_classes() if kind.definition.parameter}
     # These are arguments of our own.
     built -= {"presence_penalty", "frequency_penalty", "shape"}
     assert built <= {*BY_NAME, *(each.name for each in GENERATE_ARGUMENTS)}

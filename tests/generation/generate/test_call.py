@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from asyncgen.generation.generate.call import Arguments, prepare_call
+from asyncgen.generation.generate.call import GenerateArguments, prepare_call
 from asyncgen.generation.strategies import STRATEGIES
 from tests.doubles.models import EOS, PAD, TableModel
 
@@ -15,7 +15,7 @@ PROMPT = torch.tensor([[5, 6, 7]])
 
 def _call(model: TableModel, **kwargs: Any) -> Any:
     inputs = kwargs.pop("inputs", PROMPT)
-    return prepare_call(model, Arguments(inputs, kwargs=kwargs))
+    return prepare_call(model, GenerateArguments(inputs, kwargs=kwargs))
 
 
 def test_mask_is_inferred_from_padding() -> None:

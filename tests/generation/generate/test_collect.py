@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.generate.collect import Kept, assemble, make_record
+from asyncgen.generation.generate.collect import StepOutputs, assemble, make_record
 from asyncgen.generation.outputs import (
     GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput,
     GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput,
 )
-from asyncgen.generation.strategies.layer_outputs import Inside
+from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import EncoderInput, Outcome, Step
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
@@ -29,11 +29,11 @@ def build(*, encoder: bool, **config: Any) -> Any:
     plan.config = GenerationConfig(**config)
     plan.record = make_record(plan.config)
     plan.encoder = EncoderInput(torch.tensor([[1]])) if encoder else None
-    kept = Kept(plan.config, plan.record)
+    kept = StepOutputs(plan.config, plan.record)
     for logits in (None, torch.zeros(1, 3)):
         if plan.record is not None:
-            plan.record.fresh.append(Inside((LAYER,), (LAYER,), (LAYER,)))
-            plan.record.encoder = Inside((LAYER,), (LAYER,))
+            plan.record.fresh.append(LayerOutputs((LAYER,), (LAYER,), (LAYER,)))
+            plan.record.encoder = LayerOutputs((LAYER,), (LAYER,))
         kept.add(Step([[]], logits=logits, scores=logits))
     return assemble(plan, OUTCOME, kept)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.generate.prompt_rows import Rows, lay_rows
+from asyncgen.generation.generate.prompt_rows import PromptRows, make_prompt_rows
 from asyncgen.generation.generate.prompts import DecoderPrompt
 from tests.doubles.models import PAD, TableModel, byte_tokenizer
 
@@ -16,10 +16,12 @@ IDS = torch.tensor([[PAD, 65], [66, 67]])
 MASK = torch.tensor([[0, 1], [1, 1]])
 
 
-def _rows(*, has_method: bool = False, **fields: Any) -> Rows:
+def _rows(*, has_method: bool = False, **fields: Any) -> PromptRows:
     given = {"tokenizer": byte_tokenizer()}
     config = GenerationConfig(**fields)
-    return lay_rows(TableModel(), DecoderPrompt(IDS, MASK), config, given, has_method=has_method)
+    return make_prompt_rows(
+        TableModel(), DecoderPrompt(IDS, MASK), config, given, has_method=has_method
+    )
 
 
 def test_samples_are_rows_next_to_each_other() -> None:

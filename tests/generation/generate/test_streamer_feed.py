@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.generation.generate.streamer_feed import Feed
+from asyncgen.generation.generate.streamer_feed import StreamerFeed
 from asyncgen.generation.strategies.step import Step
 from streamers import BaseStreamer
 
@@ -37,7 +37,7 @@ class Recorder(BaseStreamer):
 
 def test_one_row_gets_several_ids_at_once() -> None:
     recorder = Recorder()
-    feed = Feed(recorder, pad_token_id=PAD)
+    feed = StreamerFeed(recorder, pad_token_id=PAD)
     feed.begin(torch.tensor([[1, 2]]))
     for ids in ([], [3, 4], [], [5]):
         feed.step(Step([ids]))
@@ -55,7 +55,7 @@ def test_rows_wait_for_each_other(seed: int) -> None:
         for _ in range(choice.randint(2, 4))
     ]
     recorder = Recorder()
-    feed = Feed(recorder, copies=len(rows), pad_token_id=PAD)
+    feed = StreamerFeed(recorder, copies=len(rows), pad_token_id=PAD)
     feed.begin(torch.tensor([[0]]))
     assert len(recorder.values[0]) == len(rows)
     left = [list(row) for row in rows]

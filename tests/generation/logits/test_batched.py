@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asyncgen.engine.sampling.sampler import ScoreBatch
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
-from asyncgen.generation.logits.base import definition_of, kinds
+from asyncgen.generation.logits.base import definition_of, processor_classes
 from asyncgen.generation.logits.batched import Columns, RowProcessor
 from asyncgen.generation.logits.entropy_filters import (
     EpsilonLogitsWarper,
@@ -87,7 +87,7 @@ def fits(processor: Any, size: int = VOCABULARY) -> bool:
 
 def test_every_form_is_looked_at() -> None:
     made = {type(request_for([1], **each)[0].processors[-1]) for each in SETTINGS}
-    ours = [kind for kind in kinds() if kind.__module__.startswith("asyncgen.")]
+    ours = [kind for kind in processor_classes() if kind.__module__.startswith("asyncgen.")]
     columns = {kind for kind in ours if isinstance(kind.definition.batched, Columns)}
     assert MAKERS.keys() == {kind for kind in columns if kind.definition.batched.parameter}
     left = {kind for kind in ours if kind.definition.batched} - made - columns

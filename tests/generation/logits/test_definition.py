@@ -12,7 +12,13 @@ import asyncgen
 from asyncgen.generation import logits
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits import base as module
-from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, definition_of, kinds
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Stage,
+    definition_of,
+    processor_classes,
+)
 from asyncgen.generation.logits.build import build_logits_processors
 
 if TYPE_CHECKING:
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
 def order() -> list[str]:
     """Parameters in the order in which their processors run."""
-    return [kind.definition.parameter for kind in kinds() if kind.definition.parameter]
+    return [kind.definition.parameter for kind in processor_classes() if kind.definition.parameter]
 
 
 def test_the_order_is_that_of_the_documentation() -> None:
@@ -39,7 +45,7 @@ def test_the_order_is_that_of_the_reference() -> None:
 
 
 def test_no_two_kinds_have_one_place() -> None:
-    places = [kind.definition.place for kind in kinds() if kind.definition.parameter]
+    places = [kind.definition.place for kind in processor_classes() if kind.definition.parameter]
     assert places == sorted(set(places))
 
 
@@ -53,7 +59,7 @@ def test_a_derived_class_says_nothing_of_itself() -> None:
 
 
 def test_a_class_with_a_definition_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KINDS", kinds())
+    monkeypatch.setattr(module, "_KINDS", processor_classes())
 
     class Adds(LogitsProcessor):
         """Adds a number to all scores."""
@@ -84,8 +90,8 @@ def test_a_class_with_a_definition_is_built(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_class_that_is_defined_again_takes_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KINDS", kinds())
-    before = len(kinds())
+    monkeypatch.setattr(module, "_KINDS", processor_classes())
+    before = len(processor_classes())
 
     def define(rank: int) -> Any:
         class Again(asyncgen.LogitNormalization):
@@ -94,5 +100,5 @@ def test_a_class_that_is_defined_again_takes_the_place(monkeypatch: pytest.Monke
         return Again
 
     made = [define(30), define(5)]
-    assert len(kinds()) == before + 1
-    assert made[1] in kinds(Stage.LAST)[:1]
+    assert len(processor_classes()) == before + 1
+    assert made[1] in processor_classes(Stage.LAST)[:1]

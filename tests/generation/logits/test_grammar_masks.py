@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asyncgen import native
-from asyncgen.generation.logits.grammar_mask import ban, banned_of
+from asyncgen.generation.logits.grammar_mask import ban, unpack_mask
 
 
 @pytest.fixture(params=["own", "torch"], autouse=True)
@@ -32,7 +32,7 @@ def test_what_no_bit_allows_is_banned(size: int, places: list[int]) -> None:
     scores.copy_(torch.randn(4, size, generator=generator))
     expected = memory.clone()
     banned = torch.zeros(4, size, dtype=torch.bool)
-    banned[places] = banned_of(words, size)
+    banned[places] = unpack_mask(words, size)
     expected[1:5, 3 : 3 + size].masked_fill_(banned, -torch.inf)
     for row, own in enumerate(words.tolist()):
         for token in range(min(size, 70)):

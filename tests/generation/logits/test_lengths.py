@@ -46,8 +46,11 @@ def test_decay(case: Case, start: int, factor: float, prompt: int, eos: list[int
 def test_a_share_per_row_is_that_row_alone() -> None:
     scores, ends = torch.randn(3, 9), torch.tensor([2, 4])
     shares = torch.tensor([[0.0], [3.0], [-0.5]])
-    rows = [lengths.hasten_end(scores[row : row + 1], ends, float(shares[row])) for row in range(3)]
-    assert_same(lengths.hasten_end(scores, ends, shares), torch.cat(rows))
+    rows = [
+        lengths.raise_end_scores(scores[row : row + 1], ends, float(shares[row]))
+        for row in range(3)
+    ]
+    assert_same(lengths.raise_end_scores(scores, ends, shares), torch.cat(rows))
 
 
 @pytest.mark.parametrize(("length", "short"), [(3, True), (4, False), (9, False)])

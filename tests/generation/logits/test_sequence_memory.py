@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
 from asyncgen.generation.logits.ngrams import NGramIndex
-from asyncgen.generation.logits.sequence_memory import Growth, Memories, SeenTokens
+from asyncgen.generation.logits.sequence_memory import Memories, RowTracker, SeenTokens
 
 TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=40)
 
 
 def test_only_what_differs_is_reported() -> None:
     ids = torch.arange(24).view(2, 12)
-    growth = Growth()
+    growth = RowTracker()
     assert growth.follow(ids[:, :2]) is None
     for length, kept in ((3, 2), (3, 3), (7, 3), (5, 5)):
         assert growth.follow(ids[:, :length]) == kept
@@ -29,7 +29,7 @@ def test_only_what_differs_is_reported() -> None:
 
 def test_a_buffer_that_is_written_to_is_noticed() -> None:
     ids = torch.arange(6).view(1, 6)
-    growth = Growth()
+    growth = RowTracker()
     growth.follow(ids[:, :3])
     ids[0, 1] = 9
     assert growth.follow(ids[:, :4]) == 1
@@ -37,7 +37,7 @@ def test_a_buffer_that_is_written_to_is_noticed() -> None:
 
 def test_trust_looks_at_the_tail_alone() -> None:
     ids = torch.arange(12).view(2, 6)
-    growth = Growth(tail_only=True)
+    growth = RowTracker(tail_only=True)
     growth.follow(ids[:, :2])
     assert growth.follow(ids.flip(0)[:, :3]) == 2
     assert growth.follow(ids[:, :3]) == 2

@@ -14,7 +14,7 @@ from asyncgen.generation.stopping.criteria import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
-from asyncgen.generation.stopping.stop_checks import Ends
+from asyncgen.generation.stopping.stop_checks import StopChecks
 
 IDS, SCORES = torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, 9)
 
@@ -31,29 +31,34 @@ class SecondRow(StoppingCriteria):
         return torch.tensor([False, True])
 
 
-def _reasons(ends: Ends, tokens: list[int], live: list[bool] | None = None) -> list[str | None]:
+def _reasons(
+    ends: StopChecks, tokens: list[int], live: list[bool] | None = None
+) -> list[str | None]:
     return ends.reasons(tokens, live or [True, True], 4, IDS, SCORES)
 
 
 def test_end_of_sequence_ends_its_row_only() -> None:
-    ends = Ends(StoppingCriteriaList([EosTokenCriteria([7, 8])]))
+    ends = StopChecks(StoppingCriteriaList([EosTokenCriteria([7, 8])]))
     assert ends.eos_token_ids == {7, 8}
     assert _reasons(ends, [7, 1]) == ["stop", None]
     assert _reasons(ends, [7, 8], [False, True]) == [None, "stop"]
 
 
 def test_length_ends_every_live_row_but_an_end_of_sequence_counts_first() -> None:
-    ends = Ends(StoppingCriteriaList([MaxLengthCriteria(4), EosTokenCriteria(7)]))
+    ends = StopChecks(StoppingCriteriaList([MaxLengthCriteria(4), EosTokenCriteria(7)]))
     assert _reasons(ends, [7, 1]) == ["stop", "length"]
     assert _reasons(ends, [1, 1], [True, False]) == ["length", None]
-    assert Ends(StoppingCriteriaList([MaxLengthCriteria(9), MaxLengthCriteria(5)])).max_length == 5
+    assert (
+        StopChecks(StoppingCriteriaList([MaxLengthCriteria(9), MaxLengthCriteria(5)])).max_length
+        == 5
+    )
 
 
 def test_time_and_cancel_interrupt() -> None:
     now = [100.0]
     cancel = CancelCriteria()
     criteria = StoppingCriteriaList([MaxTimeCriteria(5.0, initial_timestamp=99.0), cancel])
-    ends = Ends(criteria, clock=lambda: now[0])
+    ends = StopChecks(criteria, clock=lambda: now[0])
     assert ends.interrupted() is None
     assert _reasons(ends, [1, 1]) == [None, None]
     now[0] = 104.5
@@ -72,13 +77,13 @@ def test_user_criteria_and_subclasses_are_called_as_documented() -> None:
             return torch.tensor([False, False])
 
     second = SecondRow()
-    ends = Ends(StoppingCriteriaList([Stricter(7), second]))
+    ends = StopChecks(StoppingCriteriaList([Stricter(7), second]))
     assert ends.eos_token_ids == frozenset()
     assert _reasons(ends, [7, 7]) == [None, "stop"]
     assert second.calls == 1
 
 
 def test_a_row_can_be_ended_from_outside() -> None:
-    ends = Ends(StoppingCriteriaList())
+    ends = StopChecks(StoppingCriteriaList())
     ends.stop_row(1)
     assert _reasons(ends, [1, 1]) == [None, "stop"]

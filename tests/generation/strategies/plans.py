@@ -12,7 +12,7 @@ from asyncgen.generation.stopping.criteria import (
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
-from asyncgen.generation.stopping.stop_checks import Ends
+from asyncgen.generation.stopping.stop_checks import StopChecks
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
 from tests.doubles.models import EOS, PAD, TableModel
 
@@ -49,7 +49,7 @@ def plan_of(
         prompts,
         config=GenerationConfig(**{"pad_token_id": PAD, "eos_token_id": EOS} | (fields or {})),
         processors=LogitsProcessorList() if processors is None else processors,
-        ends=Ends(StoppingCriteriaList(limits)),
+        stop_checks=StopChecks(StoppingCriteriaList(limits)),
         draw=multinomial_draw,
         attention_mask=mask,
         **options,

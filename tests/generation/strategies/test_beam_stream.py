@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
+from asyncgen.generation.strategies.beam_stream import BeamResult, BeamStream, common_length
 
 NONE = torch.zeros(1, 1)
 
@@ -52,7 +52,9 @@ def test_ids_are_handed_on_once_and_in_order(seed: int) -> None:
     assert not stream.is_done[0]
     other = torch.tensor([9, 9, 1])
     ones = torch.ones(8, dtype=torch.int64)
-    stream.finish(0, [Result(torch.tensor(final), ones, "stop"), Result(other, ones * 0, "stop")])
+    stream.finish(
+        0, [BeamResult(torch.tensor(final), ones, "stop"), BeamResult(other, ones * 0, "stop")]
+    )
     take()
     assert sent == [final[2:], [1]]
     assert logits == [[20.0 + length for length in range(3, 11)], [13.0]]
@@ -63,7 +65,7 @@ def test_an_end_that_no_beam_chose_has_no_logits() -> None:
     stream = BeamStream(1, 1, 1, keep_logits=True)
     stream.keep(0, torch.zeros(2))
     origins = torch.tensor([1, -1])
-    stream.finish(0, [Result(torch.tensor([5, 6, 2]), origins, "stop")])
+    stream.finish(0, [BeamResult(torch.tensor([5, 6, 2]), origins, "stop")])
     step = stream.step(NONE, NONE)
     assert step.token_ids == [[6]]
     assert step.settled_logits is not None
@@ -72,7 +74,7 @@ def test_an_end_that_no_beam_chose_has_no_logits() -> None:
 
 def test_nothing_is_handed_on_after_a_cancel() -> None:
     stream = BeamStream(1, 1, 1)
-    stream.finish(0, [Result(torch.tensor([5, 6]), torch.tensor([0]), "cancelled")])
+    stream.finish(0, [BeamResult(torch.tensor([5, 6]), torch.tensor([0]), "cancelled")])
     step = stream.step(NONE, NONE)
     assert step.token_ids == [[]]
     assert step.reasons == ["cancelled"]

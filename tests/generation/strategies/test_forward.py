@@ -6,7 +6,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.layer_outputs import Inside, Record
+from asyncgen.generation.strategies.layer_outputs import LayerOutputs, LayerRecorder
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
 from tests.models.build import random_pair
@@ -65,8 +65,8 @@ def test_a_given_cache_is_continued() -> None:
 
 
 def test_only_steps_are_kept() -> None:
-    record = Record(wants_hidden_states=True, wants_attentions=False)
-    passes = [Inside(hidden_states=(torch.tensor(number),)) for number in range(4)]
+    record = LayerRecorder(wants_hidden_states=True, wants_attentions=False)
+    passes = [LayerOutputs(hidden_states=(torch.tensor(number),)) for number in range(4)]
     for number, is_step in enumerate((False, False, True, True)):
         record.fresh.append(passes[number])
         record.settle(is_step=is_step)
@@ -77,9 +77,9 @@ def test_only_steps_are_kept() -> None:
 
 
 def test_a_pass_over_guesses_becomes_one_a_token() -> None:
-    record = Record(wants_hidden_states=True, wants_attentions=True)
+    record = LayerRecorder(wants_hidden_states=True, wants_attentions=True)
     states, own = torch.arange(6.0).view(1, 6, 1), torch.arange(48.0).view(1, 1, 6, 8)
-    record.fresh.append(Inside((states,), (own,), (own[..., :3],)))
+    record.fresh.append(LayerOutputs((states,), (own,), (own[..., :3],)))
     record.split(6, 3, 3)  # three positions before three guesses, of which two stand
     passes = record.take()
     assert not record.fresh
@@ -90,7 +90,7 @@ def test_a_pass_over_guesses_becomes_one_a_token() -> None:
 
 
 def test_rows_are_chosen_from_several_passes() -> None:
-    passes = [Inside((torch.full((2, 1, 3), number),)) for number in (1.0, 2.0)]
-    found = Inside.chosen(passes, [1, 0])
+    passes = [LayerOutputs((torch.full((2, 1, 3), number),)) for number in (1.0, 2.0)]
+    found = LayerOutputs.chosen(passes, [1, 0])
     assert found.hidden_states[0][:, 0, 0].tolist() == [2.0, 1.0]
     assert found.attentions == ()

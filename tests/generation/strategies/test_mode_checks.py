@@ -11,7 +11,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance
-from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from tests.cases import for_each
 from tests.doubles.models import TableModel
 
@@ -27,14 +27,14 @@ def test_asked_for_its_own_strategy(
     mode: GenerationMode, fields: dict[str, Any], name: str
 ) -> None:
     config = GenerationConfig(**fields)
-    on = Situation(TableModel(), config, rows=2, assistance=Assistance())
+    on = StrategyInputs(TableModel(), config, rows=2, assistance=Assistance())
     with pytest.raises(InvalidRequestError, match=name):
         check_mode(mode, on)
     check_mode(GenerationMode.GREEDY_SEARCH, on)
 
 
 def test_an_unknown_helper_is_looked_at_later() -> None:
-    on = Situation(TableModel(), GenerationConfig(), rows=2)
+    on = StrategyInputs(TableModel(), GenerationConfig(), rows=2)
     check_mode(GenerationMode.ASSISTED_GENERATION, on)
 
 

@@ -10,7 +10,7 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.token_by_token import greedy
-from asyncgen.generation.strategies.token_healing import healed, plan_healing
+from asyncgen.generation.strategies.token_healing import decode_healed, plan_healing
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, raw_logits
 from tests.doubles.models import VOCABULARY, TableModel, byte_tokenizer
@@ -160,7 +160,7 @@ def test_the_best_biased_token_ends_the_prompt() -> None:
     bias = torch.zeros(2, VOCABULARY)
     bias[0, [30, 31, 32]] = 50.0
     plan = plan_of(model, prompts, new_tokens=3, prefill_chunk=3)
-    steps = list(healed(plan, strategy=greedy, bias=bias))
+    steps = list(decode_healed(plan, strategy=greedy, bias=bias))
     told = [step.prompt for step in steps if step.prompt is not None]
     assert len(told) == 1
     best = [
@@ -176,7 +176,7 @@ def test_the_best_biased_token_ends_the_prompt() -> None:
 
 def test_a_lone_token_stays() -> None:
     plan = plan_of(TableModel(), [[7]], new_tokens=2)
-    steps = healed(plan, strategy=greedy, bias=torch.zeros(1, VOCABULARY))
+    steps = decode_healed(plan, strategy=greedy, bias=torch.zeros(1, VOCABULARY))
     prompt = next(steps).prompt
     assert prompt is not None and prompt.tolist() == [[7]]
     assert torch.is_grad_enabled()

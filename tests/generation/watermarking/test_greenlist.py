@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor, favour
+from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor, add_green_bias
 from tests.cases import for_each
 from tests.generation.logits.against import assert_agrees, assert_same
 
@@ -41,8 +41,10 @@ def test_scores(seed: int, scheme: str, width: int, ratio: float, key: int, size
 
 def test_a_bias_per_row_is_that_row_alone() -> None:
     scores, green, biases = torch.randn(3, 9), torch.rand(3, 9) < 0.5, [0.0, -1.0, 2.5]
-    rows = [favour(scores[i : i + 1], green[i : i + 1], bias) for i, bias in enumerate(biases)]
-    assert_same(favour(scores, green, torch.tensor(biases)[:, None]), torch.cat(rows))
+    rows = [
+        add_green_bias(scores[i : i + 1], green[i : i + 1], bias) for i, bias in enumerate(biases)
+    ]
+    assert_same(add_green_bias(scores, green, torch.tensor(biases)[:, None]), torch.cat(rows))
     assert torch.equal(rows[0], scores[:1])
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
-    from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
+    from asyncgen.generation.strategies.drafters.drafter import ConfidenceThreshold, DraftSchedule
     from asyncgen.generation.strategies.step import Draw, Plan
 
 
-class OwnModel(Forward):
+class AssistantForward(Forward):
     """A draft model with a cache of its own, which outlives a proposal."""
 
     def finish(self) -> None:
@@ -98,9 +98,9 @@ class AssistantDrafter:
         memory: Configuration that what was learnt is written to, after each check.
     """
 
-    forward: OwnModel | EarlyExit
-    schedule: Schedule
-    confidence: Confidence
+    forward: AssistantForward | EarlyExit
+    schedule: DraftSchedule
+    confidence: ConfidenceThreshold
     processors: LogitsProcessorList
     draw: Draw | None = None
     eos_token_ids: Collection[int] = ()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def agreement(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common beginning."""
     for place, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
@@ -34,7 +34,7 @@ def check_count(name: str, value: object) -> None:
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
-class Schedule:
+class DraftSchedule:
     """The number of tokens of the next draft, and how it changes.
 
     Attributes:
@@ -82,7 +82,7 @@ _MISS_COST: Final = 3.0
 """Cost of stopping before a right guess, where going on with a wrong one costs 1."""
 
 
-class Confidence:
+class ConfidenceThreshold:
     """Stops a draft at the first token whose probability lies below a threshold.
 
     Attributes:

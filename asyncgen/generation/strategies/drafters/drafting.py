@@ -16,14 +16,18 @@ from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan_parts import make_processors
-from asyncgen.generation.logits.base import LogitsProcessorList, Stage, kinds
+from asyncgen.generation.logits.base import LogitsProcessorList, Stage, processor_classes
 from asyncgen.generation.logits.build import eos_ids
-from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
-from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
+from asyncgen.generation.strategies.drafters.assistant import (
+    AssistantDrafter,
+    AssistantForward,
+    EarlyExit,
+)
+from asyncgen.generation.strategies.drafters.drafter import ConfidenceThreshold, DraftSchedule
 from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
 from asyncgen.generation.strategies.drafters.universal import (
-    Languages,
     SharedTokens,
+    TokenTranslator,
     UniversalDrafter,
 )
 
@@ -115,25 +119,27 @@ def make_drafter(
     if config.assistant_early_exit is not None:
         exits = EarlyExit(replace(plan, record=None), config.assistant_early_exit)
         processors = _draft_processors(model, plan, config)
-        return _assistant(plan, model, exits, processors, eos_ids(config), remember=False)
+        return _assistant_drafter(plan, model, exits, processors, eos_ids(config), remember=False)
     if config.prompt_lookup_num_tokens is not None:
         size = config.max_matching_ngram_size
         return LookupDrafter(
             config.prompt_lookup_num_tokens, 2 if size is None else size, eos_ids(config)
         )
     assert assistance.model is not None
-    forward = OwnModel(_draft_plan(plan, assistance.model))
-    if not _is_foreign(model, assistance):
+    forward = AssistantForward(_draft_plan(plan, assistance.model))
+    if not _has_other_vocabulary(model, assistance):
         processors = _draft_processors(model, plan, config)
         ends = eos_ids(config)
-        return _assistant(plan, assistance.model, forward, processors, ends, remember=remember)
-    return _universal(model, plan, assistance, remember=remember)
+        return _assistant_drafter(
+            plan, assistance.model, forward, processors, ends, remember=remember
+        )
+    return _universal_drafter(model, plan, assistance, remember=remember)
 
 
-def _assistant(
+def _assistant_drafter(
     plan: Plan,
     assistant: GenerativeModel,
-    forward: EarlyExit | OwnModel,
+    forward: EarlyExit | AssistantForward,
     processors: LogitsProcessorList,
     ends: list[int],
     *,
@@ -141,11 +147,13 @@ def _assistant(
 ) -> AssistantDrafter:
     own = assistant.generation_config
     settings = {name: _setting(name, plan.config, own) for name in DRAFTING}
-    schedule = Schedule(settings["num_assistant_tokens"], settings["num_assistant_tokens_schedule"])
+    schedule = DraftSchedule(
+        settings["num_assistant_tokens"], settings["num_assistant_tokens_schedule"]
+    )
     return AssistantDrafter(
         forward,
         schedule,
-        Confidence(settings["assistant_confidence_threshold"]),
+        ConfidenceThreshold(settings["assistant_confidence_threshold"]),
         processors=processors,
         draw=plan.draw if plan.config.do_sample else None,
         eos_token_ids=ends,
@@ -155,7 +163,7 @@ def _assistant(
     )
 
 
-def _universal(
+def _universal_drafter(
     model: GenerativeModel, plan: Plan, assistance: Assistance, *, remember: bool
 ) -> Drafter:
     """A draft model with another tokenizer."""
@@ -165,7 +173,7 @@ def _universal(
     targets, own_ends = eos_ids(config), eos_ids(assistant.generation_config)
     ends: Mapping[int, int] = dict.fromkeys(own_ends, targets[0]) if targets else {}
     # Ids mean nothing to the other vocabulary; temperature and the like mean the same.
-    names = [kind.definition.parameter for kind in kinds(Stage.WARPER)]
+    names = [kind.definition.parameter for kind in processor_classes(Stage.WARPER)]
     fields = {name: getattr(config, name) for name in names}
     sampling = type(config)(do_sample=config.do_sample, **fields)
     processors = _draft_processors(model, plan, sampling)
@@ -180,11 +188,11 @@ def _universal(
             device=plan.input_ids.device,
         )
         processors = LogitsProcessorList([shared, *processors])
-    forward = OwnModel(_draft_plan(plan, assistant, padded=False))
-    drafter = _assistant(plan, assistant, forward, processors, own_ends, remember=remember)
+    forward = AssistantForward(_draft_plan(plan, assistant, padded=False))
+    drafter = _assistant_drafter(plan, assistant, forward, processors, own_ends, remember=remember)
     names = ["target_lookbehind", "assistant_lookbehind"]
-    languages = Languages(target, other, **{name: _setting(name, config) for name in names})
-    return UniversalDrafter(drafter, languages, shared=shared, ends=ends)
+    translator = TokenTranslator(target, other, **{name: _setting(name, config) for name in names})
+    return UniversalDrafter(drafter, translator, shared=shared, ends=ends)
 
 
 def _draft_plan(plan: Plan, assistant: GenerativeModel, *, padded: bool = True) -> Plan:
@@ -267,7 +275,7 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
             "pass `tokenizer` and `assistant_tokenizer`",
         )
     if assistant.config.is_encoder_decoder != model.config.is_encoder_decoder or (
-        model.config.is_encoder_decoder and _is_foreign(model, assistance)
+        model.config.is_encoder_decoder and _has_other_vocabulary(model, assistance)
     ):
         raise InvalidRequestError(
             "assistant_model",
@@ -275,7 +283,7 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
             "of an encoder-decoder model must be one as well, with the same tokenizer, and of any "
             "other model none",
         )
-    if assistance.assistant_tokenizer is not None and not _is_foreign(model, assistance):
+    if assistance.assistant_tokenizer is not None and not _has_other_vocabulary(model, assistance):
         raise InvalidRequestError(
             "assistant_tokenizer",
             type(assistance.assistant_tokenizer).__name__,
@@ -283,7 +291,7 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
         )
 
 
-def _is_foreign(model: GenerativeModel, assistance: Assistance) -> bool:
+def _has_other_vocabulary(model: GenerativeModel, assistance: Assistance) -> bool:
     """Return whether the draft model has another vocabulary."""
     target, other = assistance.tokenizer, assistance.assistant_tokenizer
     if other is None or target is None:

@@ -15,7 +15,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor
-from asyncgen.generation.strategies.drafters.drafter import agreement, check_count
+from asyncgen.generation.strategies.drafters.drafter import check_count, common_prefix_length
 from asyncgen.generation.strategies.step import Drafting, Proposal
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TextTokenizer(Protocol):
         """Ids by token."""
 
 
-class Languages:
+class TokenTranslator:
     """The deciding model's tokenizer and the draft model's, and how far back they look.
 
     Tokens depend on their neighbours, so a new piece of text is encoded together with some of what
@@ -206,13 +206,13 @@ class UniversalDrafter:
 
     Attributes:
         drafter: Drafts in its own tokens.
-        languages: The two tokenizers.
+        translator: The two tokenizers.
         ends: Draft model's end-of-sequence ids to the deciding model's.
         shared: For sampled drafts, the tokens they keep to; also among the drafter's processors.
     """
 
     drafter: AssistantDrafter
-    languages: Languages
+    translator: TokenTranslator
     ends: Mapping[int, int]
     shared: SharedTokens | None = None
     _known: list[int] = field(default_factory=list, init=False)
@@ -251,17 +251,17 @@ class UniversalDrafter:
         self._settled += new
         if self.shared is not None and seen:
             self._known = list(known)
-            self.languages.append_tokens(self._known, new, self.shared)
+            self.translator.append_tokens(self._known, new, self.shared)
         else:
-            self._known = self.languages.to_assistant(known, self._settled, seen)
+            self._known = self.translator.to_assistant(known, self._settled, seen)
         if self._known:
             # The last token is computed again, whose logits are wanted.
-            self.drafter.crop(min(agreement(known, self._known), len(self._known) - 1))
+            self.drafter.crop(min(common_prefix_length(known, self._known), len(self._known) - 1))
 
     def _written(self, draft: list[int]) -> list[int]:
         """A greedy draft in the deciding model's tokens."""
         end = self.ends.get(draft[-1])
-        guesses = self.languages.to_target(self._settled, self._known, draft)
+        guesses = self.translator.to_target(self._settled, self._known, draft)
         return guesses if end is None else [*guesses, end]
 
 

@@ -8,8 +8,12 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.generation.logits.base import LogitsProcessorList
-from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
-from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
+from asyncgen.generation.strategies.drafters.assistant import (
+    AssistantDrafter,
+    AssistantForward,
+    EarlyExit,
+)
+from asyncgen.generation.strategies.drafters.drafter import ConfidenceThreshold, DraftSchedule
 from asyncgen.generation.strategies.forward import Forward
 from tests.cases import for_each
 from tests.doubles.engine import greedy_ids
@@ -29,9 +33,9 @@ def drafter_of(
     model: TableModel, *, count: int = 4, threshold: float = 0.0, chunk: int | None = None
 ) -> AssistantDrafter:
     return AssistantDrafter(
-        OwnModel(plan_of(model, [PROMPT], new_tokens=9)),
-        Schedule(count),
-        Confidence(threshold),
+        AssistantForward(plan_of(model, [PROMPT], new_tokens=9)),
+        DraftSchedule(count),
+        ConfidenceThreshold(threshold),
         processors=LogitsProcessorList(),
         eos_token_ids=[EOS],
         prefill_chunk=chunk,
@@ -94,8 +98,8 @@ def test_early_exit_uses_the_first_layers_and_leaves_the_cache_as_it_was(tmp_pat
     kept = [(keys.clone(), values.clone()) for keys, values in cache]
     drafter = AssistantDrafter(
         EarlyExit(plan, 2),
-        Schedule(3),
-        Confidence(0.0),
+        DraftSchedule(3),
+        ConfidenceThreshold(0.0),
         processors=LogitsProcessorList(),
     )
     with torch.no_grad():

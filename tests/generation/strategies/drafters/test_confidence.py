@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.drafters.drafter import Confidence
+from asyncgen.generation.strategies.drafters.drafter import ConfidenceThreshold
 from tests.cases import for_each
 
 
 def test_stops_below_the_threshold_only() -> None:
-    confidence = Confidence(0.4)
+    confidence = ConfidenceThreshold(0.4)
     assert confidence.stops(0.39)
     assert not confidence.stops(0.4)
 
 
 def test_zero_never_stops_and_never_learns() -> None:
-    confidence = Confidence(0.0)
+    confidence = ConfidenceThreshold(0.0)
     for accepted in (0, 1) * 10:
         confidence.update([0.1], accepted)
     assert not confidence.is_on
@@ -29,7 +29,7 @@ def test_zero_never_stops_and_never_learns() -> None:
 
 
 def test_learns_to_separate_right_from_wrong() -> None:
-    confidence = Confidence(0.1)
+    confidence = ConfidenceThreshold(0.1)
     for _ in range(5):
         confidence.update([0.9, 0.8, 0.5], accepted=2)
     assert confidence.threshold == 0.8
@@ -37,7 +37,7 @@ def test_learns_to_separate_right_from_wrong() -> None:
 
 
 def test_guesses_behind_the_first_wrong_one_teach_nothing() -> None:
-    one, other = Confidence(0.5), Confidence(0.5)
+    one, other = ConfidenceThreshold(0.5), ConfidenceThreshold(0.5)
     for _ in range(5):
         one.update([0.9, 0.3, 0.95, 0.1], accepted=1)
         other.update([0.9, 0.3], accepted=1)
@@ -45,10 +45,10 @@ def test_guesses_behind_the_first_wrong_one_teach_nothing() -> None:
 
 
 def test_few_guesses_or_one_kind_change_nothing() -> None:
-    confidence = Confidence(0.5)
+    confidence = ConfidenceThreshold(0.5)
     confidence.update([0.9, 0.2], accepted=1)
     assert confidence.threshold == 0.5
-    confidence = Confidence(0.5)
+    confidence = ConfidenceThreshold(0.5)
     for _ in range(10):
         confidence.update([0.9], accepted=1)
     assert confidence.threshold == 0.5
@@ -56,7 +56,7 @@ def test_few_guesses_or_one_kind_change_nothing() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
 def test_the_threshold_is_the_cheapest_of_all(guesses: list[tuple[float, bool]]) -> None:
-    confidence = Confidence(0.5)
+    confidence = ConfidenceThreshold(0.5)
     for probability, is_right in guesses:
         confidence.update([probability], int(is_right))
     right = [each for each, is_right in guesses if is_right]
@@ -77,4 +77,4 @@ def test_the_threshold_is_the_cheapest_of_all(guesses: list[tuple[float, bool]])
 @for_each("threshold", [-0.1, 1.1, True, "high"])
 def test_what_is_refused(threshold: Any) -> None:
     with pytest.raises(InvalidRequestError, match="assistant_confidence_threshold"):
-        Confidence(threshold)
+        ConfidenceThreshold(threshold)

@@ -12,7 +12,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter
-from asyncgen.generation.strategies.drafters.drafter import Schedule
+from asyncgen.generation.strategies.drafters.drafter import DraftSchedule
 from asyncgen.generation.strategies.drafters.drafting import (
     Assistance,
     check_assistance,
@@ -149,7 +149,7 @@ def test_processors_of_users_are_not_asked_about_drafts() -> None:
 
 
 def test_constant_stays() -> None:
-    schedule = Schedule(5)
+    schedule = DraftSchedule(5)
     for accepted in (5, 0, 3):
         schedule.update(accepted, 5)
         assert schedule.count == 5
@@ -157,7 +157,7 @@ def test_constant_stays() -> None:
 
 @pytest.mark.parametrize("kind", ["heuristic", "heuristic_transient"])
 def test_heuristic_grows_by_two_and_shrinks_by_one(kind: str) -> None:
-    schedule = Schedule(2, kind)
+    schedule = DraftSchedule(2, kind)
     counts = []
     drafts = ((2, 2), (4, 4), (3, 6), (3, 3), (1, 1), (0, 9), (0, 1), (4, 5), (0, 1), (0, 0))
     for accepted, drafted in drafts:
@@ -172,7 +172,7 @@ def test_heuristic_grows_by_two_and_shrinks_by_one(kind: str) -> None:
 @for_each(("count", "kind"), [(0, "constant"), (True, "constant"), (1, "linear")])
 def test_what_is_refused(count: int, kind: str) -> None:
     with pytest.raises(InvalidRequestError, match="num_assistant_tokens"):
-        Schedule(count, kind)
+        DraftSchedule(count, kind)
 
 
 @pytest.mark.parametrize(("threshold", "is_same"), [(0.0, True), (0.0, False), (0.4, True)])
@@ -184,19 +184,22 @@ def test_the_schedule_goes_as_the_reference_does(
     helpers = near(theirs, tmp_path / "assistant", amount=0.0 if is_same else 0.02)
     reference = pytest.importorskip("transformers.generation.candidate_generator")
     expected, counts = [], []
-    change, renew = reference.AssistedCandidateGenerator.update_candidate_strategy, Schedule.update
+    change, renew = (
+        reference.AssistedCandidateGenerator.update_candidate_strategy,
+        DraftSchedule.update,
+    )
 
     def seen(self: Any, ids: Any, scores: torch.Tensor, matches: int) -> None:
         change(self, ids, scores, matches)
         if scores.shape[1] > 1:  # the reference also grows after the last round, without a draft
             expected.append(self.num_assistant_tokens)
 
-    def seen_here(self: Schedule, accepted: int, drafted: int) -> None:
+    def seen_here(self: DraftSchedule, accepted: int, drafted: int) -> None:
         renew(self, accepted, drafted)
         counts.append(self.count)
 
     monkeypatch.setattr(reference.AssistedCandidateGenerator, "update_candidate_strategy", seen)
-    monkeypatch.setattr(Schedule, "update", seen_here)
+    monkeypatch.setattr(DraftSchedule, "update", seen_here)
     for model, helper in zip((theirs, ours), helpers, strict=True):
         helper.generation_config.update(
             num_assistant_tokens_schedule="heuristic",

@@ -13,7 +13,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
-from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens, _join
+from asyncgen.generation.strategies.drafters.universal import SharedTokens, TokenTranslator, _join
 from asyncgen.generation.strategies.step import Proposal
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
@@ -76,29 +76,29 @@ def test_a_draft_that_says_the_same_saves_passes(do_sample: bool, tmp_path: Path
 
 
 @given(st.text("ab ", min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 6))
-def test_languages_meet_in_the_text(text: str, step: int, lookbehind: int) -> None:
+def test_tokenizers_meet_in_the_text(text: str, step: int, lookbehind: int) -> None:
     # Bytes against characters: where every token stands alone, nothing may be lost or doubled.
     target = byte_tokenizer()
-    languages = Languages(
+    translator = TokenTranslator(
         target, target, target_lookbehind=lookbehind, assistant_lookbehind=lookbehind
     )
     ids = list(text.encode())
     known: list[int] = []
     for seen in range(0, len(ids), step):
-        known = languages.to_assistant(known, ids[: seen + step], seen)
+        known = translator.to_assistant(known, ids[: seen + step], seen)
         # A window of repeats can be joined at several places; where it cannot, it is exact.
         if len(set(ids[max(0, seen - lookbehind) : seen + step])) > 2 and seen == 0:
             assert known == ids[: seen + step]
     assert set(known) <= set(ids)
-    assert languages.to_assistant([], ids, 0) == ids
+    assert translator.to_assistant([], ids, 0) == ids
 
 
 def test_the_draft_follows_the_settled_text() -> None:
     target = byte_tokenizer()
-    languages = Languages(target, target)
+    translator = TokenTranslator(target, target)
     settled = list(b"the quick brown")
-    assert languages.to_target(settled, settled, list(b" fox")) == list(b" fox")
-    assert languages.to_target([1], [2], list(b" fox")) == list(b" fox")
+    assert translator.to_target(settled, settled, list(b" fox")) == list(b" fox")
+    assert translator.to_target([1], [2], list(b" fox")) == list(b" fox")
 
 
 def test_shared_tokens_carry_the_distribution_over(tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_nothing_in_common_is_refused() -> None:
 @pytest.mark.parametrize("name", ["target_lookbehind", "assistant_lookbehind"])
 def test_a_lookbehind_is_at_least_one(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):
-        Languages(byte_tokenizer(), byte_tokenizer(), **{name: 0})
+        TokenTranslator(byte_tokenizer(), byte_tokenizer(), **{name: 0})
