@@ -20,6 +20,12 @@ from jinja2.ext import Extension, loopcontrols
 
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
 from asyncgen.text.chat_content import has_parts, is_text, joined_texts, reads_parts
+from asyncgen.text.message_forms import (
+    REASONING_FIELDS,
+    Null,
+    is_none,
+    message_forms,
+)
 from asyncgen.text.template_sandbox import BoundedEnvironment, bounded, measure_format, rendering
 
 if TYPE_CHECKING:
@@ -107,7 +113,9 @@ def render_chat(
     Args:
         template: Jinja text. Compiled once, then kept.
         messages: At least one message with a ``role``. A content of text parts is joined, a part
-            a line, unless the template loops over the parts.
+            a line, unless the template loops over the parts. Reasoning under one of its names
+            is there under all of them. A template that fails is tried again with other forms
+            of a content that is null and of arguments (:mod:`asyncgen.text.message_forms`).
         add_generation_prompt: Open the assistant's turn at the end.
         continue_final_message: End the text right after the last message's content, so that the
             model continues it; not together with ``add_generation_prompt``.
@@ -136,10 +144,19 @@ def render_chat(
     compiled = _compile(template)
     if any(map(has_parts, messages)) and not _reads_parts(template):
         messages = joined_texts(messages)
-    text = _render(compiled, messages, names)
-    if continue_final_message:
-        return _cut_at_marker(_render(compiled, _mark_final(messages), names), text)
-    return text
+    failure: ChatTemplateError | None = None
+    for form in message_forms(messages):
+        try:
+            text = _render(compiled, form, names)
+            if continue_final_message:
+                return _cut_at_marker(_render(compiled, _mark_final(form), names), text)
+            return text
+        except ChatTemplateError as error:
+            if isinstance(error.__cause__, SecurityError):
+                raise
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
 
 @lru_cache(maxsize=64)
@@ -191,13 +208,22 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter escapes <, >, & and ' for HTML, which a prompt must not contain.
+    if isinstance(value, Null):
+        str(value)  # raises
     return json.dumps(
         value,
+        default=_as_json,
         ensure_ascii=ensure_ascii,
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+def _as_json(value: object) -> None:
+    """Write a null content within a message as ``null``; anything else is no JSON."""
+    if not isinstance(value, Null):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 @lru_cache(maxsize=1)
@@ -206,6 +232,7 @@ def _environment() -> BoundedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
     )
     environment.filters["tojson"] = bounded("tojson", _tojson)
+    environment.tests["none"] = is_none
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
@@ -232,7 +259,7 @@ def _render(
     template: jinja2.Template, messages: Sequence[Message], names: Mapping[str, object]
 ) -> str:
     try:
-        given = {**names, "messages": [_without_nones(m) for m in messages]}
+        given = {**names, "messages": list(messages)}
         with rendering(given):
             return template.render(given)
     except _Refusal as refusal:
@@ -247,12 +274,6 @@ def _render(
             f"the chat template failed{_where(error)}: {type(error).__name__}: {error}; "
             "check that the messages have the form that this model expects"
         ) from error
-
-
-def _without_nones(message: Message) -> dict[str, Any]:
-    # As in the reference: templates check whether a key is defined, and OpenAI's clients send
-    # `content: None` beside tool calls.
-    return {name: value for name, value in message.items() if value is not None}
 
 
 def _where(error: BaseException) -> str:
@@ -275,6 +296,9 @@ def _check_message(message: object, name: str) -> None:
         raise InvalidRequestError(
             f"{name}.role", role, 'give a text such as "system", "user", "assistant" or "tool"'
         )
+    for field in REASONING_FIELDS:
+        if not isinstance(message.get(field), str | None):
+            raise InvalidRequestError(f"{name}.{field}", message[field], "give a text")
     content = message.get("content")
     if isinstance(content, str) or (content is None and len(message) > 1):
         return

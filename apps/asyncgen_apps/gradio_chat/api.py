@@ -19,6 +19,8 @@ from asyncgen_apps.gradio_chat.streaming import read_paced
 from asyncgen_apps.serving.clients import Proxies
 
 ROLES = ("system", "user", "assistant")
+_TOLD = ("role", "content", "reasoning_content", "reasoning", "thinking")
+"""Fields of a message of the history that reach the chat template."""
 
 
 def chat_function(
@@ -86,7 +88,7 @@ def _messages(history: list) -> list[dict[str, Any]]:
                 f"`history` holds {each!r}: a `role` of {', '.join(ROLES)} and a text as `content`",
                 print_exception=False,
             )
-    return [{"role": each["role"], "content": each["content"]} for each in history]
+    return [{name: each[name] for name in _TOLD if each.get(name) is not None} for each in history]
 
 
 def _settings(settings: dict) -> Values:

@@ -57,16 +57,20 @@ class ChatMessage(Strict):
     reasoning_content: Text | None = Field(
         None, description="Of an assistant: what it thought; read by some chat templates."
     )
+    reasoning: Text | None = Field(None, description="Another name of `reasoning_content`.")
+    thinking: Text | None = Field(None, description="Another name of `reasoning_content`.")
+    tool_call_errors: list[Text] | None = Field(None, description="Taken, and not used.")
 
     @classmethod
     def _is_idle(cls, name: object, value: object) -> bool:
         """Clients send back the answers they got, with the empty fields that came along."""
-        empty = ("refusal", "function_call", "audio", "annotations", "reasoning")
+        empty = ("refusal", "function_call", "audio", "annotations")
         return name in empty and value in (None, [])
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if self.content is None and not self.tool_calls:
+        thought = (self.reasoning_content, self.reasoning, self.thinking)
+        if self.content is None and not self.tool_calls and not any(thought):
             raise ValueError("`content` is missing")
         return self
 

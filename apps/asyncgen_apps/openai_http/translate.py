@@ -37,7 +37,8 @@ MAX_STREAMS = 1024
 EXTRAS = tuple(GenerationFields.model_fields)
 SAME = ("seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty")
 OTHER_NAMES = {"min_tokens": "min_new_tokens"}
-_TOLD = {"content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
+_REASONING = {"reasoning_content", "reasoning", "thinking"}
+_TOLD = {"content", "name", "tool_calls", "tool_call_id"} | _REASONING
 """Fields of a message that chat templates read, beside its role."""
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,17}")
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from asyncgen.text.chat_content import only_texts
 from asyncgen.text.chat_template import check_messages, select_template, template_variables
 from asyncgen.text.tool_calls.call_collector import CallCollector
 from asyncgen.text.tool_calls.format_detection import TOOL_NAMES, ChatFormats
+from asyncgen.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,7 @@ OF_MESSAGES = (
 )
 """Parameters that mean something only where a chat template is rendered."""
 
+_CALLED = ("name", "arguments")
 _ID_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 9
 """Of the id of a call: as many letters and digits as templates of Mistral ask for."""
@@ -265,6 +267,12 @@ def _read_calls(message: Message, name: str) -> Message:
 
 
 def _read_call(call: Any, name: str) -> dict[str, Any]:
+    if isinstance(call, ToolCall):
+        call = asdict(call)
+    if isinstance(call, Mapping) and "function" not in call and "name" in call:
+        # As the library and the WebSocket protocol return it.
+        rest = {key: value for key, value in call.items() if key not in ("name", "arguments")}
+        call = {"type": "function", **rest, "function": {k: call.get(k) for k in _CALLED}}
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         allowed = 'a call such as {"id": …, "function": {"name": …, "arguments": …}}'

@@ -48,10 +48,12 @@ def test_the_text_grows_to_the_models_answer(chat: Served, client: Client) -> No
 
 def test_history_and_settings_reach_the_model(chat: Served, client: Client) -> None:
     history = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    history[1]["reasoning"] = "A greeting."
     settings = {"system": "Be kind.", "seed": 7, "temperature": 0.5, "max_new_tokens": 5}
     _ask(client, "Who?", history=history, settings=settings).result()
     prompt, params = chat.asked[-1]
     assert [m["content"] for m in prompt] == ["Be kind.", "Hi.", "Hello.", "Who?"]
+    assert prompt[2]["reasoning"] == "A greeting."
     assert params == {"seed": 7, "temperature": 0.5, "max_new_tokens": 5, "client": "127.0.0.1"}
 
 

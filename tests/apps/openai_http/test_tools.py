@@ -108,6 +108,7 @@ def test_a_malformed_call_is_seen(served: Running) -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "x"),
         ({"messages": [{"role": "user", "content": None}]}, "content"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "function"),
+        ({"messages": [{"role": "assistant", "content": "x", "thinking": 5}]}, "thinking"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"max_reasoning_tokens": 3}, "max_reasoning_tokens"),
         ({"store": True}, "store"),
@@ -200,3 +201,57 @@ def test_over_websocket(served: Running, thinking: Running, backend: str) -> Non
         assert stream.result.usage.reasoning_tokens == len("I wonder.\n</think>")
 
     anyio.run(main, backend=backend)
+
+
+PAST = THINKING.replace("(message", "(message.thinking or '') + '|' + (message")
+"""A template that writes past reasoning, from `thinking`."""
+
+
+def test_an_answer_is_taken_back_as_it_came() -> None:
+    """Its reasoning reaches a template under another name, over HTTP and WebSocket."""
+    said = f"I wonder.\n</think>\n\nYes.{call('weather', ARGUMENTS)}<tool_call>{{oh}}"
+    seen: list[str] = []
+
+    def answer(prompt: str) -> str:
+        seen.append(prompt)
+        return said
+
+    asked = {"role": "user", "content": "So?"}
+    written = f'<tool_call>{{"name": "weather", "arguments": {ARGUMENTS}}}</tool_call>'
+    told = f"assistant:I wonder.|Yes.<tool_call>{{oh}}{written}\n\n"
+    with running(lambda: talking(answer, PAST)) as served:
+        message = ask(served, tools=[TOOL]).json()["choices"][0]["message"]
+        assert message["reasoning_content"] and message["tool_calls"]
+        assert len(message["tool_call_errors"]) == 1
+        for name in ("reasoning_content", "reasoning", "thinking"):
+            given = dict(message)
+            given[name] = given.pop("reasoning_content")
+            reply = ask(served, tools=[TOOL], messages=[USER, given, asked])
+            assert reply.status == 200 and told in seen[-1]
+        thought = {"role": "assistant", "reasoning": "I wonder."}
+        assert ask(served, messages=[USER, thought, asked]).status == 200
+        assert "assistant:I wonder.|\n\n" in seen[-1]
+
+        async def main() -> None:
+            async with connect(f"ws://127.0.0.1:{served.ws_port}") as client:
+                async with client.stream([USER], tools=[TOOL]) as stream:
+                    async for _ in stream:
+                        pass
+                result = stream.result
+                calls = [
+                    {"id": each.id, "name": each.name, "arguments": each.arguments}
+                    for each in result.tool_calls
+                ]
+                given: Any = {
+                    "role": "assistant",
+                    "content": result.text,
+                    "reasoning": result.reasoning,
+                    "tool_calls": calls,
+                    "tool_call_errors": list(result.samples[0].tool_errors),
+                }
+                async with client.stream([USER, given, asked], tools=[TOOL]) as stream:
+                    async for _ in stream:
+                        pass
+            assert told in seen[-1]
+
+        anyio.run(main)

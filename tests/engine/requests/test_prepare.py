@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from asyncgen.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
+from asyncgen.types import ToolCall
 from tests.cases import for_each
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.making import request_for
@@ -26,6 +28,31 @@ def test_messages() -> None:
     expected = byte_tokenizer().encode_ids("<start>user:hi<end><start>assistant:")
     assert request.prompt_ids == expected
     assert not request.continues_text
+
+
+def test_calls_are_taken_back_in_every_form_that_returns_them() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[1] | tojson }}"
+    made = ToolCall("a1", "weather", '{"city": "Köln"}')
+    flat = {"id": "a1", "name": "weather", "arguments": made.arguments}
+    function = {"name": "weather", "arguments": {"city": "Köln"}}
+    whole = {"type": "function", "id": "a1", "function": function}
+    prompts = []
+    for call in (whole, flat, made, {**flat, "arguments": {"city": "Köln"}}):
+        message: Any = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call],
+            "tool_call_errors": [],
+        }
+        asked: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, message]
+        prompts.append(request_for(asked, tokenizer=tokenizer)[0].prompt_ids)
+    assert prompts[1:] == prompts[:-1]
+    assert json.loads(bytes(prompts[0]))["tool_calls"] == [whole]
+    for wrong in ({"name": 5, "arguments": {}}, {"name": "x", "arguments": "oh"}, "x"):
+        asked[1]["tool_calls"] = [wrong]
+        with pytest.raises(InvalidRequestError, match=r"`messages\[1\].tool_calls\[0\]"):
+            request_for(asked, tokenizer=tokenizer)
 
 
 def test_more_messages_than_the_context_has_tokens() -> None:
