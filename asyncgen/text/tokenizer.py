@@ -78,6 +78,7 @@ class Tokenizer(Vocabulary):
         *,
         special_tokens: Mapping[str, str] | None = None,
         extra_special_tokens: Sequence[str] = (),
+        named_special_tokens: Mapping[str, str] | None = None,
         chat_template: str | Mapping[str, str] | None = None,
         model_max_length: int = NO_MAX_LENGTH,
         padding_side: Side = "left",
@@ -92,7 +93,8 @@ class Tokenizer(Vocabulary):
             backend: Tokenizer of the `tokenizers` library. Its own padding and truncation are
                 switched off; here they are arguments of the call.
             special_tokens: Special tokens by role, such as ``{"eos_token": "</s>"}``.
-            extra_special_tokens: Special tokens without a role.
+            extra_special_tokens: Special tokens without a name.
+            named_special_tokens: Special tokens by another name, such as ``image_token``.
             chat_template: Jinja text, or several by name.
             model_max_length: Positions that the model was trained for, in tokens.
             padding_side: Side of the padding; generation needs ``"left"``.
@@ -106,7 +108,7 @@ class Tokenizer(Vocabulary):
         """
         backend.no_padding()
         backend.no_truncation()
-        super().__init__(backend, special_tokens, extra_special_tokens)
+        super().__init__(backend, special_tokens, extra_special_tokens, named_special_tokens)
         self.chat_template = chat_template
         self.model_max_length = model_max_length
         self.padding_side = padding_side
@@ -122,11 +124,8 @@ class Tokenizer(Vocabulary):
         """Read the tokenizer of a checkpoint.
 
         Args:
-            folder: A GGUF file, or folder with ``tokenizer.json``; ``tokenizer_config.json``,
-                ``special_tokens_map.json``, ``added_tokens.json``, ``chat_template.jinja`` and
-                ``additional_chat_templates`` are read where they exist.
-            add_prefix_space: Split a text as if a space stood before it; ``None`` uses the setting
-                of ``tokenizer.json``.
+            folder: A GGUF file, or a folder; `tokenizer_files` has the names of its files.
+            add_prefix_space: Split a text as if a space stood before it; ``None``: see the file.
 
         Raises:
             ModelLoadError: A file is missing or cannot be read.
@@ -137,6 +136,7 @@ class Tokenizer(Vocabulary):
             backend,
             special_tokens=settings.special_tokens,
             extra_special_tokens=settings.extra_special_tokens,
+            named_special_tokens=settings.named_special_tokens,
             chat_template=settings.chat_template,
             model_max_length=settings.model_max_length,
             padding_side=settings.padding_side,
@@ -177,6 +177,7 @@ class Tokenizer(Vocabulary):
         settings = TokenizerSettings(
             special_tokens=self._roles,
             extra_special_tokens=self._extra,
+            named_special_tokens=self._named,
             chat_template=self.chat_template,
             model_max_length=self.model_max_length,
             padding_side=self.padding_side,
@@ -464,7 +465,7 @@ class Tokenizer(Vocabulary):
                     continue_final_message=continue_final_message,
                     tools=tools,
                     documents=documents,
-                    variables={**self._roles, **template_variables},
+                    variables={**self.special_tokens_map, **template_variables},
                 )
             )
         rendered = texts if several else texts[0]

@@ -21,6 +21,8 @@ from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokeni
 from asyncgen.checkpoints.hub import read_json, read_text, write_text
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.text.batch_encoding import Side, check_side
+from asyncgen.text.special_tokens import ROLES, SpecialTokens, content, special_tokens
+from asyncgen.text.tokenizer_classes import class_name
 
 if TYPE_CHECKING:
     import os
@@ -28,16 +30,6 @@ if TYPE_CHECKING:
 
 NO_MAX_LENGTH = int(1e30)
 """``model_max_length`` of a tokenizer whose files give none, as in the reference."""
-
-ROLES = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
 
 _CONVERT = (
     "convert it once with `transformers.AutoTokenizer.from_pretrained(folder)"
@@ -51,7 +43,9 @@ class TokenizerSettings:
 
     Attributes:
         special_tokens: Special tokens by role.
-        extra_special_tokens: Special tokens without a role.
+        named_special_tokens: Special tokens by another name, such as ``image_token``.
+        extra_special_tokens: Special tokens without a name.
+        forms: Special tokens by text whose files say how they match.
         added_tokens: Tokens by id that are added to those of ``tokenizer.json``.
         chat_template: Jinja text, or several by name, or ``None``.
         model_max_length: Positions that the model was trained for, in tokens.
@@ -62,7 +56,9 @@ class TokenizerSettings:
     """
 
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    named_special_tokens: Mapping[str, str] = field(default_factory=dict)
     extra_special_tokens: Sequence[str] = ()
+    forms: Mapping[str, AddedToken] = field(default_factory=dict)
     added_tokens: Mapping[int, AddedToken] = field(default_factory=dict)
     chat_template: str | Mapping[str, str] | None = None
     model_max_length: int = NO_MAX_LENGTH
@@ -105,12 +101,16 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
     path = Path(folder)
     config_file = path / "tokenizer_config.json"
     config = _read_optional(config_file)
-    tokens = {**_read_optional(path / "special_tokens_map.json"), **config}
+    token_map = _read_optional(path / "special_tokens_map.json")
+    name = tokenizer_class(path, config)
     try:
+        tokens = special_tokens(config, token_map, name)
         return TokenizerSettings(
-            special_tokens={role: _content(tokens[role]) for role in ROLES if tokens.get(role)},
-            extra_special_tokens=_extra_tokens(tokens),
-            added_tokens=_added_tokens(_read_optional(path / "added_tokens.json"), config),
+            special_tokens=tokens.roles,
+            named_special_tokens=tokens.named,
+            extra_special_tokens=tokens.extra,
+            forms=tokens.forms,
+            added_tokens=_added_tokens(_read_optional(path / "added_tokens.json"), config, tokens),
             chat_template=_chat_template(path, config),
             model_max_length=int(config.get("model_max_length") or NO_MAX_LENGTH),
             padding_side=check_side("padding_side", config.get("padding_side", "left")),
@@ -123,6 +123,18 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
             f"{config_file} or a file beside it has an entry of the wrong kind "
             f"({type(error).__name__}: {error}); download the tokenizer again"
         ) from error
+
+
+def tokenizer_class(folder: Path, config: Mapping[str, Any]) -> str:
+    """Return the reference's class of a tokenizer.
+
+    Args:
+        folder: Folder of the checkpoint.
+        config: Content of its ``tokenizer_config.json``.
+    """
+    file = folder / "tokenizer.json"
+    is_byte_level = file.is_file() and '"ByteLevel"' in read_text(file)
+    return class_name(config, _read_optional(folder / "config.json"), is_byte_level=is_byte_level)
 
 
 def read_backend(
@@ -168,7 +180,7 @@ def write_tokenizer(
     Returns:
         The paths of the files.
     """
-    tokens: dict[str, Any] = dict(settings.special_tokens)
+    tokens: dict[str, Any] = {**settings.special_tokens, **settings.named_special_tokens}
     if settings.extra_special_tokens:
         tokens["additional_special_tokens"] = list(settings.extra_special_tokens)
     texts = {
@@ -207,11 +219,11 @@ def _stated_now(settings: TokenizerSettings, *, is_bpe: bool) -> dict[str, Any]:
     stated.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
     for role in ROLES:
         token, was = settings.special_tokens.get(role), stated.get(role)
-        if was is None or token is None or _content(was) != token:
+        if was is None or token is None or content(was) != token:
             stated[role] = token
-    if list(settings.extra_special_tokens) != _extra_tokens(stated):
-        stated.pop("extra_special_tokens", None)
-        stated["additional_special_tokens"] = list(settings.extra_special_tokens)
+    stated.pop("extra_special_tokens", None)
+    stated["additional_special_tokens"] = list(settings.extra_special_tokens)
+    stated.update(settings.named_special_tokens)
     clean = settings.clean_up_tokenization_spaces
     # It has no effect in files of BPE models: see `Tokenizer.from_folder`.
     if clean != bool(stated.get("clean_up_tokenization_spaces")) and (clean or not is_bpe):
@@ -241,36 +253,33 @@ def _missing(file: Path) -> str:
     return f"{folder} has no tokenizer.json; copy the tokenizer's files there"
 
 
-def _content(token: object) -> str:
-    content = token.get("content") if isinstance(token, Mapping) else token
-    if not isinstance(content, str):
-        raise TypeError(f"{token!r} is not a token")
-    return content
-
-
-def _extra_tokens(tokens: Mapping[str, Any]) -> list[str]:
-    named = tokens.get("extra_special_tokens") or []
-    listed = list(named.values() if isinstance(named, Mapping) else named)
-    listed += tokens.get("additional_special_tokens") or []
-    return list(dict.fromkeys(_content(token) for token in listed))
-
-
-def _added_tokens(by_text: Mapping[str, Any], config: Mapping[str, Any]) -> dict[int, AddedToken]:
-    added = {int(token_id): AddedToken(text, normalized=True) for text, token_id in by_text.items()}
-    for token_id, entry in (config.get("added_tokens_decoder") or {}).items():
-        flags = {
-            name: bool(entry.get(name, False))
-            for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
-        }
-        added[int(token_id)] = AddedToken(_content(entry), **flags)
+def _added_tokens(
+    by_text: Mapping[str, Any], config: Mapping[str, Any], named: SpecialTokens
+) -> dict[int, AddedToken]:
+    """Return the tokens that files add by id; ``added_tokens.json`` only without the other list."""
+    entries = config.get("added_tokens_decoder")
+    if entries is not None:
+        return dict(sorted((int(token), _added(entry)) for token, entry in entries.items()))
+    special = {*named.roles.values(), *named.extra}
+    added = {
+        int(token): AddedToken(text, normalized=text not in special, special=text in special)
+        for text, token in by_text.items()
+    }
     return dict(sorted(added.items()))
+
+
+def _added(entry: Mapping[str, Any]) -> AddedToken:
+    names = ("single_word", "lstrip", "rstrip", "special")
+    flags = {name: bool(entry.get(name, False)) for name in names}
+    normalized = bool(entry.get("normalized", not flags["special"]))
+    return AddedToken(content(entry), normalized=normalized, **flags)
 
 
 def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
     """Add every named token: first those with ids, in order, then the special ones."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for token_id, token in settings.added_tokens.items():
-        if token.content in known:
+        if repr(known.get(token.content)) == repr(token):
             continue
         backend.add_tokens([token])
         found = backend.token_to_id(token.content)
@@ -281,27 +290,44 @@ def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
             )
     decoder = backend.get_added_tokens_decoder().values()
     special = {token.content for token in decoder if token.special}
-    named = [*settings.special_tokens.values(), *settings.extra_special_tokens]
+    named = [
+        *settings.special_tokens.values(),
+        *settings.named_special_tokens.values(),
+        *settings.extra_special_tokens,
+    ]
     backend.add_special_tokens(
-        [AddedToken(text, normalized=False, special=True) for text in named if text not in special]
+        [
+            settings.forms.get(text) or AddedToken(text, normalized=False, special=True)
+            for text in named
+            if text not in special
+        ]
     )
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
-    stored = config.get("chat_template")
-    templates: dict[str, str] = {}
-    if isinstance(stored, str):
-        templates["default"] = stored
-    elif stored is not None:
-        templates = {entry["name"]: entry["template"] for entry in stored}
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        templates["default"] = read_text(file)
-    for extra in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[extra.stem] = read_text(extra)
+    """Return the templates of the files of their own, or else those of the settings."""
+    files = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    templates = {file.stem: read_text(file) for file in files}
+    if (folder / "chat_template.jinja").is_file():
+        templates["default"] = read_text(folder / "chat_template.jinja")
     if set(templates) == {"default"}:
         return templates["default"]
-    return templates or None
+    return templates or _stored_templates(config.get("chat_template"))
+
+
+def _stored_templates(stored: object) -> str | dict[str, str] | None:
+    """Return a template, or several by name from a mapping or a list of names and texts."""
+    if stored is None or isinstance(stored, str):
+        return stored
+    if isinstance(stored, Mapping):
+        named = dict(stored)
+    elif isinstance(stored, list):
+        named = {entry["name"]: entry["template"] for entry in stored}
+    else:
+        raise TypeError(f"`chat_template` is {type(stored).__name__}")
+    if not all(isinstance(text, str) for text in (*named, *named.values())):
+        raise TypeError("`chat_template` has a template that is no text")
+    return named
 
 
 def _with_prefix_space(text: str, value: bool) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 from tokenizers import AddedToken
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.text.special_tokens import ROLES
 from asyncgen.text.token_bounds import longest_token
-from asyncgen.text.tokenizer_files import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,13 +80,16 @@ class Vocabulary:
         backend: Backend,
         special_tokens: Mapping[str, str] | None = None,
         extra_special_tokens: Sequence[str] = (),
+        named_special_tokens: Mapping[str, str] | None = None,
     ) -> None:
         """Wrap a backend.
 
         Args:
             backend: Tokenizer of the `tokenizers` library.
             special_tokens: Special tokens by role, such as ``{"eos_token": "</s>"}``.
-            extra_special_tokens: Special tokens without a role.
+            extra_special_tokens: Special tokens without a name.
+            named_special_tokens: Special tokens by another name, such as ``image_token``; they
+                are attributes, too, and so is ``image_token_id``.
 
         Raises:
             InvalidRequestError: A special token has an unknown role or is not in the vocabulary.
@@ -94,20 +97,30 @@ class Vocabulary:
         self.backend_tokenizer = backend
         self._roles: dict[str, str] = {}
         self._extra = list(extra_special_tokens)
+        self._named = dict(named_special_tokens or {})
         for role, token in (special_tokens or {}).items():
             if role not in ROLES:
                 raise InvalidRequestError("special_tokens", role, f"use the roles {list(ROLES)}")
             self._set_role(role, token)
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a special token with a name of its own, or its id."""
+        named = self.__dict__.get("_named", {})
+        if name in named:
+            return named[name]
+        if name.endswith("_id") and name.removesuffix("_id") in named:
+            return self.backend_tokenizer.token_to_id(named[name.removesuffix("_id")])
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
     @property
     def special_tokens_map(self) -> dict[str, str]:
-        """Special tokens by role."""
-        return dict(self._roles)
+        """Special tokens by role, then those with another name."""
+        return {**self._roles, **self._named}
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """Every special token with a role, then those without, each once."""
-        return list(dict.fromkeys([*self._roles.values(), *self._extra]))
+        """Every special token with a role or a name, then those without, each once."""
+        return list(dict.fromkeys([*self.special_tokens_map.values(), *self._extra]))
 
     @property
     def all_special_ids(self) -> list[int]:

@@ -26,15 +26,19 @@ def test_tokenizer_json_is_enough(tmp_path: Path) -> None:
     assert read_backend(tmp_path, settings).get_vocab_size() > 256
 
 
-def test_the_config_wins_over_the_map(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path, "byte_level", eos_token={"content": "<|im_end|>"}, pad_token=None)
+def test_map_wins_unless_the_config_lists_its_tokens_by_id(tmp_path: Path) -> None:
+    """As in the reference; a null role of the config hides nothing."""
+    config = {"eos_token": "<|im_end|>", "pad_token": None}
+    save_tokenizer(tmp_path, "byte_level", **config)
     (tmp_path / "special_tokens_map.json").write_text(
-        json.dumps({"eos_token": "<|im_start|>", "unk_token": {"content": "<|endoftext|>"}})
+        json.dumps({"eos_token": "<|im_start|>", "pad_token": {"content": "<|endoftext|>"}})
     )
     assert read_settings(tmp_path).special_tokens == {
-        "eos_token": "<|im_end|>",
-        "unk_token": "<|endoftext|>",
+        "eos_token": "<|im_start|>",
+        "pad_token": "<|endoftext|>",
     }
+    save_tokenizer(tmp_path, "byte_level", **config, added_tokens_decoder={})
+    assert read_settings(tmp_path).special_tokens == {"eos_token": "<|im_end|>"}
 
 
 def test_special_tokens_beyond_the_vocabulary_are_added(tmp_path: Path) -> None:
