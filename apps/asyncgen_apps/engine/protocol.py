@@ -9,11 +9,11 @@ goes through here can be pickled. The applications are tried with one behind a p
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol, Self, Unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from types import TracebackType
 
     from asyncgen import (
         Completion,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineStream"]
 
 
-class EngineStream(Protocol):
+class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
     """One answer on its way, as ``asyncgen.TextStream``; read once, by one task.
 
     The first read starts the request, where ``async with`` has not. ``prompt_ids``, ``seed``,
@@ -65,14 +65,6 @@ class EngineStream(Protocol):
         Raises:
             AsyncgenError: What the engine refuses.
         """
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave; cancels what still runs."""
 
     async def aclose(self) -> None:
         """Leave; cancels what still runs. Idempotent."""

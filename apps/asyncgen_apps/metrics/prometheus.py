@@ -211,14 +211,11 @@ def families(
     told = {name: str(size) for name, size in sizes.items()}
     config.add_metric(values, {**told, "cache_dtype": snapshot.cache_dtype})
     yield config
-    for name, (field, help_text) in GAUGES.items():
-        gauge = GaugeMetricFamily(prefix + name, help_text, labels=labels)
-        gauge.add_metric(values, getattr(snapshot, field))
-        yield gauge
-    for name, (field, help_text) in COUNTERS.items():
-        counter = CounterMetricFamily(prefix + name, help_text, labels=labels)
-        counter.add_metric(values, getattr(snapshot, field))
-        yield counter
+    for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+        for name, (field, help_text) in table.items():
+            family = kind(prefix + name, help_text, labels=labels)
+            family.add_metric(values, getattr(snapshot, field))
+            yield family
     ended = CounterMetricFamily(
         f"{prefix}request_success", "Requests that ended.", labels=[*labels, "finished_reason"]
     )

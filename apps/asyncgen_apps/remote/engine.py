@@ -22,19 +22,16 @@ from asyncgen_apps.remote.streams import RemoteStream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from anyio.abc import TaskGroup
 
     from asyncgen import (
         Embedding,
         EmbedParams,
-        GenerationConfig,
         MetricsSnapshot,
         Prompt,
         PromptParams,
         StreamParams,
-        Tokenizer,
     )
     from asyncgen_apps.remote.messages import Calls, EngineFacts
     from streamers import Mailbox
@@ -55,6 +52,10 @@ class RemoteLLM:
     Attributes:
         num_resumed: Number of times that an engine resumed a stream of another one.
         is_degraded: Always False; each engine limits itself.
+        fingerprint: Fingerprint of the engines.
+        tokenizer: Tokenizer of the model.
+        config: Configuration of the model.
+        generation_config: Default parameters of the model.
     """
 
     def __init__(self, calls: Calls, facts: EngineFacts) -> None:
@@ -66,6 +67,10 @@ class RemoteLLM:
         """
         self._calls = calls
         self._facts = facts
+        self.fingerprint = facts.fingerprint
+        self.tokenizer = facts.tokenizer
+        self.config = facts.config
+        self.generation_config = facts.generation_config
         self._metrics = facts.metrics
         self._group: TaskGroup | None = None
         self.is_degraded = False
@@ -76,42 +81,17 @@ class RemoteLLM:
         self._group = await anyio.create_task_group().__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *details: Any) -> None:
         """Close it, and cancel all streams that have not ended."""
         group, self._group = self._group, None
         if group is not None:
             group.cancel_scope.cancel()
-            await group.__aexit__(kind, error, traceback)
+            await group.__aexit__(*details)
 
     @property
     def is_healthy(self) -> bool:
         """True if a request may get an answer."""
         return self._group is not None and self._calls.is_healthy
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Fingerprint of the engines."""
-        return self._facts.fingerprint
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the model."""
-        return self._facts.tokenizer
-
-    @property
-    def config(self) -> object:
-        """Configuration of the model."""
-        return self._facts.config
-
-    @property
-    def generation_config(self) -> GenerationConfig:
-        """Default parameters of the model."""
-        return self._facts.generation_config
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> RemoteStream:
         """Answer a prompt; nothing runs before the stream is entered or read."""

@@ -15,7 +15,6 @@ from streamers import LoopBell, Mailbox, Reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from asyncgen import FinishReason
     from asyncgen_apps.remote.pump import Pump
@@ -105,12 +104,7 @@ class RemoteStream:
                 raise self._failure
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *details: object) -> None:
         """Leave; cancels what still runs."""
         self._leave()
 

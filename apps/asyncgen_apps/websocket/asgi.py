@@ -14,11 +14,11 @@ async with AsyncLLM("demo") as llm, StreamService(llm) as service:
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocketState
 
 from asyncgen_apps.serving.origins import is_host_of
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.session import Session
 
 
-_MESSAGES_PER_TURN = 16
 _log = logging.getLogger("asyncgen.websocket")
 
 
@@ -131,30 +130,25 @@ class _Endpoint:
 
     async def _read(self, session: Session, running: anyio.CancelScope) -> None:
         """Pass frames to the session until the client disconnects."""
-        websocket = self._websocket
-        if not session.is_authenticated:
-            with anyio.move_on_after(self._service.settings.open_seconds) as waiting:
-                await self._receive(session, running)
-            if waiting.cancelled_caught:
-                session.authentication_timed_out()
-        count = 0
-        while websocket.client_state is WebSocketState.CONNECTED:
-            await self._receive(session, running)
-            count += 1
-            if count % _MESSAGES_PER_TURN == 0:
-                await anyio.lowlevel.checkpoint()
-            if session.is_congested:
-                await self._drained.wait()
+        with suppress(_Disconnected):
+            await session.read(self._receive, self._wait_drained)
+        running.cancel()
 
-    async def _receive(self, session: Session, running: anyio.CancelScope) -> None:
+    async def _receive(self) -> str | bytes:
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             code = message.get("code", 1005)
             self._code = None if code == 1006 else code
-            running.cancel()
-            return
-        text = message.get("text")
-        await session.receive_large(text if text is not None else message.get("bytes") or b"")
+            raise _Disconnected
+        text: str | None = message.get("text")
+        return text if text is not None else message.get("bytes") or b""
+
+    async def _wait_drained(self) -> None:
+        await self._drained.wait()
+
+
+class _Disconnected(Exception):
+    """Raised when the client has disconnected."""
 
 
 def _header(values: list[str]) -> str | None:

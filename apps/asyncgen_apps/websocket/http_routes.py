@@ -104,14 +104,14 @@ class HttpRoutes:
 
     def _health(self) -> HttpReply:
         """Answer 200 while the engine is alive, else 503: only a restart helps then."""
-        if not self._service.is_healthy:
+        if not self._service.llm.is_healthy:
             return _text_reply("the engine is dead", 503)
         # Status 200: it serves all but long texts, and a restart would end all streams.
-        return _text_reply("degraded" if self._service.is_degraded else "ok")
+        return _text_reply("degraded" if self._service.llm.is_degraded else "ok")
 
     def _ready(self) -> HttpReply:
         """Answer 200 while the server takes new clients."""
-        if not self._service.is_healthy:
+        if not self._service.llm.is_healthy:
             return _text_reply("the engine is dead", 503)
         return _text_reply("draining", 503) if self._service.is_draining else _text_reply("ok")
 

@@ -39,14 +39,10 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.websocket.http_routes import HttpReply
-    from asyncgen_apps.websocket.session import Session
 
 
 CLOSE_SECONDS = 5.0
 """Longest time of a closing handshake."""
-
-_MESSAGES_PER_TURN = 16
-"""Messages that are read from one client before other tasks run."""
 
 _MAX_QUEUE = 16
 _BACKLOG = 1024
@@ -209,32 +205,20 @@ class _ConnectionServer:
             forwarded_for=_header(connection.request, "X-Forwarded-For"),
         )
         connection.attach(session, service.settings.send_seconds, self._flush_queue)
+
+        async def wait_writable() -> None:
+            # A closing connection sends nothing more; it is read on, to notice its end.
+            while session.is_congested and connection.state is State.OPEN:
+                await connection.wait_writable()
+                await asyncio.sleep(0)
+
         try:
-            await self._read(connection, session)
+            await session.read(connection.recv, wait_writable)
         except ConnectionClosed:
             pass
         finally:
             received = connection.protocol.close_rcvd
             session.leave(None if received is None else received.code)
-
-    async def _read(self, connection: StreamConnection, session: Session) -> None:
-        """Pass frames to the session; returns by the exception of a closed connection."""
-        if not session.is_authenticated:
-            try:
-                async with asyncio.timeout(self._service.settings.open_seconds):
-                    session.receive(await connection.recv())
-            except TimeoutError:
-                session.authentication_timed_out()
-        count = 0
-        while True:
-            await session.receive_large(await connection.recv())
-            count += 1
-            if count % _MESSAGES_PER_TURN == 0:
-                await asyncio.sleep(0)  # reading frames that have arrived does not yield
-            # A closing connection sends nothing more; it is read on, to notice its end.
-            while session.is_congested and connection.state is State.OPEN:
-                await connection.wait_writable()
-                await asyncio.sleep(0)
 
 
 def _response(reply: HttpReply) -> Response:

@@ -30,8 +30,6 @@ from asyncgen_apps.websocket.structured_logs import log_event
 from asyncgen_apps.websocket.takeover import CHANGED_REQUEST, engine_mark, params_at
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from anyio.abc import TaskGroup
 
     from asyncgen import Prompt
@@ -50,6 +48,7 @@ class StreamService:
     """Requests and limits shared by all connections; enter it to start, leave it to stop.
 
     Attributes:
+        llm: The engine.
         settings: Settings of the server.
         registry: Requests that run or can be resumed.
         counters: Numbers for the metrics.
@@ -65,13 +64,13 @@ class StreamService:
             llm: An open engine; closing it is up to the caller.
             settings: Limits, tokens, times.
         """
+        self.llm = llm
         self.settings = settings or StreamSettings()
         self.registry = Registry(self.settings)
         self.counters = Counters()
         self.authenticator = Authenticator(self.settings)
         self.is_draining = False
         self.readers = anyio.CapacityLimiter(LARGE_AT_ONCE)
-        self._llm = llm
         self._sessions: set[Session] = set()
         self._streams: dict[Answer, EngineStream] = {}
         self._aborting: set[Answer] = set()
@@ -81,45 +80,20 @@ class StreamService:
         self._idle: anyio.Event | None = None
 
     @property
-    def is_healthy(self) -> bool:
-        """True if the engine is alive."""
-        return self._llm.is_healthy
-
-    @property
-    def is_degraded(self) -> bool:
-        """True if long texts are refused because too many threads hang in a tokenizer."""
-        return self._llm.is_degraded
-
-    @property
     def fingerprint(self) -> str | None:
         """Fingerprint of the engine, if it is loaded."""
-        return self._llm.fingerprint if self._llm.is_healthy else None
-
-    @property
-    def is_ready(self) -> bool:
-        """True if the server takes new clients."""
-        return self.is_healthy and not self.is_draining
-
-    @property
-    def llm(self) -> Engine:
-        """The engine."""
-        return self._llm
+        return self.llm.fingerprint if self.llm.is_healthy else None
 
     async def __aenter__(self) -> Self:
         """Begin."""
-        self.settings = self.settings.sized(self._llm)
+        self.settings = self.settings.sized(self.llm)
         group = anyio.create_task_group()
         await group.__aenter__()
         group.start_soon(self._expire)
         self._group = group
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *details: object) -> None:
         """End all requests and tell the connected clients."""
         with anyio.move_on_after(2 * FLUSH_SECONDS, shield=True):
             await self.drain(0)
@@ -192,7 +166,7 @@ class StreamService:
             if resume_point is not None:
                 sent = params_at(resume_point, params, self.fingerprint, self.registry.signer)
             sent = answer.client.marked(sent)
-            stream = self._llm.stream(cast("Prompt", request.source), **sent)
+            stream = self.llm.stream(cast("Prompt", request.source), **sent)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
             return
@@ -356,7 +330,7 @@ class StreamService:
 
     async def _queue_position(self) -> int | None:
         """Return the place in the queue of a new request, as of the engine's last step."""
-        waiting = (await self._llm.measure()).requests_waiting
+        waiting = (await self.llm.measure()).requests_waiting
         return waiting + 1 if waiting else None
 
     async def _check_length(self, action: StartRequest) -> None:
@@ -374,7 +348,7 @@ class StreamService:
         else:
             params = action.request.params
             given = {name: params.get(name) for name in PromptParams.__annotations__}
-            count = await self._llm.count_tokens(
+            count = await self.llm.count_tokens(
                 cast("Prompt", source), **cast("PromptParams", given)
             )
         if count > most:

@@ -7,11 +7,13 @@ are frames to send, :meth:`Session.take` returns them, and it closes the socket 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from asyncgen_apps.serving.limits import LARGE, MOST_MESSAGE
@@ -22,7 +24,7 @@ from asyncgen_apps.websocket.messages import CloseCode, Resume
 from asyncgen_apps.websocket.structured_logs import log_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.authentication import Authenticator
@@ -39,6 +41,8 @@ or left sends 1001; a broken connection has no close frame at all."""
 MOST_BACKLOG = 64
 """Messages that may wait for a slow client before the server stops reading from it."""
 
+_FRAMES_PER_TURN = 16
+"""Frames that are read from one client before other tasks run."""
 
 _NO_TOKEN = Fault("invalid_message", "no token is as long")
 
@@ -144,6 +148,29 @@ class Session:
             )
             if self.closing is None:
                 self._process(message, is_checked=True)
+
+    async def read(
+        self,
+        receive: Callable[[], Awaitable[str | bytes]],
+        wait_writable: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Process frames until ``receive`` raises.
+
+        Args:
+            receive: Returns the next frame; raises once the connection has ended.
+            wait_writable: Called while too much waits to be sent, before the next frame is read.
+        """
+        if not self.is_authenticated:
+            with anyio.move_on_after(self._service.settings.open_seconds) as waiting:
+                self.receive(await receive())
+            if waiting.cancelled_caught:
+                self.authentication_timed_out()
+        for count in itertools.count(1):
+            await self.receive_large(await receive())
+            if count % _FRAMES_PER_TURN == 0:
+                await anyio.lowlevel.checkpoint()  # reading frames that have arrived does not yield
+            if self.is_congested:
+                await wait_writable()
 
     def _may_read(self, frame: str | bytes) -> bool:
         """Tell whether to read a frame; one that is too long ends the connection."""

@@ -109,6 +109,7 @@ class Link:
         first: Error of the first attempt, if it failed.
         settled: Set when the first attempt has succeeded or failed.
         closed: True if the client was closed.
+        may_move: True if there is another server to connect to.
         engine_died: True if the server reported a dead engine on the latest connection.
     """
 
@@ -130,7 +131,8 @@ class Link:
         self._is_hopeless = False
         self._is_useful = False
         self._patience = patience
-        self._tracker = RequestTracker(moves=len(addresses) > 1)
+        self.may_move = len(addresses) > 1
+        self._tracker = RequestTracker(moves=self.may_move)
         self._outbox: Outbox[Request] = Outbox(self.update)
         self._frames: deque[str] = deque()
         self._changed = anyio.Event()  # wakes the writer, or a link that waits for a request
@@ -139,11 +141,6 @@ class Link:
         self._failed_since: float | None = None
         self._failures = 0
         self._reported: AsyncgenError | None = None
-
-    @property
-    def may_move(self) -> bool:
-        """True if there is another server to connect to."""
-        return len(self._addresses) > 1
 
     def update(self, request: Request) -> None:
         """Send or cancel a request, as its state requires; in the event loop of the client."""

@@ -18,7 +18,6 @@ from streamers import Reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from types import TracebackType
 
     from asyncgen import Completion, TokenEvent
     from asyncgen_apps.websocket.client.request import Request
@@ -106,12 +105,7 @@ class RemoteStream:
             self._reading = False
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *details: object) -> None:
         """Leave; cancels what still runs."""
         self._leave()
 
