@@ -49,7 +49,7 @@ def test_every_torn_end_is_mended(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"notes", b"{}", b'{"id": "cmpl-1"}'])
-def test_what_others_wrote_is_left_alone(path: Path, tail: bytes) -> None:
+def test_files_of_other_programs_are_refused_without_overwrite(path: Path, tail: bytes) -> None:
     for content in (tail, tail + b"\n", path.read_bytes() + tail):
         path.write_bytes(content)
         with pytest.raises(AnswersError, match="no answer of `asyncgen batch`"):

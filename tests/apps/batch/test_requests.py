@@ -89,7 +89,7 @@ def test_forms_of_a_line(line: Any, path: str, custom_id: str | None) -> None:
         ({"body": BODY}, "missing_custom_id"),
     ],
 )
-def test_what_is_no_request(line: Any, code: str) -> None:
+def test_malformed_lines_raise_line_error_with_code(line: Any, code: str) -> None:
     content = line if isinstance(line, bytes) else json.dumps(line).encode()
     with pytest.raises(LineError) as caught:
         understand(content, {}, "demo")

@@ -79,7 +79,7 @@ async def test_order_and_bounds(tmp_path: Path, ordered: bool, monkeypatch: Any)
     assert (tally.answered, tally.tokens, tally.bytes) == (8, 16, 32)
 
 
-async def test_what_is_answered_is_left_out(tmp_path: Path) -> None:
+async def test_answered_lines_are_skipped(tmp_path: Path) -> None:
     tally, path = Tally(), tmp_path / "a"
     three = list(lines(3))
 

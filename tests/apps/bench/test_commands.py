@@ -128,7 +128,7 @@ def test_options_of_scale(asked: list[Any]) -> None:
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("command", ["stream", "loop", "strategies", "concurrency", "scale"])
 @pytest.mark.parametrize("missing", ["transformers", "matplotlib"])
-def test_what_is_not_installed_is_named_with_the_remedy(
+def test_missing_package_is_named_with_install_command(
     command: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec

@@ -137,7 +137,7 @@ def test_runs_are_interleaved_and_prompts_shared(
     assert told[-1] == "float32: assisted"
 
 
-def test_what_a_side_cannot_do_is_skipped_with_its_reason(
+def test_unsupported_strategy_is_skipped_with_reason(
     calls: Calls,
 ) -> None:
     report = StrategiesReport.of(bench("beam search", "early exit"))

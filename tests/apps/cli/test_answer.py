@@ -91,7 +91,7 @@ async def test_an_interrupt_between_two_answers_is_kept_for_the_next() -> None:
     assert (await with_interrupts(work)).finish_reason == "cancelled"
 
 
-async def test_what_the_work_raises_is_raised_as_it_is() -> None:
+async def test_errors_of_the_work_are_raised_unchanged() -> None:
     async def work(interrupts: Interrupts) -> None:
         raise ValueError("broken")
 
@@ -119,6 +119,6 @@ def test_the_line_says_tokens_times_speed_and_reason() -> None:
     )
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_statistics_line_omits_unmeasured_figures() -> None:
     stopped = replace(completion("", "cancelled", 0), timing=Timing(0.0, None, 0.1, None))
     assert statistics_line(stopped) == "0 tokens · prompt 7 tokens · ended by cancelled"

@@ -73,7 +73,7 @@ def test_set_without_arguments_lists_all_settings_with_their_values(session: Ses
     assert said(session, "/set sample").startswith("sample = on (model): ")
 
 
-def test_what_a_server_chooses_is_not_known(session: Session) -> None:
+def test_values_chosen_by_the_server_show_as_unknown(session: Session) -> None:
     assert said(session, "/set top_p").startswith("top_p = ? (server): ")
 
 

@@ -169,7 +169,7 @@ async def test_a_conversation_is_kept_as_it_goes(last: Callable[..., LastConvers
     assert other.file.exists(), "a chat in which nothing was said is not the last one"
 
 
-async def test_what_cannot_be_kept_is_said_once(
+async def test_failure_to_save_the_conversation_is_reported_once(
     last: Callable[..., LastConversation], tmp_path: Path
 ) -> None:
     (tmp_path / "asyncgen").write_text("a file where the folder should be")

@@ -48,7 +48,7 @@ async def test_the_model_is_closed_on_leaving(monkeypatch: pytest.MonkeyPatch) -
     assert not llm.is_open
 
 
-def test_what_the_commands_use_is_there() -> None:
+def test_real_classes_have_all_protocol_members() -> None:
     for protocol, real in (
         (LLM, asyncgen.AsyncLLM),
         (LLM, Client),

@@ -59,7 +59,7 @@ def test_the_older_control_groups_are_read_too(tmp_path: Path, quota: str, cores
     assert usable_cores(tmp_path, tmp_path) == cores
 
 
-def test_what_the_user_has_set_stays() -> None:
+def test_environment_set_by_the_user_is_kept() -> None:
     environ = {"OMP_NUM_THREADS": "3,2", "OMP_WAIT_POLICY": "ACTIVE"}
     before = dict(environ)
     assert prepare_process(None, environ) == 3
@@ -120,7 +120,7 @@ def test_laps() -> None:
     assert startup.line().endswith("since the process began")
 
 
-def test_what_is_loaded_is_not_looked_through_for_garbage() -> None:
+def test_loaded_objects_are_frozen_for_the_garbage_collector() -> None:
     before = gc.get_freeze_count()  # what was collected to be run
     settle()
     assert gc.get_freeze_count() > before

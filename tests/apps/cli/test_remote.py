@@ -80,7 +80,7 @@ finally:
         (["--threads", "2"], "--threads together with --url"),
     ],
 )
-def test_what_the_server_has_decided_is_refused(arguments: list[str], said: str) -> None:
+def test_options_decided_by_the_server_are_refused(arguments: list[str], said: str) -> None:
     result = run_cli("chat", "--url", "ws://127.0.0.1:9", "Hi", *arguments)
     assert result.exit_code == 1
     assert said in result.stderr
@@ -94,7 +94,7 @@ def test_several_tokens_are_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sesame" not in result.stderr
 
 
-def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "NEEDED", ("nowhere_to_be_found",))
     result = run_cli("chat", "--url", "ws://127.0.0.1:9", "Hi")
     assert result.exit_code == 1

@@ -142,7 +142,7 @@ def test_markdown_is_rendered_and_blocks_stand_apart() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["one ", "two\n", "\n", "- x\n", "```\n", "# h\n"]), max_size=20))
-def test_what_stands_there_in_the_end_does_not_depend_on_how_it_came(pieces: list[str]) -> None:
+def test_final_display_does_not_depend_on_how_text_was_split(pieces: list[str]) -> None:
     text = "".join(pieces)
     piecemeal = show(text, height=6, size=2, every=1).lines()
     assert " ".join(piecemeal).split() == " ".join(show(text, size=10**6).lines()).split()

@@ -181,7 +181,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["--host", "0.0.0.0", "--no-auth"], None),
     ],
 )
-def test_what_it_is_called(
+def test_allowed_hosts_follow_options(
     options: list[str], hosts: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = planned(monkeypatch)

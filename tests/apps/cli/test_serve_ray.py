@@ -51,7 +51,7 @@ def test_a_public_address_needs_a_key(served: list[Any], tmp_path: Path) -> None
         ('{"replicas": 1.5}', "1.5"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(
+def test_errors_in_a_settings_file_are_named(
     served: list[Any], tmp_path: Path, text: str, says: str
 ) -> None:
     file = tmp_path / "settings.json"

@@ -118,7 +118,7 @@ def test_an_older_conversation_is_replaced_but_nothing_else(tmp_path: Path) -> N
     assert other.read_text() == "my life's work"
 
 
-def test_what_cannot_be_written_or_read_is_said_in_a_line(tmp_path: Path) -> None:
+def test_unreadable_or_unwritable_file_raises_conversation_error(tmp_path: Path) -> None:
     with pytest.raises(ConversationError, match="cannot write"):
         write_conversation(str(tmp_path / "no" / "chat.json"), {})
     with pytest.raises(ConversationError, match="cannot read"):

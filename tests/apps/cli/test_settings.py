@@ -120,9 +120,7 @@ anything = st.one_of(
 
 
 @given(st.sampled_from(SETTINGS), anything)
-def test_what_is_accepted_is_of_the_right_type_and_in_range(
-    setting: Setting, value: object
-) -> None:
+def test_accepted_values_have_the_right_type_and_range(setting: Setting, value: object) -> None:
     try:
         checked = setting.check(value)
     except SettingError:

@@ -77,7 +77,7 @@ def test_cancel_stops_the_model(chat: Served, client: Client) -> None:
         ({"settings": {"max_new_tokens": 100_000}}, "max_new_tokens"),
     ],
 )
-def test_what_cannot_be_done_is_said(client: Client, arguments: Any, words: str) -> None:
+def test_unsupported_arguments_raise_app_error(client: Client, arguments: Any, words: str) -> None:
     with pytest.raises(AppError, match=words):
         _ask(client, "Who?", **arguments).result()
 

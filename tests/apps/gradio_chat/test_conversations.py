@@ -82,7 +82,7 @@ def test_removing_shows_the_next_one_and_always_leaves_one() -> None:
     assert library.conversations == [library.current]
 
 
-def test_what_was_removed_comes_back_to_its_place() -> None:
+def test_removed_conversation_is_restored_at_its_position() -> None:
     library = Library.new()
     for name in ("a", "b", "c"):
         library.begin().ask(name)
@@ -108,7 +108,7 @@ def test_trim_forgets_the_oldest_but_never_the_one_shown() -> None:
     assert library.conversations == [library.current]
 
 
-def test_what_is_kept_comes_back() -> None:
+def test_library_survives_dump_and_restore() -> None:
     library = Library([_talk(), Conversation([Turn("user", "x")])], Conversation())
     library.current = library.conversations[1]
     library.settings = {"temperature": 0.3}

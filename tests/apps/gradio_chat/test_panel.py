@@ -38,7 +38,7 @@ def _named(updates: list[Any]) -> dict[str, Any]:
     return dict(zip(names, updates, strict=True))
 
 
-async def test_what_was_chosen_comes_back_over_the_defaults() -> None:
+async def test_restored_values_override_the_defaults() -> None:
     updates = _named(_panel().restored({"temperature": 0.3}))
     assert updates["temperature"]["value"] == 0.3
     assert updates["top_k"]["value"] == 50
@@ -51,7 +51,7 @@ async def test_a_strategy_that_is_not_there_is_not_restored() -> None:
     assert updates["strategy"]["value"] == "sampling"
 
 
-async def test_what_has_no_effect_is_hidden_with_its_heading() -> None:
+async def test_settings_without_effect_are_hidden_with_their_heading() -> None:
     updates = _named(_panel()._rearranged("greedy", True))
     assert updates["temperature"]["visible"] is False
     assert updates["Sampling"]["visible"] is False

@@ -44,7 +44,7 @@ def test_without_probabilities_it_says_so() -> None:
 
 
 @given(st.text(min_size=1, max_size=20))
-def test_what_the_model_writes_is_only_text(text: str) -> None:
+def test_model_text_is_escaped_in_the_heat_map(text: str) -> None:
     page = heat_map([logprob(text)])
     tags = set(re.findall(r"<(\w+)", page))
     assert tags <= {"dl", "div", "dt", "dd", "span", "i", "em", "br"}

@@ -48,7 +48,7 @@ def test_stop_strings_of_the_model_are_shown() -> None:
     assert defaults(GenerationConfig(stop_strings="END"))["stop"] == "END"
 
 
-def test_what_differs_is_sent() -> None:
+def test_only_changed_settings_are_sent() -> None:
     assert _params(temperature=0.3, seed=7, stop="END\n\nFIN") == {
         "temperature": 0.3,
         "seed": 7,
@@ -83,7 +83,7 @@ def test_a_strategy_is_asked_for_by_its_own_parameters(strategy: str, params: An
     assert _params(strategy=strategy) == params
 
 
-def test_what_a_strategy_has_no_use_for_is_not_sent() -> None:
+def test_settings_unused_by_the_strategy_are_not_sent() -> None:
     assert _params(strategy="greedy", temperature=0.3, num_beams=9) == {"do_sample": False}
     assert _params(strategy="lookup", temperature=0.3)["temperature"] == 0.3
     assert _params(strategy="beam_sample", temperature=0.3)["temperature"] == 0.3
@@ -131,7 +131,7 @@ def test_the_models_own_strategy_can_be_changed() -> None:
     assert _params(BEAMS, num_beams=5) == {"do_sample": False, "num_beams": 5}
 
 
-def test_what_the_engine_would_fill_in_is_shown() -> None:
+def test_engine_defaults_are_shown() -> None:
     shown = defaults(GenerationConfig(do_sample=True))
     assert shown["top_k"] == 50
     assert _params(top_k=0)["top_k"] == 0

@@ -152,7 +152,7 @@ def test_priority_under_a_key_that_may() -> None:
 
 
 @for_each(("name", "value"), [("client", "me"), ("cache_salt", ""), ("cache_salt", "x" * 257)])
-def test_what_clients_may_not_say(demo: Running, name: str, value: str) -> None:
+def test_parameters_closed_to_clients_are_refused(demo: Running, name: str, value: str) -> None:
     got = demo.post("/completions", {**SHORT, name: value})
     assert (got.status, got.error["param"]) == (400, name)
 

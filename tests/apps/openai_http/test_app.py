@@ -116,7 +116,9 @@ def test_ids_of_a_large_body_are_counted_first(demo: Running) -> None:
         {"temperature": 0, "top_p": 0.5, "top_k": 5},
     ],
 )
-def test_what_asks_for_nothing_else_is_taken(either: Running, changes: dict[str, Any]) -> None:
+def test_fields_that_ask_for_the_default_are_accepted(
+    either: Running, changes: dict[str, Any]
+) -> None:
     got = either.post("/chat/completions", {**CHAT, **changes})
     assert got.status == 200, got.body
 

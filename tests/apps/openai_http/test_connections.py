@@ -165,7 +165,7 @@ def test_old_and_careful_clients(served: Plain) -> None:
         assert rest(wire).startswith(b"HTTP/1.1 400 ")
 
 
-def test_what_comes_late_behind_a_request_waits_for_its_answer() -> None:
+def test_late_part_of_next_head_does_not_end_the_answer() -> None:
     """A part of the next head does not end an answer that takes longer than a head may."""
     with plain(head_seconds=SHORT) as served, served.dial() as wire:
         second = request("/second")

@@ -55,7 +55,9 @@ def ask(demo: Running, prompt: object, **given: Any) -> list[Any]:
 
 @for_each("as_ids", [False, True])
 @for_each(("top", "new"), [(0, 0), (1, 1), (5, 7), (None, 3), (None, 0)])
-def test_what_a_prompt_is_worth(demo: Running, as_ids: bool, top: int | None, new: int) -> None:
+def test_echo_returns_prompt_logprobs_of_the_engine(
+    demo: Running, as_ids: bool, top: int | None, new: int
+) -> None:
     tokenizer = demo.llm.tokenizer
     ids = tokenizer.encode_ids(PROMPT)
     [choice] = ask(demo, ids if as_ids else PROMPT, logprobs=top, max_tokens=new)

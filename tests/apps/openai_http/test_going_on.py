@@ -98,7 +98,7 @@ def test_every_choice_has_its_tokens(demo: Running) -> None:
         {"generated_ids": [1], "num_beams": 2, "temperature": None, "frequency_penalty": None},
     ],
 )
-def test_what_cannot_be_is_refused_by_name(demo: Running, more: dict[str, Any]) -> None:
+def test_impossible_generated_ids_are_refused(demo: Running, more: dict[str, Any]) -> None:
     refused = demo.post("/completions", {**TEXT, **more})
     assert refused.status == 400
     assert refused.error["param"] == "generated_ids"

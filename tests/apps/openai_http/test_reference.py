@@ -41,11 +41,11 @@ def page(field: dict[str, Any], **more: Any) -> str:
         ({}, "any"),
     ],
 )
-def test_what_a_field_takes(field: dict[str, Any], said: str) -> None:
+def test_reference_page_shows_the_type_of_a_field(field: dict[str, Any], said: str) -> None:
     assert f"<td><code>x</code><td>{said}<td>" in page(field)
 
 
-def test_what_must_be_there_comes_first_and_text_stays_text() -> None:
+def test_required_fields_come_first_and_text_is_escaped() -> None:
     found = page({"description": "<b> and `c`"}, required=["x"])
     assert "<code>x</code> (required)<td>any<td>&lt;b&gt; and <code>c</code>" in found
     assert "<h1>&lt;t&gt;</h1>" in found

@@ -115,7 +115,7 @@ def test_a_malformed_call_is_seen(served: Running) -> None:
         ({"service_tier": "flex"}, "service_tier"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
+def test_unsupported_tool_fields_are_refused_by_name(
     served: Running, fields: dict[str, Any], named: str
 ) -> None:
     reply = ask(served, **fields)

@@ -164,7 +164,7 @@ def test_messages_are_as_large_as_they_come(cluster: Cluster) -> None:
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_what_is_too_large_fails_alone_and_once(
+def test_too_large_message_fails_alone_and_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import httpx

@@ -116,7 +116,7 @@ def test_two_hundred_kills(cluster: Cluster, part: int) -> None:
     assert pauses[int(0.95 * len(pauses))] < 1.0
 
 
-def test_what_an_ingress_says(cluster: Cluster) -> None:
+def test_ingress_serves_metrics_health_and_errors(cluster: Cluster) -> None:
     import httpx
 
     cluster.wait("engine", 2)

@@ -16,7 +16,7 @@ from asyncgen_apps.ray_serve.ranking import (
 )
 
 
-def test_what_begins_alike_goes_to_the_same_replica() -> None:
+def test_equal_prefixes_go_to_the_same_replica() -> None:
     names = [f"r{number}" for number in range(8)]
     idle = dict.fromkeys(names, 0)
     first = {f"s{number}": ranked(f"s{number}", idle)[0] for number in range(400)}
@@ -77,7 +77,7 @@ def test_a_beginning_that_is_held_counts_more_than_a_small_difference() -> None:
     assert "talk" not in placer._holders and len(placer._holders) == MOST_KNOWN
 
 
-def test_what_is_never_sent_is_forgotten() -> None:
+def test_placed_but_unsent_requests_expire() -> None:
     now = 0.0
     placer = RequestPlacer(lambda: now)
     loads = {"a": 0, "b": 3}
@@ -97,7 +97,7 @@ def test_without_a_beginning_the_emptiest_comes_first() -> None:
     assert ranked("x", {}) == []
 
 
-def test_what_fills_a_page() -> None:
+def test_fills_a_page_from_its_length_on() -> None:
     assert fills_a_page("a" * 64) and not fills_a_page("a" * 63)
     assert fills_a_page([1] * 16) and not fills_a_page([1] * 15)
     talk = [{"role": "user", "content": "a" * 40}, {"role": "assistant", "content": "b" * 40}]

@@ -34,7 +34,7 @@ def test_texts_of_a_command_line_are_read() -> None:
         ({"engine": "x"}, "write it in a file"),
     ],
 )
-def test_what_is_wrong_is_named(values: dict[str, Any], match: str) -> None:
+def test_wrong_settings_are_refused_by_name(values: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         read_settings(values)
 

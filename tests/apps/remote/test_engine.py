@@ -193,7 +193,7 @@ class NarrowCall:
         pass
 
 
-async def test_what_is_too_large_to_cross_is_asked_once(
+async def test_too_large_message_is_sent_only_once(
     engines: tuple[AsyncLLM, AsyncLLM],
 ) -> None:
     calls = NarrowCalls(*engines)

@@ -48,7 +48,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @for_each("name", ASKED)
-def test_what_the_model_can_use_fits(name: str) -> None:
+def test_requests_the_model_can_use_fit_the_size_limit(name: str) -> None:
     fields = {"model": "demo", **ASKED[name]}
     kind = ChatCompletionRequest if "messages" in fields else CompletionRequest
     kind.model_validate(fields)

@@ -44,7 +44,7 @@ def test_loopback() -> None:
         ("0.0.0.0", ("a.example",), True, (*LOCAL_HOSTS, "a.example")),
     ],
 )
-def test_what_a_server_is_called(
+def test_allowed_hosts_follow_address_and_guard(
     address: str, added: tuple[str, ...], is_guarded: bool, expected: tuple[str, ...] | None
 ) -> None:
     assert hosts_for(address, added, is_guarded=is_guarded) == expected
@@ -199,7 +199,7 @@ async def test_pages_of_other_sites_change_nothing(method: str) -> None:
         "/gradio_api",
     ],
 )
-async def test_what_has_to_do_with_files_is_closed(path: str) -> None:
+async def test_file_paths_are_forbidden(path: str) -> None:
     for method in ("GET", "HEAD", "POST"):
         got = await ask(GuardPage(page), method, path)
         assert got.status == 403

@@ -29,7 +29,7 @@ def test_the_same_as_in_the_standard_library(value: object, indent: int, is_asci
 @for_each(
     "text", ["", "{", "[1,]", '{"a" 1}', '{"a":1,}', "nul", "[1] 2", '"\n"', b"\xff", "1" * 5000]
 )
-def test_what_is_no_json(text: str | bytes) -> None:
+def test_invalid_json_raises_value_error(text: str | bytes) -> None:
     for read in (json.loads, parse):
         with pytest.raises(ValueError):
             read(text)

@@ -103,7 +103,9 @@ def test_origins(origin: str | None, host: str | None, welcome: bool) -> None:
         ({"trusted_proxies": ("proxy",)}, "trusted_proxies has 'proxy'"),
     ],
 )
-def test_what_cannot_be(wrong: dict[str, object], said: str) -> None:
+def test_wrong_settings_are_refused_without_leaking_secrets(
+    wrong: dict[str, object], said: str
+) -> None:
     with pytest.raises(ValueError, match=said) as refused:
         StreamSettings(**wrong)  # type: ignore[arg-type]
     assert "cret" not in str(refused.value)

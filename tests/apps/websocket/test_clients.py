@@ -99,7 +99,7 @@ async def test_without_keys_all_share() -> None:
         ({"chat_template_kwargs": {"a": 1}}, "only messages"),
     ],
 )
-async def test_what_clients_may_not_say(params: dict[str, Any], said: str) -> None:
+async def test_parameters_closed_to_clients_are_refused(params: dict[str, Any], said: str) -> None:
     async with served(tokens=("k1",)) as one, one.client("k1") as client:
         error = await client.ask("generate", id="a", token_ids=[1], params=params)
         assert (error["code"], [error["param"]]) == ("invalid_request", list(params))

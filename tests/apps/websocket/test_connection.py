@@ -33,7 +33,7 @@ def stand_still(one: Served) -> None:
         time.sleep(0.01)
 
 
-async def test_what_is_ready_together_goes_out_together(
+async def test_messages_ready_together_go_out_in_one_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()

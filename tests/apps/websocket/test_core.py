@@ -353,7 +353,7 @@ def test_an_unread_request_is_bounded() -> None:
     assert (last["type"], last["code"]) == ("error", "slow_reader")
 
 
-def test_what_has_ended_is_bounded_together() -> None:
+def test_ended_answers_share_one_memory_bound() -> None:
     side = Side(kept_bytes=1000)
     channel = side.channel()
     answers = []

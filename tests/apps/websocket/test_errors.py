@@ -54,7 +54,7 @@ def test_names_are_those_of_the_client() -> None:
     assert from_exception(error, frozenset({"num_return_sequences"})).param != "n"
 
 
-def test_what_is_not_expected_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_errors_are_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "asyncgen.websocket"):
         from_exception(ZeroDivisionError("oh"))
     assert caplog.records[0].exc_info is not None

@@ -124,7 +124,7 @@ def test_messages_pass() -> None:
     assert read('{"type":"cancel","id":"ä"}') == Cancel(id="ä")
 
 
-def test_what_is_not_a_number() -> None:
+def test_infinite_logprobs_are_encoded_as_null() -> None:
     entry = TokenLogprob(1, "a", float("-inf"), (TopLogprob(2, "b", -1.5),))
     assert json.loads(encode({"logprobs": (entry,), "text": "ä🦊"})) == {
         "logprobs": [

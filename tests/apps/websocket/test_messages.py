@@ -53,7 +53,7 @@ def test_a_prompt_in_each_form() -> None:
         '{"type":"generate","id":"a","prompt":"\\ud800"}',
     ],
 )
-def test_what_is_refused(frame: str) -> None:
+def test_malformed_frames_are_refused(frame: str) -> None:
     with pytest.raises(ValidationError):
         CLIENT_MESSAGE.validate_json(frame)
 

@@ -165,7 +165,7 @@ async def test_a_server_that_leaves_hands_its_streams_over() -> None:
         assert stream.result.finish_reason == "stop"
 
 
-async def test_what_a_leaving_server_held_back_is_said_once() -> None:
+async def test_held_back_text_is_sent_once_after_a_move() -> None:
     script = "ab caf\u00e9 au lait"
     gate = Gate()
     models = [TableModel(script=script, prompt_length=2, hook=hook) for hook in (gate, None)]

@@ -252,7 +252,7 @@ def test_stop_without_a_connection_reaches_the_server_later(
     assert page.kept()["orphans"] == []
 
 
-def test_what_is_lost_is_said(
+def test_lost_connection_is_shown_on_the_page(
     model: Model, wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
     model.llm.delay = 0.02
@@ -535,7 +535,7 @@ def test_with_the_keyboard_alone(wire: Callable[..., Relay], visit: Callable[...
     assert page.page.evaluate(focused) == "question"
 
 
-def test_what_a_screen_reader_hears(
+def test_live_region_announces_the_answer(
     model: Model, wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
     page = visit(wire())

@@ -43,7 +43,7 @@ def test_every_tail_is_exact(said: list[tuple[int, str, bool]], place: int) -> N
         assert bytes(ids).decode() == tail
 
 
-def test_what_waits_merges_up_to_a_length() -> None:
+def test_waiting_pieces_merge_up_to_the_longest_size() -> None:
     replay = Replay(10**6)
     for _ in range(1000):
         replay.add(Piece(0, "word "))
@@ -66,7 +66,7 @@ def test_the_bound_drops_the_oldest() -> None:
     assert kept[-1].seq == 100
 
 
-def test_what_was_never_taken_overflows_instead() -> None:
+def test_untaken_pieces_overflow_and_are_kept() -> None:
     replay = Replay(1000)
     replay.add(Piece(0, "x" * 500))
     assert not replay.overflows

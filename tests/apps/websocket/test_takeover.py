@@ -203,7 +203,7 @@ def again(token: str, ids: list[int], **changed: Any) -> dict[str, Any]:
     return {"resume_token": token, **fields, **changed}
 
 
-async def test_what_does_not_fit_is_refused_by_name() -> None:
+async def test_mismatched_resume_is_refused_with_code() -> None:
     async with AsyncLLM(TableModel(seed=1), tokenizer=byte_tokenizer()) as llm:
         token, ids = await begin(llm)
         first = ids[:2]
@@ -264,7 +264,7 @@ async def test_a_token_is_good_under_its_key_alone() -> None:
             assert (await told.get("error"))["code"] == "resume_unknown"
 
 
-async def test_what_is_kept_too_short_is_generated_once_more() -> None:
+async def test_text_missing_from_replay_is_generated_again() -> None:
     async with (
         AsyncLLM(TableModel(seed=1), tokenizer=byte_tokenizer()) as llm,
         service(llm, replay_bytes=1200) as served,

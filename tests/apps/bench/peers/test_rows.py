@@ -130,7 +130,7 @@ def test_a_lone_token_has_no_gap() -> None:
     assert figures(asked((1, 0.0)), answered([0.2])).keys() == {"rate", "first_p50", "first_p99"}
 
 
-def test_what_was_not_generated_is_not_counted() -> None:
+def test_figures_refuse_short_answers() -> None:
     with pytest.raises(ShortAnswerError, match="answer 1 has 2 tokens at 2 times, 3 were asked"):
         figures(asked((1, 0.0), (3, 0.0)), answered([0.1], [0.1, 0.2]))
     late: Answers = {"times": [[0.1]], "tokens": [[1, 2]]}

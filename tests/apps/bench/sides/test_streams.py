@@ -67,7 +67,7 @@ async def test_a_model_whose_weights_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-async def test_what_fails_in_the_loading_thread_is_raised() -> None:
+async def test_failure_in_the_loading_thread_is_raised() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(OSError):
         await TransformersContinuous().load("/nowhere", "float32", streams=1, length=8)

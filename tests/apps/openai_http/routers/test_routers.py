@@ -60,7 +60,7 @@ def turns(request: pytest.FixtureRequest) -> Iterator[Fleet]:
         yield found
 
 
-def test_what_passes_through(turns: Fleet) -> None:
+def test_requests_pass_through_the_router_unchanged(turns: Fleet) -> None:
     direct = turns.servers[0].port
     models = json.loads(turns.ask("/v1/models")[1])
     assert [one["id"] for one in models["data"]] == ["demo"]

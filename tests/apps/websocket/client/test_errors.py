@@ -101,7 +101,7 @@ def test_a_refusal_by_close_code() -> None:
     assert isinstance(leaving.error, ConnectionLostError) and not leaving.fatal
 
 
-def test_what_the_server_reported_before_it_closed_counts() -> None:
+def test_error_reported_before_close_is_the_failure() -> None:
     reported = OverloadedError("63 connections", 4.0)
     failure = failure_from(ConnectionClosedError(Close(1013, ""), None), reported)
     assert failure.error is reported

@@ -141,7 +141,7 @@ async def test_a_broken_message_costs_a_connection_and_no_text(nonsense: str | b
         assert len(server.peers) == 2
 
 
-async def test_what_it_does_not_know_and_what_it_has_seen_it_passes_over() -> None:
+async def test_unknown_and_repeated_messages_are_skipped() -> None:
     async def script(peer: Peer) -> None:
         name = await peer.start()
         await peer.say("weather", id=name, sun=True)

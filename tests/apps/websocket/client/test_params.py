@@ -48,7 +48,7 @@ def test_a_prompt_is_one_of_three_fields(prompt: Any, field: dict[str, Any]) -> 
         [2**31],
     ],
 )
-def test_what_is_no_prompt_is_refused_by_name(prompt: Any) -> None:
+def test_invalid_prompt_is_refused_by_name(prompt: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         wire_prompt(prompt)
     assert caught.value.parameter == "prompt"
@@ -75,7 +75,7 @@ def test_none_means_not_given() -> None:
         "half \ud83d",
     ],
 )
-def test_what_json_cannot_carry_is_refused_by_name(value: Any) -> None:
+def test_values_without_json_form_are_refused_by_name(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="JSON") as caught:
         wire_params({"seed": 1, "sequence_bias": value})
     assert caught.value.parameter == "sequence_bias"
@@ -88,7 +88,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-def test_what_is_nested_too_deep_for_a_server_is_refused_by_name() -> None:
+def test_too_deeply_nested_params_are_refused_by_name() -> None:
     assert wire_params({"bad_words_ids": nested(100)}) == {"bad_words_ids": nested(100)}
     for levels in (101, 500, 100_000):
         with pytest.raises(InvalidRequestError) as caught:
@@ -96,7 +96,7 @@ def test_what_is_nested_too_deep_for_a_server_is_refused_by_name() -> None:
         assert caught.value.parameter == "bad_words_ids"
 
 
-def test_what_goes_out_is_not_nested_too_deep_to_be_read() -> None:
+def test_deepest_allowed_request_is_readable_by_the_server() -> None:
     deepest = {"role": "user", "content": nested(99)}
     frame = {"type": "generate", "id": "a", **wire_prompt([deepest])}
     frame["params"] = wire_params({"bad_words_ids": nested(100)})

@@ -58,7 +58,7 @@ def test_deltas_become_events_and_a_result() -> None:
     assert result.logprobs == (entry,)
 
 
-def test_what_has_arrived_before_changes_nothing() -> None:
+def test_repeated_deltas_and_finishes_are_ignored() -> None:
     one, _ = request()
     one.accept("t")
     add(one, 1, "a")

@@ -319,7 +319,7 @@ def text_of(one: Request) -> str:
     return "".join(event.text for event in one.events)
 
 
-def test_what_a_leaving_server_held_back_counts_only_with_its_end() -> None:
+def test_held_back_text_counts_only_if_the_request_ends() -> None:
     for reason, expected in (("aborted", "abcd"), ("cancelled", "ab?")):
         tracker = RequestTracker(moves=True)
         greet(tracker)
@@ -421,7 +421,7 @@ def test_a_server_that_drains_keeps_what_it_has_begun(moves: bool) -> None:
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_what_a_draining_server_has_refused_can_be_cancelled(moves: bool) -> None:
+def test_request_refused_by_draining_server_can_be_cancelled(moves: bool) -> None:
     tracker = RequestTracker(moves=moves)
     greet(tracker, takes_over=not moves)
     old, new = running(tracker), request("new")
@@ -442,7 +442,7 @@ def test_a_draining_server_with_nothing_under_way_is_left_at_once() -> None:
     assert tracker.move_reason is not None
 
 
-def test_what_a_full_server_cannot_take_up_is_asked_again_beside_the_others() -> None:
+def test_refused_takeover_is_retried_beside_other_requests() -> None:
     tracker = RequestTracker()
     greet(tracker, takes_over=True)
     moved = running(tracker)

@@ -184,7 +184,7 @@ async def test_several_samples_are_read_through_events() -> None:
     assert request.phase is Phase.ENDED
 
 
-async def test_what_arrived_before_a_failure_is_read_first() -> None:
+async def test_events_before_a_failure_are_read_first() -> None:
     stream, request, _ = opened()
     add(request, "a")
     request.fail(ZeroDivisionError("oops"))
