@@ -195,7 +195,7 @@ def test_bad_sizes_are_refused(keywords: dict[str, int], message: str) -> None:
         StaticCache(CONFIG, **keywords)  # type: ignore[arg-type]
 
 
-def test_what_offloading_leaves_where_it_is() -> None:
+def test_offload_only_non_sliding_leaves_windows_on_the_device() -> None:
     windows = ModelConfig.from_hf(random_config("mistral", sliding_window=5))
     stays = DynamicCache(config=windows, offloading=True, offload_only_non_sliding=True)
     assert not any(isinstance(layer, OffloadedLayer) for layer in stays.layers)

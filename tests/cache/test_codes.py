@@ -52,7 +52,7 @@ def test_ties_go_to_the_even_code() -> None:
     assert scales == 1 and codes.tolist() == [127, 0, 2, -2, -4, 0]
 
 
-def test_what_is_next_to_nothing_is_zero_and_what_is_no_number_stays_none() -> None:
+def test_tiny_values_encode_to_zero_and_nan_is_kept() -> None:
     numbers = torch.tensor(
         [[0.0, 0.0], [1e-37, 0], [torch.nan, 1], [torch.inf, 1], [3, -torch.inf]]
     )

@@ -21,7 +21,7 @@ def pair(size: int, rows: int = B) -> Tensor:
 
 @settings(max_examples=40, deadline=None)
 @given(sizes=st.lists(st.integers(1, 70), min_size=1, max_size=6), static=st.booleans())
-def test_what_goes_in_comes_out(sizes: list[int], static: bool) -> None:
+def test_append_returns_the_keys_and_values_written(sizes: list[int], static: bool) -> None:
     layer = StaticLayer(sum(sizes)) if static else DynamicLayer()
     whole = pair(sum(sizes))
     start = 0

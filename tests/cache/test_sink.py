@@ -39,7 +39,7 @@ def test_numbers_out_of_range(arguments: tuple[int, int], name: str) -> None:
 
 
 @pytest.mark.parametrize("case", steps_of("SinkCache"), ids=lambda case: case["sizes"])
-def test_what_stays_is_that_of_the_reference(case: dict[str, Any]) -> None:
+def test_kept_positions_equal_the_reference(case: dict[str, Any]) -> None:
     cache, begin = SinkCache(**case["arguments"]), 0
     doubled = False
     for size, step in zip(case["sizes"], case["steps"], strict=True):
@@ -123,7 +123,7 @@ def test_kept_keys_are_those_of_their_new_places(scale: float, dtype: torch.dtyp
     assert cache.get_seq_length() == 0
 
 
-def test_what_it_cannot_do_is_said() -> None:
+def test_sink_cache_refuses_unsupported_use() -> None:
     cache = SinkCache(6, 2)
     states = torch.zeros(1, 1, 1, 2)
     with pytest.raises(InvalidRequestError, match="go together"):

@@ -35,7 +35,9 @@ def pair(size: int) -> Tensor:
     window=st.integers(1, 40),
     data=st.data(),
 )
-def test_what_queries_see_comes_out(sizes: list[int], window: int, data: st.DataObject) -> None:
+def test_append_returns_what_the_window_of_each_query_covers(
+    sizes: list[int], window: int, data: st.DataObject
+) -> None:
     layer, whole = SlidingLayer(window), pair(0)
     for size in sizes:
         start, new = whole.shape[3], pair(size)
@@ -63,7 +65,7 @@ def test_update_gives_what_the_new_queries_see() -> None:
     assert torch.equal(values, whole[1, :, :, 95:])
 
 
-def test_what_was_dropped_cannot_come_back() -> None:
+def test_crop_to_dropped_positions_is_refused() -> None:
     layer = SlidingLayer(5)
     for _ in range(200):
         layer.append(pair(1), max(layer.length - 4, 0))
@@ -168,7 +170,7 @@ def test_the_comparison_sees_holes() -> None:
     assert not has_hole([[1.0, 2.0, 0.0], [101.0, 102.0, 0.0]])
 
 
-def test_what_is_not_written_yet_is_zero() -> None:
+def test_positions_not_yet_written_are_zero() -> None:
     layer, states = SlidingLayer(5, least=4), pair(3)
     for keys, filled in ((layer.update(*states)[0], 3), (layer.update(*states[:, :, :, :1])[0], 4)):
         assert keys.shape[2] == 4

@@ -151,7 +151,7 @@ def test_a_vector_goes_through_dense_layers(tmp_path: Path) -> None:
             llm.embed(TEXTS, dimensions=32)
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_dense_layers_with_wrong_widths_are_refused(tmp_path: Path) -> None:
     write_modules(tmp_path, "Transformer", "Pooling", "Dense")
     write(tmp_path, "1_Pooling/config.json", {"pooling_mode": "mean"})
     write_dense(tmp_path / "2_Dense", 5, 6, bias=True, activation="activation.GELU")

@@ -198,7 +198,9 @@ def test_sizes_of_files(size: int | str, count: int) -> None:
         ({"variant": "fp16"}, "`variant` is 'fp16'"),
     ],
 )
-def test_what_saving_refuses(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_save_pretrained_refuses_wrong_options(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     save_checkpoint(tmp_path / "first")
     model = load_model(tmp_path / "first", device="cpu")
     with pytest.raises(InvalidRequestError, match=message):
@@ -206,7 +208,7 @@ def test_what_saving_refuses(options: dict[str, Any], message: str, tmp_path: Pa
     assert not (tmp_path / "second").exists()
 
 
-def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
+def test_save_pretrained_names_the_value_it_cannot_save(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "first")
     model = load_model(tmp_path / "first", device="cpu")
     with pytest.raises(InvalidRequestError, match="`save_directory` is .*a file"):

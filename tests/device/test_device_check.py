@@ -59,7 +59,7 @@ def item(name: str, seconds: float, rank: int, section: str = "speed", group: st
     return Item(name, section, "", seconds, rank, group, "")
 
 
-def test_what_matters_least_is_left_out_first() -> None:
+def test_least_important_items_are_left_out_first() -> None:
     items = [item("a", 10, 1), item("b", 30, 3), item("c", 10, 3), item("d", 10, 2)]
 
     def kept(seconds: float, pace: float = 1.0) -> str:
@@ -115,7 +115,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_dies_or_hangs_loses_nothing_but_itself(tmp_path: Path) -> None:
+def test_items_that_die_or_hang_fail_alone(tmp_path: Path) -> None:
     names = ["first", "dies", "second", "hangs", "wrong", "last"]
     items = [item(name, 0.1, 1, group="last" if name == "last" else "all") for name in names]
     report = Report(tmp_path, {})
@@ -132,7 +132,7 @@ def test_what_dies_or_hangs_loses_nothing_but_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_there_is_no_time_for_is_said(tmp_path: Path) -> None:
+def test_items_beyond_the_time_are_reported_as_left_out(tmp_path: Path) -> None:
     items = [item("short", 1, 2), item("long", 500, 1), item("other", 1, 1)]
     said: list[str] = []
     run(items, Report(tmp_path, {}), device="cpu", seconds=30, say=said.append)
@@ -164,7 +164,7 @@ def test_an_item_that_is_not_there_is_refused(
     assert "no item begins so" in capsys.readouterr().err
 
 
-def test_what_a_package_lacks_and_what_a_fault_is() -> None:
+def test_missing_modules_and_functions_are_reported_as_errors() -> None:
     from tests.device.worker import _answer
 
     def answer(target: str) -> dict[str, Any]:

@@ -87,12 +87,12 @@ def test_a_documented_method_has_its_parameters(name: str, method: str) -> None:
 
 
 @for_each("name", registry.imports())
-def test_what_the_examples_import_is_there(name: str) -> None:
+def test_names_imported_by_examples_exist(name: str) -> None:
     assert name in asyncgen.__all__
     assert getattr(asyncgen, name) is not None
 
 
-def test_what_the_examples_give_to_generate_is_taken() -> None:
+def test_keywords_in_examples_are_accepted_by_generate() -> None:
     fields = {field.name for field in FIELDS}
     arguments = set(inspect.signature(asyncgen.GenerationMixin.generate).parameters)
     assert set(registry.keywords()) <= fields | arguments | TAKEN_WITH_OTHERS
@@ -109,7 +109,7 @@ def test_every_field_of_the_reference_has_its_default() -> None:
 
 
 @pytest.mark.parametrize("place", sorted(registry.missing()))
-def test_what_is_listed_as_missing_is_missing(place: str) -> None:
+def test_names_listed_as_missing_are_missing(place: str) -> None:
     name, _, method = place.partition(".")
     assert name in registry.classes()
     if method:
@@ -164,13 +164,13 @@ def test_every_difference_is_of_something_documented() -> None:
 
 
 @pytest.mark.parametrize("name", ABSENT)
-def test_what_is_listed_as_absent_is_absent(name: str) -> None:
+def test_names_listed_as_absent_are_absent(name: str) -> None:
     assert name in registry.documented_imports()
     assert name not in asyncgen.__all__, "it has come: take it off the list"
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_listed_as_refused_is_refused(name: str) -> None:
+def test_names_listed_as_refused_are_refused(name: str) -> None:
     _, use = REFUSED[name]
     with pytest.raises((InvalidRequestError, MissingRequirementsError)):
         use()

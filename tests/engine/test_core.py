@@ -31,7 +31,7 @@ class FakeRun:
         """Nothing to tell."""
 
 
-def test_what_comes_in_and_what_fails_is_counted() -> None:
+def test_metrics_count_waiting_and_failed_requests() -> None:
     engine = Engine(SideLane(lambda request: FakeRun(True), max_running=1))
     (bad, _), (waiting, _), (dies, _) = (request_for() for _ in range(3))
     engine.add(bad)
@@ -106,7 +106,7 @@ def test_figures_of_pages_and_steps() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"use_cache": False}])
-def test_what_an_empty_pool_could_not_hold(given: dict[str, Any]) -> None:
+def test_requests_larger_than_an_empty_pool_are_refused(given: dict[str, Any]) -> None:
     bench = Bench(pages=5, page_size=4)
     with pytest.raises(ContextLengthError, match="kv_cache_memory") as caught:
         bench.add([1, 2, 3], max_new_tokens=18, **given)

@@ -102,7 +102,7 @@ def test_any_mix_with_preemption_equals_transformers(
     bench.require_empty()
 
 
-def test_what_is_shared_and_given_back(pair: Any) -> None:
+def test_embeddings_share_blocks_and_free_them(pair: Any) -> None:
     bench = Bench(PreTrainedModel(pair[1]), page_size=7, position_bytes=POSITION)
     ids = list(range(3, 33))
     for pooling, cached in (("mean", 0), ("last", 0), ("mean", 0), ("last", 28)):

@@ -333,7 +333,7 @@ def test_one_that_has_ended_says_so_and_computes_nothing() -> None:
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "time"])
-def test_what_an_interruption_flushes_is_told_apart_from_the_text_of_ids(reason: str) -> None:
+def test_text_flushed_on_interruption_is_separate_from_id_text(reason: str) -> None:
     given: dict[str, Any] = {"stop": ["caf\u00e9 noir"]}
     whole = run(**given)
     for count in range(1, 14):
@@ -351,7 +351,7 @@ def test_what_an_interruption_flushes_is_told_apart_from_the_text_of_ids(reason:
         assert first + rest[1] == told(whole, 0)[1]
 
 
-def test_what_another_sample_computed_counts_as_cached_for_none() -> None:
+def test_blocks_of_another_sample_are_not_cached_tokens() -> None:
     def cached(**given: Any) -> int:
         bench = Bench(max_running=1)
         _, sink = bench.add(list(range(1, 20)), n=2, do_sample=True, seed=1, **given)
@@ -397,7 +397,7 @@ def test_samples_that_have_ended_wait_for_nobody() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+def test_impossible_generated_ids_are_refused_by_name(given: dict[str, Any], message: str) -> None:
     bench = Bench()
     with pytest.raises(InvalidRequestError) as caught:
         bench.prepare("abc", **given)
@@ -405,7 +405,7 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], message: str) 
     assert message in str(caught.value)
 
 
-def test_what_cannot_be_continued_says_the_same_again_under_its_seed() -> None:
+def test_strategies_without_resume_repeat_their_answer_under_a_seed() -> None:
     model = PreTrainedModel(random_model(random_config("llama", vocab_size=260)))
     options = {"position_bytes": page_bytes(model.core.config, 1, model.dtype)}
     for case in (

@@ -134,7 +134,7 @@ async def test_a_post_after_the_stop_is_refused() -> None:
     thread.cancel(request_for()[0])  # for whoever still holds a stream
 
 
-async def test_what_was_posted_behind_the_stop_is_answered() -> None:
+async def test_requests_posted_after_the_stop_are_answered() -> None:
     engine = FakeEngine()
     thread = thread_over(engine)
     thread.start()

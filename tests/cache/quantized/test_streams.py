@@ -104,7 +104,7 @@ async def test_it_is_left_anywhere_and_others_go_on() -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_served_is_refused_by_name(
+async def test_unsupported_parameters_are_refused_with_a_quantized_cache(
     settings: dict[str, Any], more: dict[str, Any], name: str
 ) -> None:
     async with AsyncLLM(shared(), tokenizer=byte_tokenizer()) as llm:

@@ -191,7 +191,7 @@ def test_embedding_gemma_sees_both_directions(tmp_path: Path) -> None:
         asyncgen.load_model(write_gguf(tmp_path / "bad.gguf", metadata, tensors))
 
 
-def test_what_is_loaded_is_saved_as_the_family_saves_it(tmp_path: Path) -> None:
+def test_loaded_gguf_is_saved_in_the_layout_of_its_family(tmp_path: Path) -> None:
     import transformers
 
     theirs, file = converted(tmp_path, "gemma3_text")

@@ -71,7 +71,7 @@ def stored_bytes(tensor: PackedTensor) -> bytes:
     return tensor.file.read_bytes()[tensor.offset : end]
 
 
-def test_what_a_file_says_and_where_its_tensors_lie(file: Path) -> None:
+def test_reads_metadata_and_tensor_positions(file: Path) -> None:
     model = open_gguf(file)
     metadata = model.metadata
     assert metadata.text("general.architecture") == "llama"

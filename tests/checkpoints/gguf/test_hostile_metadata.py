@@ -78,7 +78,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "key", "value"), CASES)
-def test_what_is_wrong_is_named(family: str, key: str, value: Any, tmp_path: Path) -> None:
+def test_wrong_metadata_is_refused_by_key(
+    family: str, key: str, value: Any, tmp_path: Path
+) -> None:
     metadata, tensors = _read(family)
     place = key[1:] if key.startswith(".") else f"{metadata['general.architecture']}.{key}"
     file = write_gguf(tmp_path / "bad.gguf", {**metadata, place: value}, tensors)

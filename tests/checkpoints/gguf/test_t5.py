@@ -90,7 +90,7 @@ def test_both_stacks_are_read(variant: dict[str, Any], tmp_path: Path) -> None:
     assert torch.equal(answered, wanted)
 
 
-def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
+def test_missing_or_wrong_metadata_is_refused_by_key(tmp_path: Path) -> None:
     _, metadata, tensors = made(tmp_path / "hf", VARIANTS[0])
     for key, value in (
         ("t5.decoder_block_count", 10**6),

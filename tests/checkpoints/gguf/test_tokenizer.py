@@ -354,7 +354,7 @@ def test_special_tokens_templates_and_frames(tmp_path: Path) -> None:
         assert again.encode_ids(text) == ours.encode_ids(text)
 
 
-def test_what_is_not_understood_is_refused_by_name(tmp_path: Path) -> None:
+def test_unknown_tokenizer_kinds_are_refused_by_name(tmp_path: Path) -> None:
     original = byte_level(ORIGINALS["gpt-2"])
     with pytest.raises(UnsupportedModelError, match=r"pre` is 'from-mars'.*qwen2"):
         asyncgen.load_tokenizer(write_bytes(tmp_path, original, "from-mars"))

@@ -106,7 +106,7 @@ def packed_file(
     return write_gguf(folder / "packed.gguf", metadata, packed, numbers)
 
 
-def test_what_is_kept_is_counted_and_not_what_lies_in_the_file(
+def test_memory_need_counts_kept_bytes_instead_of_file_bytes(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = packed_file(tmp_path, "llama", {}, "Q5_0")

@@ -170,7 +170,7 @@ def test_the_reference_s_ways_to_ask(folder: Path) -> None:
         ({"llm_int8_has_fp16_weight": True}, "llm_int8_has_fp16_weight"),
     ],
 )
-def test_what_cannot_be_asked_for_is_named(options: dict[str, Any], named: str) -> None:
+def test_unsupported_options_are_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequestError, match=named):
         BitsAndBytesConfig(**options)
 

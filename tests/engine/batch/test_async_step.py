@@ -115,7 +115,7 @@ def never(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch
     [*MORE[2:4], {"stopping_criteria": StoppingCriteriaList([never])}, {"top_logprobs": 2}],
     ids=["processor", "dtype", "criterion", "logprobs"],
 )
-def test_what_the_host_must_see_first_keeps_the_plain_order(given: dict[str, Any]) -> None:
+def test_requests_that_need_the_host_disable_async_steps(given: dict[str, Any]) -> None:
     model = TableModel()
     bench = ahead(model)
     _, first = bench.add([9, 8], max_new_tokens=12)
@@ -199,7 +199,7 @@ def test_a_pass_that_raises_is_run_again_row_by_row() -> None:
 
 
 @for_each("seed", range(4))
-def test_what_happens_to_four_does_not_touch_the_other_four(seed: int) -> None:
+def test_failures_of_four_sequences_leave_the_other_four_unchanged(seed: int) -> None:
     rng = random.Random(seed)
     model = TableModel()
     bench = ahead(model, pages=80, prefill_chunk_size=rng.choice([4, 64]))

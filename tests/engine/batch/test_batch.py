@@ -245,7 +245,7 @@ class Failing:
 
 
 @for_each("seed", range(6))
-def test_what_happens_to_four_does_not_touch_the_other_four(seed: int) -> None:
+def test_failures_of_four_sequences_leave_the_other_four_unchanged(seed: int) -> None:
     rng = random.Random(seed)
     model = TableModel()
     poison = [rng.randrange(50, 60) for _ in range(1)][0]

@@ -77,7 +77,7 @@ def test_the_longest_run_from_the_beginning_counts() -> None:
     assert pool.lookup([]) == []
 
 
-def test_what_was_left_longest_makes_room_its_end_first() -> None:
+def test_least_recently_used_prefix_is_evicted_from_its_end() -> None:
     pool = BlockPool(5, 1)
     old, new = hold(pool, [1, 2, 3]), hold(pool, [7, 8])
     pool.release(old.pages)

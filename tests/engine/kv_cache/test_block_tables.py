@@ -90,7 +90,7 @@ def test_the_longest_beginning_that_can_be_gone_on_from(
         assert table == [GONE] * first + [pages[group, n] for n in range(first, count)]
 
 
-def test_what_is_withdrawn_is_found_by_nobody() -> None:
+def test_unshared_blocks_are_not_found() -> None:
     pool = BlockPool(40, 2, windows=(None, 4))
     scheduler = FIFOScheduler(pool)
     state = RequestState("x", list(range(14)), max_new_tokens=3)

@@ -243,7 +243,7 @@ def test_texts_under_another_salt_find_nothing() -> None:
     assert other.num_cached == 0
 
 
-def test_what_was_not_read_is_not_left() -> None:
+def test_partial_blocks_without_read_tokens_are_not_kept() -> None:
     scheduler = FIFOScheduler(BlockPool(64, 8))
     for name, unread in (("a", True), ("b", False)):
         state = RequestState(name, [*range(10)], max_new_tokens=9, salt=name.encode())
@@ -263,7 +263,7 @@ def test_what_was_not_read_is_not_left() -> None:
         scheduler.finish_request(name)
 
 
-def test_what_was_only_begun_is_not_left() -> None:
+def test_partial_blocks_of_unfinished_steps_are_not_kept() -> None:
     scheduler = FIFOScheduler(BlockPool(64, 8))
     state = RequestState("a", [*range(13)])
     scheduler.add_waiting_request(state)
@@ -289,7 +289,7 @@ def test_a_prompt_that_nothing_was_sampled_of_leaves_none() -> None:
         scheduler.finish_request("again")
 
 
-def test_what_was_withdrawn_is_not_left() -> None:
+def test_partial_blocks_of_unshared_requests_are_not_kept() -> None:
     loop = opened()
     pool = loop.scheduler.cache
     state = loop.add(range(13), 9)

@@ -53,7 +53,7 @@ def test_a_row_has_two_slots_in_turn() -> None:
     assert (pool.num_held, pool.num_kept, pool.num_touched) == (0, 0, 2)
 
 
-def test_what_is_kept_is_not_written_and_is_found() -> None:
+def test_published_slot_is_found_and_no_longer_writable() -> None:
     pool = SlotPool(3)
     pool.start(None)
     slot = pool.take()
@@ -95,7 +95,7 @@ def test_those_on_the_way_make_room_first_and_the_oldest_of_them() -> None:
             pool.take()
 
 
-def test_what_is_worth_less_makes_room_first() -> None:
+def test_demoted_snapshots_are_evicted_first() -> None:
     pool = SlotPool(1, 1)
     for key in (b"answer", b"prompt"):
         left(pool, key, is_important=True)
@@ -126,7 +126,7 @@ def test_two_slots_for_a_row_always_suffice() -> None:
         pool.start(None)
 
 
-def test_what_is_withdrawn_is_found_no_more() -> None:
+def test_unpublished_snapshots_are_not_found() -> None:
     pool = SlotPool(1, 1)
     kept = left(pool, b"a")
     pool.start(None)

@@ -335,7 +335,9 @@ def other_weights(model: Any, seed: int) -> Any:
         {"dola_layers": "high"},
     ],
 )
-def test_what_takes_tokens_back_is_refused_by_name(model: Any, given: dict[str, Any]) -> None:
+def test_strategies_that_take_tokens_back_are_refused_with_states(
+    model: Any, given: dict[str, Any]
+) -> None:
     with pytest.raises(InvalidRequestError, match=f"`{next(iter(given))}`.*keep states"):
         Bench(model, **ROOM).add([1, 2, 3], max_new_tokens=5, **given)
     with pytest.raises(InvalidRequestError, match="keep states"):

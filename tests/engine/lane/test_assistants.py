@@ -210,7 +210,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @for_each(("name", "options"), REFUSED)
-async def test_what_is_refused(name: str, options: dict[str, Any]) -> None:
+async def test_unsupported_assistant_options_are_refused_before_any_forward(
+    name: str, options: dict[str, Any]
+) -> None:
     model, draft = TableModel(), TableModel()
     options = {key: draft if value is ... else value for key, value in options.items()}
     async with open_llm(model) as llm:

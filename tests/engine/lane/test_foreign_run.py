@@ -242,7 +242,7 @@ async def test_an_error_fails_its_request_alone() -> None:
     assert list(completion.token_ids) == reference(5, do_sample=False)
 
 
-async def test_what_it_cannot_do_is_refused() -> None:
+async def test_logprobs_of_a_foreign_model_are_refused() -> None:
     async with make(tiny()) as llm:
         with pytest.raises(InvalidRequestError) as caught:
             await llm.generate(PROMPT, logprobs=True)

@@ -88,7 +88,7 @@ def test_without_a_context_there_is_no_end_to_speak_of() -> None:
         ({"max_length": 4}, 4),
     ],
 )
-def test_what_does_not_fit(given: dict[str, Any], prompt: int) -> None:
+def test_too_long_requests_raise_context_length_error(given: dict[str, Any], prompt: int) -> None:
     with pytest.raises(ContextLengthError, match=str(prompt)):
         resolve(given, prompt=prompt)
 
@@ -139,7 +139,9 @@ def test_a_temperature_of_0_is_greedy(zero: object) -> None:
         ({"n": 2}, "num_return_sequences"),
     ],
 )
-def test_what_does_not_go_with_a_temperature_of_0(beside: dict[str, Any], name: str) -> None:
+def test_sampling_parameters_are_refused_at_temperature_0(
+    beside: dict[str, Any], name: str
+) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         resolve({"temperature": 0, **beside})
     assert caught.value.parameter == name
@@ -210,7 +212,7 @@ def test_stop_strings() -> None:
     assert resolve({"stop": []}).stop == ()
 
 
-def test_what_would_have_no_effect_is_refused() -> None:
+def test_parameters_without_effect_are_refused() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         resolve({"early_stopping": True})
     assert caught.value.parameter == "early_stopping"

@@ -41,7 +41,7 @@ def test_cut_and_then_normalised() -> None:
     assert not pooled(HiddenPool("mean"), torch.zeros(3, 4)).any()
 
 
-def test_what_is_computed_again_counts_once() -> None:
+def test_recomputed_positions_are_pooled_once() -> None:
     pool = HiddenPool("mean", normalize=False)
     pool.add(STATES[:10], 0)
     assert pool.wanted(0, 7, is_last=False) == range(10, 7)  # none

@@ -134,7 +134,7 @@ def test_messages_without_a_template() -> None:
         )
 
 
-def test_what_cannot_be_served_is_refused_before_any_work() -> None:
+def test_unsupported_beam_groups_are_refused_before_any_forward() -> None:
     model = TableModel()
     with pytest.raises(InvalidRequestError, match="num_beam_groups"):
         request_for(model=model, num_beams=3, num_beam_groups=2)

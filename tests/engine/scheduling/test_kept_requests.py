@@ -33,7 +33,9 @@ def finished(pool: BlockPool, tokens: list[int], name: str = "x") -> RequestStat
         ([1], 0, 0),
     ],
 )
-def test_what_is_common_is_known(tokens: list[int], num_pages: int, common: int) -> None:
+def test_kept_request_is_found_with_its_common_prefix(
+    tokens: list[int], num_pages: int, common: int
+) -> None:
     pool = BlockPool(8, 2)
     retained = KeptRequests(pool)
     old = finished(pool, [1, 2, 3, 4, 5, 6, 7])

@@ -422,7 +422,7 @@ def test_the_oldest_running_one_always_gets_on(
             assert oldest.num_preemptions == 0 or oldest.arrival > 0
 
 
-def test_what_can_never_fit_is_refused() -> None:
+def test_requests_larger_than_the_pool_are_refused() -> None:
     loop = Loop(fifo(num_pages=4, page_size=4))
     with pytest.raises(InvalidRequestError, match=r"`max_new_tokens` is 8: with 10 tokens before"):
         loop.add(range(10), 8)

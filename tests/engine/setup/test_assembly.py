@@ -100,7 +100,7 @@ def over_pages(model: OnCuda) -> PagedAttention:
 
 
 @pytest.mark.parametrize("asked", [True, None])
-def test_what_cannot_be_recorded_is_said(
+def test_unsupported_cuda_graphs_are_logged_with_reason(
     asked: bool | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In 32 bits there is no fused attention."""

@@ -131,7 +131,7 @@ def test_one_tensor_of_all_experts_is_read_as_well(family: str, tmp_path: Path) 
         "nanochat",
     ],
 )
-def test_what_is_saved_is_what_was_read(family: str, tmp_path: Path) -> None:
+def test_saved_tensors_equal_the_loaded_ones(family: str, tmp_path: Path) -> None:
     few = {"n_layers": 2} if family == "dbrx" else FEW
     make(family, tmp_path, **few, **({"moe_layer_start_index": 0} if "ernie" in family else {}))
     model = asyncgen.load_model(tmp_path, dtype="float32")
@@ -210,7 +210,7 @@ def test_a_width_that_no_block_has_takes_no_memory(tmp_path: Path) -> None:
         ("hidden_act", "relu", "experts have one of silu"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
+def test_impossible_config_values_are_refused_by_name(
     key: str, value: object, allowed: str, tmp_path: Path
 ) -> None:
     make("qwen2_moe", tmp_path, **FEW)

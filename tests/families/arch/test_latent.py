@@ -167,7 +167,7 @@ def test_files_as_their_makers_write_them(
         (FLASH, "mlp_layer_types", ["dense"] * 46 + ["thin"]),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(
+def test_unsupported_config_values_are_refused_by_name(
     file: dict[str, Any], key: str, value: object
 ) -> None:
     with pytest.raises(ModelLoadError, match=f"`{key}` is "):
@@ -201,7 +201,7 @@ def test_layers_that_guess_ahead_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("q_lora_rank", "attention_bias"), [(12, True), (None, True), (None, False)]
 )
-def test_what_is_saved_is_what_was_read(
+def test_saved_tensors_equal_the_loaded_ones(
     q_lora_rank: int | None, attention_bias: bool, tmp_path: Path
 ) -> None:
     switches: dict[str, Any] = {"q_lora_rank": q_lora_rank, "attention_bias": attention_bias}

@@ -126,7 +126,7 @@ def test_keys_of_the_file_are_there() -> None:
     assert not hasattr(config, "temperature")
 
 
-def test_what_was_set_is_kept_apart() -> None:
+def test_edits_stay_in_one_copy_of_the_config() -> None:
     built = ModelConfig.from_hf({**CONFIG, "eos_token_id": [2, 3]})
     one, other = EditableConfig(built), EditableConfig(built)
     assert one == other

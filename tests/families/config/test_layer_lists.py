@@ -72,6 +72,6 @@ def test_a_list_of_many_layers_is_gone_through_a_few_times(
         ("gemma4_text", "per_layer_config", {"1": {"head_dim": 2**70}}),
     ],
 )
-def test_what_no_layer_can_be_is_refused_by_name(family: str, key: str, value: object) -> None:
+def test_impossible_layer_lists_are_refused_by_name(family: str, key: str, value: object) -> None:
     with pytest.raises(ModelLoadError, match=rf"`{key}` is .*(must|whole)"):
         read(family, **{key: value})

@@ -137,7 +137,7 @@ def test_dtype_has_two_spellings(stated: dict[str, Any], expected: str | None) -
 
 
 @pytest.mark.parametrize("model_type", TYPES)
-def test_what_is_written_reads_back_alike(model_type: str) -> None:
+def test_config_survives_to_dict_and_from_hf(model_type: str) -> None:
     raw = random_config(model_type, rope_scaling={"type": "linear", "factor": 2.0}, extra="kept")
     config = ModelConfig.from_hf(raw)
     written = json.loads(json.dumps(config.to_dict()))

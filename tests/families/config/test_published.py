@@ -338,7 +338,7 @@ def test_internlm_3() -> None:
         ({"model_type": "solar_open"}, {"topk_method": "greedy"}, "`topk_method` is 'greedy'"),
     ],
 )
-def test_what_would_change_results_is_refused_by_name(
+def test_unsupported_keys_that_change_results_are_refused(
     file: dict[str, Any], keys: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(asyncgen.ModelLoadError) as caught:

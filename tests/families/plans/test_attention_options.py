@@ -153,7 +153,7 @@ def test_a_quantised_cache_loses_little(family: str) -> None:
     torch.testing.assert_close(*results, atol=0.03, rtol=0.03)
 
 
-def test_what_no_fused_kernel_has_is_computed_by_torch(
+def test_layers_without_fused_kernel_are_computed_by_torch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
@@ -211,7 +211,7 @@ def test_sinks_are_applied_to_what_a_fused_kernel_tells(
         ({"slopes": (1.0, float("nan"))}, "slopes"),
     ],
 )
-def test_what_no_path_computes_is_refused(options: dict[str, Any], name: str) -> None:
+def test_options_without_implementation_are_refused(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         AttentionOptions(**options)
 

@@ -38,7 +38,7 @@ def test_null_is_off_only_where_it_is_stated() -> None:
         read({"scale": -1.0}).positive_or_none("scale")
 
 
-def test_what_is_not_supported_is_refused_by_name() -> None:
+def test_require_refuses_unsupported_values_by_name() -> None:
     read({"clip": None}).require("clip", False)
     read({}).require("clip", False)
     with pytest.raises(ModelLoadError, match="`clip` is 3: supported is False"):

@@ -35,7 +35,7 @@ def test_every_known_name_passes() -> None:
     check_names({each.name: None for each in PARAMETERS if not each.elsewhere})
 
 
-def test_what_is_found_elsewhere_says_where() -> None:
+def test_parameters_that_belong_elsewhere_are_refused() -> None:
     for each in PARAMETERS:
         if each.elsewhere:
             with pytest.raises(InvalidRequestError, match="not a parameter of a stream"):
@@ -103,7 +103,9 @@ _OF_BEAMS = {"length_penalty", "early_stopping"}
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_what_is_said_of_flags_is_so_in_every_mode(mode: GenerationMode, tmp_path: Path) -> None:
+def test_minor_issues_list_the_idle_flags_of_each_mode(
+    mode: GenerationMode, tmp_path: Path
+) -> None:
     flags: dict[str, Any] = dict.fromkeys(SAMPLING, 0.5)
     flags |= {"top_k": 4, "length_penalty": 2.0, "early_stopping": True}
     config = GenerationConfig()
@@ -151,7 +153,7 @@ def test_several_ids(name: str) -> None:
 
 @for_each("name", [*ONE, *LISTS, *EITHER])
 @for_each("value", ["a", 1.5, True, ["a"], [1.5], [False], [[1]], {}])
-def test_what_is_no_id_is_refused_also_as_a_default(name: str, value: Any) -> None:
+def test_invalid_token_ids_are_refused_as_argument_and_default(name: str, value: Any) -> None:
     for is_given in (True, False):
         if value == {} and name not in ONE:
             continue  # a set of no ids
@@ -306,7 +308,7 @@ def test_refused_by_name_before_any_work(options: dict[str, Any], name: str) -> 
         {"num_beams": 2, "force_words_ids": [[1], [[2], [3, 4]]]},
     ],
 )
-def test_what_works_passes(options: dict[str, Any]) -> None:
+def test_valid_beam_options_pass_the_check(options: dict[str, Any]) -> None:
     check_beams(GenerationConfig(**options))
 
 

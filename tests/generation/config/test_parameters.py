@@ -69,7 +69,7 @@ AWAITED = [field.name for field in FIELDS if field.awaits is not None]
 
 @for_each("name", AWAITED)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_what_is_not_served_is_refused_by_name(name: str) -> None:
+def test_unsupported_parameters_are_refused_by_name(name: str) -> None:
     config = GenerationConfig(**{name: REQUESTS[name]})
     with pytest.raises(InvalidRequestError, match="not supported yet") as caught:
         check_supported(config)

@@ -77,7 +77,7 @@ def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
 
 
 @for_each("name", [*_NUMBERS, "eos_token_id"])
-def test_what_is_below_the_range_is_refused(name: str) -> None:
+def test_values_below_the_range_are_refused(name: str) -> None:
     rule = _range_of(BY_NAME[name].rule)
     if rule is not None and rule.low is None:
         check_values({name: -1})

@@ -73,7 +73,9 @@ def test_ids_alone() -> None:
         ("output_logits", {"logits"}, {"logits"}),
     ],
 )
-def test_what_was_asked_for_is_there(wanted: str, decoder: set[str], both: set[str]) -> None:
+def test_output_has_exactly_the_requested_fields(
+    wanted: str, decoder: set[str], both: set[str]
+) -> None:
     options: dict[str, Any] = {wanted: True, "return_dict_in_generate": True}
     common = {"sequences", "past_key_values"}
     found = build(encoder=False, **options)

@@ -195,7 +195,7 @@ def test_the_older_spelling() -> None:
         ({"custom_generate": lambda model, ids: (yield [1, 2])}, "custom_generate"),
     ],
 )
-def test_what_is_refused(options: dict[str, Any], named: str) -> None:
+def test_generate_refuses_wrong_custom_options(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         TableModel().generate(IDS, max_new_tokens=3, **options)
 
@@ -432,7 +432,7 @@ def generate(model, input_ids, generation_config, streamer, stopping_criteria, *
         ({"custom_generate": silent, "input_ids": 1}, "input_ids"),
     ],
 )
-async def test_what_a_stream_refuses(options: dict[str, Any], named: str) -> None:
+async def test_streams_refuse_custom_generate_options(options: dict[str, Any], named: str) -> None:
     async with make(TableModel()) as llm:
         with pytest.raises(InvalidRequestError) as caught:
             await llm.generate(PROMPT, max_new_tokens=3, **options)

@@ -53,7 +53,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("named", "call", "told"), BAD)
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused_by_name(
     named: str, call: dict[str, Any], told: str, model: Any
 ) -> None:
     with pytest.raises(ValueError, match=rf"{named}.*{told}|{told}.*{named}"):
@@ -153,7 +153,7 @@ def test_use_cache_false_computes_without_a_cache(
     assert widths[-1] == (1 if is_cached else 8)
 
 
-def test_what_only_a_cache_can_do_says_so(model: Any) -> None:
+def test_strategies_that_need_a_cache_refuse_use_cache_false(model: Any) -> None:
     for call in ({"penalty_alpha": 0.6, "top_k": 3}, {"prompt_lookup_num_tokens": 2}):
         with pytest.raises(InvalidRequestError, match="`use_cache` is False"):
             model.generate(IDS[:1], use_cache=False, **NEW, **call)

@@ -156,7 +156,7 @@ def plain(folder: Path) -> Any:
     return _models("llama", 4, folder)[1]
 
 
-def test_what_counts_as_an_override(tmp_path: Path) -> None:
+def test_compiled_forward_is_no_override_but_a_hook_is(tmp_path: Path) -> None:
     model = plain(tmp_path)
     assert not is_overridden(model)
     compiled = functools.partial(model.forward)
@@ -238,7 +238,7 @@ def test_a_hook_may_forgo_the_cache(tmp_path: Path) -> None:
         ("inputs_embeds", {"inputs_embeds": None}),
     ],
 )
-def test_what_would_pass_a_hook_by_is_refused(
+def test_calls_that_bypass_a_hook_are_refused(
     named: str, call: dict[str, Any], tmp_path: Path
 ) -> None:
     model = plain(tmp_path)

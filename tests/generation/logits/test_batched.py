@@ -197,7 +197,7 @@ def test_rows_without_the_filter_stay_as_they_are() -> None:
     assert (scores.values != -torch.inf).sum(-1).tolist() == [3, 40, 5]
 
 
-def test_what_rows_do_not_share_makes_groups() -> None:
+def test_rows_with_different_settings_form_groups() -> None:
     logits = torch.randn(2, 40)
     rows: Any = [None, None]
     scores = ScoreBatch(logits, [*rows], own=True)

@@ -195,7 +195,7 @@ def test_filters_of_the_user_compose_with_those_of_the_configuration() -> None:
         ({"repetition_penalty": -1.0}, "penalty"),
     ],
 )
-def test_what_cannot_be_built_is_named(values: dict[str, Any], name: str) -> None:
+def test_unbuildable_processors_are_refused_by_name(values: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         build_logits_processors(
             GenerationConfig(**values), prompt_length=3, eos_token_ids=None, device="cpu"

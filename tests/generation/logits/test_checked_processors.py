@@ -65,7 +65,7 @@ def test_a_token_of_plus_infinity_is_demanded(dtype: torch.dtype) -> None:
     assert int(scores[0].argmax()) == 4  # a row without is as it was
 
 
-def test_what_is_demanded_of_one_row_does_not_hide_a_broken_one() -> None:
+def test_forced_row_does_not_hide_a_broken_row() -> None:
     def both(input_ids: Tensor, scores: Tensor) -> Tensor:
         scores[0, 1], scores[1] = torch.inf, -torch.inf
         return scores

@@ -20,7 +20,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 260, 2048, 5000])
 @pytest.mark.parametrize("places", [[0], [2, 0], [0, 1, 2, 3]])
-def test_what_no_bit_allows_is_banned(size: int, places: list[int]) -> None:
+def test_tokens_without_a_set_bit_are_banned(size: int, places: list[int]) -> None:
     """Other rows, and what lies around the scores, stay as they are."""
     generator = torch.Generator().manual_seed(size)
     words = torch.randint(-(2**31), 2**31, (len(places), size // 32 + 2), generator=generator)
@@ -42,7 +42,7 @@ def test_what_no_bit_allows_is_banned(size: int, places: list[int]) -> None:
     assert torch.equal(memory.nan_to_num(9.0), expected.nan_to_num(9.0))
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_masks_are_refused() -> None:
     if native.kernels is None:
         pytest.skip("torch says it in its own words")
     scores, words = torch.zeros(2, 64), torch.zeros(1, 2, dtype=torch.int32)

@@ -67,7 +67,7 @@ def test_enough_beams_find_the_best_of_all(penalty: float) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False, "never"])
-def test_what_is_complete_is_ranked_and_real(early: bool | str) -> None:
+def test_complete_beams_are_ranked_with_true_scores(early: bool | str) -> None:
     scores = _enumerate(4, 5, 1.0)
     pool = _search(_rules(3, early), 4, 5)
     ranked = pool.complete.scores[0].tolist()

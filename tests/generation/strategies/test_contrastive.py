@@ -35,7 +35,7 @@ def test_tokens_and_scores_are_those_of_the_reference(
 
 @for_each("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
 @for_each("low_memory", [False, True])
-def test_what_goes_on_inside_is_that_of_the_settled_tokens(
+def test_hidden_states_and_attentions_belong_to_chosen_tokens(
     case: dict[str, Any], low_memory: bool
 ) -> None:
     found = generate(case, low_memory=low_memory, output_hidden_states=True, output_attentions=True)
@@ -112,7 +112,7 @@ def test_closed_at_any_step_leaves_a_prefix(low_memory: bool) -> None:
         ("top_k", {"top_k": 98}),
     ],
 )
-def test_what_is_refused(name: str, fields: dict[str, Any]) -> None:
+def test_contrastive_search_refuses_wrong_options(name: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         model_of(0).generate(torch.tensor(PROMPT), **{**SEARCH, **fields})
 

@@ -26,7 +26,7 @@ def test_tokens_and_scores_are_those_of_the_reference(
 
 
 @for_each("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
-def test_what_goes_on_inside_is_the_same(case: dict[str, Any]) -> None:
+def test_hidden_states_and_attentions_equal_the_reference(case: dict[str, Any]) -> None:
     found = generate(case, output_hidden_states=True, output_attentions=True)
     assert found.sequences.tolist() == case["sequences"]
     check_inside(found, case)

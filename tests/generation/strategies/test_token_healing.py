@@ -145,7 +145,9 @@ def test_a_streamer_gets_the_healed_prompt(tokenizer: Tokenizer, tmp_path: Path)
     assert [token for piece in put for token in piece] == found[0].tolist()
 
 
-def test_what_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_token_healing_refuses_missing_tokenizer_and_cache(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     _, ours = pair(tmp_path / "model", 4, vocab_size=len(tokenizer))
     ids = torch.tensor([[5, 6, 7]])
     with pytest.raises(InvalidRequestError, match="token_healing"):

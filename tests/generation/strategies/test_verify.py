@@ -100,7 +100,7 @@ def test_a_processor_is_asked_as_without_a_draft() -> None:
 
 @pytest.mark.parametrize("do_sample", [True, False])
 @pytest.mark.parametrize("with_processor", [True, False])
-def test_what_cannot_be_picked_from_is_refused(do_sample: bool, with_processor: bool) -> None:
+def test_nan_logits_are_refused_with_their_position(do_sample: bool, with_processor: bool) -> None:
     keeps: Any = LogitsProcessorList([lambda input_ids, scores: scores])
     plan = plan_with(keeps if with_processor else None, do_sample)
     plan.draw = HashDraw(0)

@@ -59,7 +59,7 @@ def test_scores_of_a_growing_sequence(values: dict[str, Any], seed: int, batch: 
 
 @settings(max_examples=40, deadline=None)
 @given(settings_of, st.integers(0, 2**31), st.integers(1, 3))
-def test_what_a_detector_reads(values: dict[str, Any], seed: int, batch: int) -> None:
+def test_detector_values_equal_the_reference(values: dict[str, Any], seed: int, batch: int) -> None:
     ours, theirs = both(**values)
     torch.manual_seed(seed)
     ids = torch.randint(0, 3, (batch, 20))

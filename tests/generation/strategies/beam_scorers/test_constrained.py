@@ -24,7 +24,7 @@ def _constraints() -> list[Constraint]:
 
 
 @for_each("seed", range(12))
-def test_what_ended_meets_all_constraints(seed: int) -> None:
+def test_finished_beams_meet_all_constraints(seed: int) -> None:
     scorer = ConstrainedBeamSearchScorer(2, 4, _constraints(), "cpu", max_length=20)
     found = drive(scorer, 2, 4, seed=seed, prompt=2, longest=20)
     for ids, length in zip(found["sequences"].tolist(), found["sequence_lengths"], strict=True):

@@ -75,6 +75,6 @@ def test_the_threshold_is_the_cheapest_of_all(guesses: list[tuple[float, bool]])
 
 
 @for_each("threshold", [-0.1, 1.1, True, "high"])
-def test_what_is_refused(threshold: Any) -> None:
+def test_thresholds_out_of_range_are_refused(threshold: Any) -> None:
     with pytest.raises(InvalidRequestError, match="assistant_confidence_threshold"):
         ConfidenceThreshold(threshold)

@@ -67,7 +67,7 @@ def test_settings_of_the_call_then_of_the_draft_model_then_the_documented_ones(
     assert first_draft(drafter_for(helper, **call, **off)) == expected
 
 
-def test_what_was_learnt_is_kept_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_learnt_draft_length_is_stored_in_the_drafts_config(tmp_path: Path) -> None:
     _, ours = pair(tmp_path / "target")
     _, other = pair(tmp_path / "draft", 5)
     ids = torch.tensor(PROMPT)
@@ -100,7 +100,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), REFUSED, ids=readable)
-def test_what_is_refused_before_any_work(
+def test_wrong_draft_options_are_refused_before_any_forward(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     _, ours = pair(tmp_path)
@@ -170,7 +170,7 @@ def test_heuristic_grows_by_two_and_shrinks_by_one(kind: str) -> None:
 
 
 @for_each(("count", "kind"), [(0, "constant"), (True, "constant"), (1, "linear")])
-def test_what_is_refused(count: int, kind: str) -> None:
+def test_draft_schedule_refuses_wrong_values(count: int, kind: str) -> None:
     with pytest.raises(InvalidRequestError, match="num_assistant_tokens"):
         DraftSchedule(count, kind)
 

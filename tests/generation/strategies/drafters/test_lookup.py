@@ -70,7 +70,7 @@ def test_a_growing_index_finds_what_a_search_finds(
     ("count", "size", "name"),
     [(0, 2, "prompt_lookup_num_tokens"), (3, 0, "max_matching_ngram_size")],
 )
-def test_what_is_refused(count: int, size: int, name: str) -> None:
+def test_lookup_drafter_refuses_wrong_sizes(count: int, size: int, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         LookupDrafter(count, size)
 
