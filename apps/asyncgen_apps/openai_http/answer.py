@@ -10,9 +10,9 @@ import anyio.to_thread
 
 from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
-from asyncgen_apps.openai_http.cancellable_response import Watched
-from asyncgen_apps.openai_http.request_streams import Job
-from asyncgen_apps.openai_http.response_writer import MARK, Template, event_line
+from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
+from asyncgen_apps.openai_http.request_streams import RequestStreams
+from asyncgen_apps.openai_http.response_writer import MARK, EventTemplate, event_line
 from asyncgen_apps.openai_http.serializers import counts_object
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.echo import Echo
     from asyncgen_apps.openai_http.request_streams import Take
-    from asyncgen_apps.openai_http.response_writer import Reply
-    from asyncgen_apps.openai_http.serializers import Shape
+    from asyncgen_apps.openai_http.response_writer import ResponseWriter
+    from asyncgen_apps.openai_http.serializers import Serializer
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.translate import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class StreamWishes:
+class UsageOptions:
     """Options of a streamed reply.
 
     Attributes:
@@ -42,8 +42,8 @@ class StreamWishes:
     continuous_usage: bool = False
 
 
-class Answer(Watched):
-    """The reply to one request, computed while it is sent."""
+class CompletionResponse(CancellableResponse):
+    """Reply to one request for a completion, computed while it is sent."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Answer(Watched):
         gate: Gate,
         settings: ServerSettings,
         plan: Plan,
-        shape: Shape,
-        stream: StreamWishes | None,
+        serializer: Serializer,
+        stream: UsageOptions | None,
     ) -> None:
         """Describe the reply; nothing runs before it is called.
 
@@ -61,8 +61,8 @@ class Answer(Watched):
             gate: Lets it in.
             settings: For the times of patience.
             plan: What to run.
-            shape: How to lay it out.
-            stream: Stream, with these wishes; ``None`` replies in one piece.
+            serializer: Lays the reply out.
+            stream: Token counts in a streamed reply; ``None`` replies in one piece.
         """
         super().__init__(
             gate,
@@ -73,38 +73,40 @@ class Answer(Watched):
         )
         self._llm = llm
         self._plan = plan
-        self._shape = shape
-        self._wishes = stream
+        self._serializer = serializer
+        self._usage_options = stream
         self._prompt_tokens = 0
         self._tokens = plan.num_given
 
-    async def compute(self, reply: Reply) -> None:
+    async def compute(self, reply: ResponseWriter) -> None:
         """Run the streams and write what they give."""
-        async with Job(self._llm, self._plan.parts, self._client) as job:
-            if self._wishes is None:
-                await reply.whole(await whole(job, self._shape))
+        async with RequestStreams(self._llm, self._plan.parts, self._client) as streams:
+            if self._usage_options is None:
+                await reply.whole(await whole(streams, self._serializer))
             else:
-                await self._stream(job, reply, self._wishes)
+                await self._stream(streams, reply, self._usage_options)
 
-    async def _stream(self, job: Job, reply: Reply, wishes: StreamWishes) -> None:
+    async def _stream(
+        self, streams: RequestStreams, reply: ResponseWriter, usage_options: UsageOptions
+    ) -> None:
         """Write events as they come, then the counts and the end."""
-        if wishes.continuous_usage:
+        if usage_options.continuous_usage:
             self._prompt_tokens = await _count_prompts(self._llm, self._plan)
-        echo = self._shape.echo
+        echo = self._serializer.echo
         if echo is not None:
-            await anyio.to_thread.run_sync(echo.begin, job.prompt_ids, job.tokenizer)
-        opening = list(self._shape.opening(self._prompts(job), self._plan.choices))
-        templates: dict[int, Template] = {}
+            await anyio.to_thread.run_sync(echo.begin, streams.prompt_ids, streams.tokenizer)
+        opening = list(self._serializer.opening(self._prompts(streams), self._plan.choices))
+        templates: dict[int, EventTemplate] = {}
         tells_tokens = self._plan.logprobs or self._plan.token_ids
-        varies = tells_tokens or wishes.continuous_usage
+        varies = tells_tokens or usage_options.continuous_usage
 
         def laid_out(index: int, event: TokenEvent) -> str:
             """Spell an event out; before the first one come the chunks that open the stream."""
-            objects = [*opening, self._shape.chunk(index, event)]
+            objects = [*opening, self._serializer.chunk(index, event)]
             opening.clear()
-            if wishes.usage:
+            if usage_options.usage:
                 for one in objects:
-                    one["usage"] = self._usage_so_far() if wishes.continuous_usage else None
+                    one["usage"] = self._usage_so_far() if usage_options.continuous_usage else None
             return "".join(map(event_line, objects))
 
         def take(index: int, event: TokenEvent) -> Awaitable[None] | None:
@@ -120,24 +122,28 @@ class Answer(Watched):
             else:
                 template = templates.get(index)
                 if template is None:
-                    template = templates[index] = self._template(index, event, wishes)
+                    template = templates[index] = self._template(index, event, usage_options)
                 line = template.line(event.text)
             return reply.lines(line)
 
-        await job.read(take if echo is None else self._echoing(echo, take, reply, wishes))
-        if wishes.usage:
-            await reply.events([self._shape.closing(job.usage())])
+        await streams.read(
+            take if echo is None else self._echoing(echo, take, reply, usage_options)
+        )
+        if usage_options.usage:
+            await reply.events([self._serializer.closing(streams.usage())])
         await reply.finish()
 
-    def _echoing(self, echo: Echo, take: Take, reply: Reply, wishes: StreamWishes) -> Take:
+    def _echoing(
+        self, echo: Echo, take: Take, reply: ResponseWriter, usage_options: UsageOptions
+    ) -> Take:
         """Tell the prompt of each choice before its first event is taken."""
         told: set[int] = set()
 
         async def tell_prompt(index: int, event: TokenEvent) -> None:
             told.add(index)
-            for one in self._shape.prompt(index):
-                if wishes.usage:
-                    one["usage"] = self._usage_so_far() if wishes.continuous_usage else None
+            for one in self._serializer.prompt(index):
+                if usage_options.usage:
+                    one["usage"] = self._usage_so_far() if usage_options.continuous_usage else None
                 await reply.lines(event_line(one))
             waiting = take(index, event)
             if waiting is not None:
@@ -150,14 +156,16 @@ class Answer(Watched):
 
         return take_echoed
 
-    def _prompts(self, job: Job) -> list[list[int]]:
+    def _prompts(self, streams: RequestStreams) -> list[list[int]]:
         """Token ids of the prompts, where they are told."""
-        return job.prompt_ids if self._plan.token_ids else []
+        return streams.prompt_ids if self._plan.token_ids else []
 
-    def _template(self, index: int, event: TokenEvent, wishes: StreamWishes) -> Template:
+    def _template(
+        self, index: int, event: TokenEvent, usage_options: UsageOptions
+    ) -> EventTemplate:
         """Return the fields that all pieces of a choice share."""
-        pattern = self._shape.chunk(index, replace(event, text=MARK))
-        return Template({**pattern, "usage": None} if wishes.usage else pattern)
+        pattern = self._serializer.chunk(index, replace(event, text=MARK))
+        return EventTemplate({**pattern, "usage": None} if usage_options.usage else pattern)
 
     def _usage_so_far(self) -> dict[str, object]:
         return counts_object(Usage(self._prompt_tokens, self._tokens))

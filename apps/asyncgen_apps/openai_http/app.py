@@ -23,10 +23,10 @@ from asyncgen_apps.openai_http.embeddings import EMBED_PATH
 from asyncgen_apps.openai_http.errors import SERVER, ApiError, from_exception, from_validation
 from asyncgen_apps.openai_http.middleware import (
     REQUEST_ID,
-    LimitBody,
-    NameRequests,
-    RequireKey,
-    TakeShortWay,
+    ApiKeyMiddleware,
+    BodyLimitMiddleware,
+    FastPathMiddleware,
+    RequestIdMiddleware,
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.request_schema import MAX_INPUTS, MAX_PROMPTS
@@ -93,10 +93,12 @@ def create_app(
     _add_reference(app)
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
-    app.add_middleware(TakeShortWay, answers=short_ways(service))
-    app.add_middleware(LimitBody, limits=_body_limits(llm, settings), seconds=settings.body_seconds)
+    app.add_middleware(FastPathMiddleware, answers=short_ways(service))
     app.add_middleware(
-        RequireKey,
+        BodyLimitMiddleware, limits=_body_limits(llm, settings), seconds=settings.body_seconds
+    )
+    app.add_middleware(
+        ApiKeyMiddleware,
         keys=Keys(settings.api_keys, settings.priority_keys),
         proxies=Proxies(settings.trusted_proxies),
         also=_guarded(settings),
@@ -110,7 +112,7 @@ def create_app(
             expose_headers=[REQUEST_ID, "retry-after"],
         )
     app.add_middleware(CheckHost, names=settings.allowed_hosts)
-    app.add_middleware(NameRequests)
+    app.add_middleware(RequestIdMiddleware)
     return app
 
 

@@ -20,8 +20,12 @@ from asyncgen_apps.openai_http.errors import (
     from_validation,
 )
 from asyncgen_apps.openai_http.request_schema import ChatCompletionRequest, CompletionRequest
-from asyncgen_apps.openai_http.request_streams import Job
-from asyncgen_apps.openai_http.serializers import ChatShape, Head, TextShape
+from asyncgen_apps.openai_http.request_streams import RequestStreams
+from asyncgen_apps.openai_http.serializers import (
+    ChatSerializer,
+    CompletionHead,
+    CompletionSerializer,
+)
 from asyncgen_apps.openai_http.translate import COMPLETION_TOKENS, plan
 
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
     from asyncgen import AsyncLLM, TokenEvent
     from asyncgen_apps.openai_http.echo import Echo
-    from asyncgen_apps.openai_http.serializers import Object, Shape
+    from asyncgen_apps.openai_http.serializers import Object, Serializer
     from asyncgen_apps.openai_http.translate import Plan
 
 
@@ -57,8 +61,8 @@ def understood(
     request_id: str,
     *,
     text_tokens: int | None = COMPLETION_TOKENS,
-) -> tuple[Plan, Shape]:
-    """Work out what to run, and how to lay the reply out.
+) -> tuple[Plan, Serializer]:
+    """Plan the streams of a request, and make the serializer of its reply.
 
     Args:
         body: Of the right shape.
@@ -72,35 +76,37 @@ def understood(
     planned = plan(body, text_tokens=text_tokens)
     is_chat = isinstance(body, ChatCompletionRequest)
     prefix = "chatcmpl" if is_chat else "cmpl"
-    head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
+    head = CompletionHead(f"{prefix}-{request_id}", int(time.time()), body.model)
     if is_chat:
-        return planned, ChatShape(head, planned.logprobs, planned.token_ids)
+        return planned, ChatSerializer(head, planned.logprobs, planned.token_ids)
     told = planned.logprobs, planned.top_logprobs, planned.token_ids
-    return planned, TextShape(head, *told, echo=planned.echo)
+    return planned, CompletionSerializer(head, *told, echo=planned.echo)
 
 
-async def whole(job: Job, shape: Shape) -> Object:
-    """Run a job that was entered to its end, and lay its reply out in one piece.
+async def whole(streams: RequestStreams, serializer: Serializer) -> Object:
+    """Read all streams to their ends, and lay the reply out in one piece.
 
     Raises:
         ApiError: The engine was closed meanwhile.
         Exception: What the first stream to fail raised.
     """
-    await job.read(check_whole)
-    prompt_ids = job.prompt_ids if shape.token_ids else []
-    if shape.echo is None:
-        return shape.whole(prompt_ids, job.samples(), job.usage())
+    await streams.read(check_whole)
+    prompt_ids = streams.prompt_ids if serializer.token_ids else []
+    if serializer.echo is None:
+        return serializer.whole(prompt_ids, streams.samples(), streams.usage())
     # As long as the prompts are: not in the event loop.
-    return await anyio.to_thread.run_sync(_echoed, job, shape, shape.echo, prompt_ids)
+    return await anyio.to_thread.run_sync(_echoed, streams, serializer, serializer.echo, prompt_ids)
 
 
-def _echoed(job: Job, shape: Shape, echo: Echo, prompt_ids: list[list[int]]) -> Object:
+def _echoed(
+    streams: RequestStreams, serializer: Serializer, echo: Echo, prompt_ids: list[list[int]]
+) -> Object:
     """Lay a reply with its prompts out; on a worker thread."""
-    echo.begin(job.prompt_ids, job.tokenizer)
-    for number, entries in enumerate(job.prompt_logprobs):
-        if entries is not None and shape.logprobs:
+    echo.begin(streams.prompt_ids, streams.tokenizer)
+    for number, entries in enumerate(streams.prompt_logprobs):
+        if entries is not None and serializer.logprobs:
             echo.learn(number, entries)
-    return shape.whole(prompt_ids, job.samples(), job.usage())
+    return serializer.whole(prompt_ids, streams.samples(), streams.usage())
 
 
 def check_whole(index: int, event: TokenEvent) -> None:
@@ -147,9 +153,9 @@ async def reply_to(
     require_model(body.model, names)
     if body.stream:
         raise ApiError(400, "`stream` is true: replies come in one piece here", param="stream")
-    planned, shape = understood(body, request_id, text_tokens=text_tokens)
+    planned, serializer = understood(body, request_id, text_tokens=text_tokens)
     try:
-        async with Job(llm, planned.parts) as job:
-            return await whole(job, shape)
+        async with RequestStreams(llm, planned.parts) as streams:
+            return await whole(streams, serializer)
     except Exception as error:
         raise from_exception(error, planned.names) from error

@@ -16,7 +16,7 @@ import anyio
 from starlette.responses import Response
 
 from asyncgen_apps.openai_http.errors import ApiError, from_exception
-from asyncgen_apps.openai_http.response_writer import Reply
+from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.clients import ANYBODY
 from asyncgen_apps.websocket.params import NO_PRIORITY
 
@@ -36,7 +36,7 @@ PATIENCE = 1.0
 a status of its own."""
 
 
-class Watched(Response, ABC):
+class CancellableResponse(Response, ABC):
     """The reply to one request; a subclass says what is computed."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Watched(Response, ABC):
         self._client = ANYBODY
 
     @abstractmethod
-    async def compute(self, reply: Reply) -> None:
+    async def compute(self, reply: ResponseWriter) -> None:
         """Compute, and write the reply; what it raises is told to the client."""
 
     def abort(self, error: ApiError) -> None:
@@ -78,7 +78,7 @@ class Watched(Response, ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run and reply."""
         self._scope = anyio.CancelScope()  # here: it may have been made on a worker thread
-        reply = Reply(send)
+        reply = ResponseWriter(send)
         began = time.monotonic()
         self._client = scope.get("state", {}).get("client", ANYBODY)
         try:
@@ -101,7 +101,7 @@ class Watched(Response, ABC):
         if self._prioritises and not may:
             raise ApiError(400, NO_PRIORITY, param="priority", code="unsupported_parameter")
 
-    async def _work(self, reply: Reply, running: anyio.CancelScope) -> None:
+    async def _work(self, reply: ResponseWriter, running: anyio.CancelScope) -> None:
         """Answer, or say why not; then stop watching the client."""
         with self._scope:
             try:
@@ -114,7 +114,9 @@ class Watched(Response, ABC):
             await reply.fail(self._aborted)
         running.cancel()
 
-    async def _watch(self, receive: Receive, reply: Reply, running: anyio.CancelScope) -> None:
+    async def _watch(
+        self, receive: Receive, reply: ResponseWriter, running: anyio.CancelScope
+    ) -> None:
         """Leave when the client leaves or reads no more; tell it in a long silence that we live."""
         settings, streams = self._settings, self._streams
         while True:

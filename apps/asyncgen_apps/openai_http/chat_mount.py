@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Match
 
-from asyncgen_apps.openai_http.chat_page import EndHeartbeats, GatedModel
+from asyncgen_apps.openai_http.chat_page import GatedEngine, HeartbeatMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +56,9 @@ def mount_chat(
     # By name: importing gradio takes seconds, and this module must work without it.
     gradio = import_module("gradio")
     chat = import_module(CHAT)
-    model = GatedModel(llm, gate)
+    model = GatedEngine(llm, gate)
     page = chat.build_chat(model, name=name, examples=examples, trusted_proxies=trusted_proxies)
-    app.add_middleware(EndHeartbeats, gate=gate)
+    app.add_middleware(HeartbeatMiddleware, gate=gate)
     routes = app.router.routes
     own = len(routes)
     options = chat.launch_options(origins=origins)

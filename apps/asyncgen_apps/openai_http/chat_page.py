@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 HEARTBEAT = "/gradio_api/heartbeat/"
 
 
-class GatedModel:
+class GatedEngine:
     """An engine whose streams count as requests of the server."""
 
     def __init__(self, llm: Engine, gate: Gate) -> None:
@@ -107,7 +107,7 @@ class GatedModel:
 
 
 class GatedStream:
-    """One stream, inside of the gate from its start to its end."""
+    """Stream that counts at the gate from its start to its end."""
 
     def __init__(self, stream: EngineStream, gate: Gate) -> None:
         """Wrap a stream that has not started."""
@@ -212,7 +212,7 @@ class GatedStream:
             raise EngineClosedError("the server is shutting down")
 
 
-class EndHeartbeats:
+class HeartbeatMiddleware:
     """Ends a page's heartbeat when the server leaves and no page waits for anything any more.
 
     A heartbeat has no end of its own, so the server would wait for it; and ended too early, it

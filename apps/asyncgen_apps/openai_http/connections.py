@@ -4,15 +4,15 @@ uvicorn's protocol, which in addition counts the bytes of a head and looks at th
 connections of a server share a few timers; none has a task. Knows HTTP's heads and bodies; no
 paths but those of health.
 
-A connection is in one of these places:
+A connection is in one of these states:
 
 ========= ============================= ========================================================
-place     until                         its time
+state     until                         its time
 ========= ============================= ========================================================
 head      the last line of a head       ``head_seconds`` from the connection, or the first byte
 body      the end of the body           each ``head_seconds`` bring ``body_rate`` bytes a second
-between   the next byte                 ``IDLE_SECONDS`` once everything is answered
-leaving   the client is gone            ``LINGER_SECONDS``; it was refused, nothing is parsed
+idle      the next byte                 ``IDLE_SECONDS`` once everything is answered
+refused   the client is gone            ``LINGER_SECONDS``; it was refused, nothing is parsed
 ========= ============================= ========================================================
 """
 
@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from asyncgen_apps.openai_http.deadlines import Deadlines
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
-from asyncgen_apps.openai_http.response_writer import Reply
+from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.sockets import LINGER_BYTES, RESERVE
 
 if TYPE_CHECKING:
@@ -55,20 +55,20 @@ FLUSH_SECONDS = 60.0
 """How long a client may read nothing of an answer behind which the connection ends."""
 
 
-class Place(Enum):
+class ConnectionState(Enum):
     """State of a connection."""
 
     HEAD = auto()
     BODY = auto()
-    BETWEEN = auto()
-    LEAVING = auto()
+    IDLE = auto()
+    REFUSED = auto()
 
 
 # Looked up many times a request, and an enumeration's members are slow to find.
-_HEAD, _BODY, _BETWEEN, _LEAVING = Place
+_HEAD, _BODY, _IDLE, _REFUSED = ConnectionState
 
 
-class Watch:
+class ConnectionLimits:
     """Counts and timers shared by the connections of a server.
 
     Attributes:
@@ -85,10 +85,10 @@ class Watch:
         """Nobody is here."""
         self.settings = settings
         self.heads = Deadlines(settings.head_seconds, LimitedProtocol.end_slow_head)
-        self.bodies = Deadlines(settings.head_seconds, LimitedProtocol.look_at_body)
+        self.bodies = Deadlines(settings.head_seconds, LimitedProtocol.check_body_rate)
         self.idle = Deadlines(IDLE_SECONDS, LimitedProtocol.timeout_keep_alive_handler)
         self.leaving = Deadlines(LINGER_SECONDS, LimitedProtocol.abort)
-        self.flushing = Deadlines(FLUSH_SECONDS, LimitedProtocol.look_at_flush)
+        self.flushing = Deadlines(FLUSH_SECONDS, LimitedProtocol.check_flush)
         self.reserved: dict[LimitedProtocol, None] = {}
 
     def forget(self, connection: LimitedProtocol) -> None:
@@ -104,7 +104,7 @@ def limited_protocol(settings: ServerSettings) -> Callable[..., LimitedProtocol]
     Args:
         settings: What they may do.
     """
-    return partial(LimitedProtocol, Watch(settings))
+    return partial(LimitedProtocol, ConnectionLimits(settings))
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -117,29 +117,29 @@ class LimitedProtocol(HttpToolsProtocol):
     __slots__ = (
         "_body_bytes",
         "_head_bytes",
-        "_is_awaited",
-        "_is_beyond",
-        "_most",
+        "_has_deadline",
+        "_is_over_limit",
+        "_limits",
+        "_max_head_bytes",
         "_other_bytes",
-        "_place",
+        "_state",
         "_unread_bytes",
-        "_watch",
     )
 
-    def __init__(self, watch: Watch, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, *args: Any, **kwargs: Any) -> None:
         """Make it; uvicorn does.
 
         Args:
-            watch: What all connections of the server share.
+            limits: What all connections of the server share.
             *args: As uvicorn gives them.
             **kwargs: As uvicorn gives them.
         """
         super().__init__(*args, **kwargs)
-        self._watch = watch
-        self._most = watch.settings.max_head_bytes
-        self._place = _HEAD
-        self._is_awaited = False  # in a table of the watch
-        self._is_beyond = False
+        self._limits = limits
+        self._max_head_bytes = limits.settings.max_head_bytes
+        self._state = _HEAD
+        self._has_deadline = False  # in a table of deadlines
+        self._is_over_limit = False
         self._head_bytes = 0
         self._body_bytes = 0  # in this window
         self._other_bytes = 0  # since the last ones of a body, or since a refusal
@@ -150,21 +150,21 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it in, if there is room."""
         super().connection_made(transport)
-        self._await(self._watch.heads)
-        beyond = len(self.connections) - self._watch.settings.max_connections
+        self._set_deadline(self._limits.heads)
+        beyond = len(self.connections) - self._limits.settings.max_connections
         if beyond > 0:
             self._enter_reserve(beyond)
 
-    def _await(self, table: Deadlines[LimitedProtocol]) -> None:
+    def _set_deadline(self, table: Deadlines[LimitedProtocol]) -> None:
         """Its time in a table begins, unless it has begun."""
-        self._is_awaited = True
+        self._has_deadline = True
         table.add(self)
 
     def _enter_reserve(self, beyond: int) -> None:
         """Enter the reserve; if it is full, close the connection silent for longest."""
-        self._is_beyond = True
-        self.app = _Full(self.app)
-        reserved = self._watch.reserved
+        self._is_over_limit = True
+        self.app = _RefusalApp(self.app)
+        reserved = self._limits.reserved
         if beyond > RESERVE:
             if not reserved:
                 self.abort()
@@ -176,86 +176,88 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
-        if self._is_awaited or self._is_beyond:
-            self._watch.forget(self)
+        if self._has_deadline or self._is_over_limit:
+            self._limits.forget(self)
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
         """Hand it to the protocol of WebSockets, if there is room."""
-        if self._is_beyond:
+        if self._is_over_limit:
             self._refuse(_full())
             return
-        self._watch.forget(self)
+        self._limits.forget(self)
         super().handle_websocket_upgrade()
 
     def timeout_keep_alive_handler(self) -> None:
         """It was idle."""
         super().timeout_keep_alive_handler()
-        self._await(self._watch.flushing)
+        self._set_deadline(self._limits.flushing)
 
     def on_response_complete(self) -> None:
         """Wait for what it asks next, or see that it goes, if this was the last answer."""
-        if self._place is _BETWEEN and not self.pipeline and not self.transport.is_closing():
+        if self._state is _IDLE and not self.pipeline and not self.transport.is_closing():
             # All that uvicorn does here, but for its timer: one a request costs more than a table.
             self.server_state.total_requests += 1
             self.flow.resume_reading()
-            self._await(self._watch.idle)
+            self._set_deadline(self._limits.idle)
             return
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self._await(self._watch.flushing)
-        elif self._place is _BODY:  # nobody reads the rest: it has one more window
-            self._watch.bodies.discard(self)
-            self._await(self._watch.bodies)
+                self._set_deadline(self._limits.flushing)
+        elif self._state is _BODY:  # nobody reads the rest: it has one more window
+            self._limits.bodies.discard(self)
+            self._set_deadline(self._limits.bodies)
 
     # What comes in.
 
     def data_received(self, data: bytes) -> None:
         """Read on, within the limits."""
-        place = self._place
-        if place is _BODY:
+        state = self._state
+        if state is _BODY:
             self._other_bytes += len(data)
-        elif place is _LEAVING:
+        elif state is _REFUSED:
             self._other_bytes += len(data)
             if self._other_bytes > LINGER_BYTES:
                 self.abort()
             return
-        elif len(data) > (rest := self._most - self._head_bytes):
+        elif len(data) > (rest := self._max_head_bytes - self._head_bytes):
             # What may be too much is parsed only as far as it may come.
             self.data_received(data[:rest])
             if self.transport.get_protocol() is self:  # else it is a WebSocket now
                 self.data_received(data[rest:])
             return
         else:
-            if place is _BETWEEN:
-                self._watch.idle.discard(self)
-            self._place = _HEAD
+            if state is _IDLE:
+                self._limits.idle.discard(self)
+            self._state = _HEAD
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._place is not _BETWEEN:
+        if self._state is not _IDLE:
             self._look_at_rest()
 
     def _look_at_rest(self) -> None:
         """A read has ended in the middle of a request."""
-        if self._place is _HEAD:
-            self._await(self._watch.heads)
-            if self._head_bytes >= self._most:
-                self._refuse(_long_head(self._most))
-        elif self._place is _BODY:
-            self._await(self._watch.bodies)
-            if self._other_bytes > self._most:  # trailers, or chunks that are all but content
+        if self._state is _HEAD:
+            self._set_deadline(self._limits.heads)
+            if self._head_bytes >= self._max_head_bytes:
+                self._refuse(_long_head(self._max_head_bytes))
+        elif self._state is _BODY:
+            self._set_deadline(self._limits.bodies)
+            if (
+                self._other_bytes > self._max_head_bytes
+            ):  # trailers, or chunks that are all but content
                 self.abort()
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        self._place = _BODY
+        self._state = _BODY
         self._head_bytes = self._body_bytes = self._other_bytes = 0
-        if self._is_awaited:
-            self._watch.heads.discard(self)
-            self._is_awaited = False
-        if self._is_beyond:
-            self._watch.reserved.pop(self, None)
+        if self._has_deadline:
+            self._limits.heads.discard(self)
+            self._has_deadline = False
+        if self._is_over_limit:
+            self._limits.reserved.pop(self, None)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -266,10 +268,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The body is whole; a head that follows in the same read counts from the next one on."""
-        self._place = _BETWEEN
-        if self._is_awaited:
-            self._watch.bodies.discard(self)
-            self._is_awaited = False
+        self._state = _IDLE
+        if self._has_deadline:
+            self._limits.bodies.discard(self)
+            self._has_deadline = False
         super().on_message_complete()
 
     # When its time is over.
@@ -277,36 +279,36 @@ class LimitedProtocol(HttpToolsProtocol):
     def end_slow_head(self) -> None:
         """Its head did not come."""
         if self._is_answering():  # to the request before it, which is not to blame
-            self._await(self._watch.heads)
+            self._set_deadline(self._limits.heads)
         elif self._head_bytes:
-            self._say(_slow_head(self._watch.settings.head_seconds))
+            self._send_error(_slow_head(self._limits.settings.head_seconds))
             self._close()
         else:
             self._close()
 
-    def look_at_body(self) -> None:
+    def check_body_rate(self) -> None:
         """See whether enough of a body has come."""
-        settings = self._watch.settings
+        settings = self._limits.settings
         # Where this side does not read, or has not asked yet, the client is not to blame.
         waits_for_us = self.flow.read_paused or self.cycle.waiting_for_100_continue
         is_enough = self._body_bytes >= settings.body_rate * settings.head_seconds
         if waits_for_us or (is_enough and not self.cycle.response_complete):
             self._body_bytes = 0
-            self._await(self._watch.bodies)
+            self._set_deadline(self._limits.bodies)
         elif self.cycle.response_started:
             self.abort()
         else:
-            self._say(_slow_body(settings.body_rate))
+            self._send_error(_slow_body(settings.body_rate))
             self._close()
 
-    def look_at_flush(self) -> None:
+    def check_flush(self) -> None:
         """End it if its client has read nothing."""
         left = self.transport.get_write_buffer_size()
         if left == self._unread_bytes:
             self.abort()
         else:
             self._unread_bytes = left
-            self._await(self._watch.flushing)
+            self._set_deadline(self._limits.flushing)
 
     def abort(self) -> None:
         """End it at once."""
@@ -316,25 +318,25 @@ class LimitedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _close(self) -> None:
-        self._place = _LEAVING
+        self._state = _REFUSED
         self.transport.close()
-        self._await(self._watch.flushing)
+        self._set_deadline(self._limits.flushing)
 
     def _refuse(self, error: ApiError) -> None:
         """Say why, and let go once the client has heard it."""
         if self._is_answering():  # the words would get into the answer
             self.abort()
             return
-        self._watch.forget(self)
+        self._limits.forget(self)
         self._unset_keepalive_if_required()
-        self._place = _LEAVING
+        self._state = _REFUSED
         self._other_bytes = 0
-        self._say(error)
+        self._send_error(error)
         # To close at once would throw away what the client has not read yet, if it still sends.
         self.transport.write_eof()
-        self._await(self._watch.leaving)
+        self._set_deadline(self._limits.leaving)
 
-    def _say(self, error: ApiError) -> None:
+    def _send_error(self, error: ApiError) -> None:
         body = json.dumps(error.body()).encode()
         headers = [
             *self.server_state.default_headers,
@@ -347,7 +349,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
 
 
-class _Full:
+class _RefusalApp:
     """Application that answers on connections beyond the limit."""
 
     def __init__(self, app: Any) -> None:
@@ -364,7 +366,7 @@ class _Full:
         if scope["path"] in ALWAYS_OPEN:
             await self._app(scope, receive, last)
         else:
-            await Reply(last).fail(_full())
+            await ResponseWriter(last).fail(_full())
 
 
 def _full() -> ApiError:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from asyncgen_apps.openai_http.fields import Boolean, Integer, Strict, Text
+from asyncgen_apps.openai_http.fields import Boolean, Integer, StrictModel, Text
 
 MAX_TOOLS = 128
 MAX_CALLS = 256
@@ -18,21 +18,21 @@ def _some(value: Any) -> Any:
     return None if value == [] else value
 
 
-class TextPart(Strict):
+class TextPart(StrictModel):
     """One text of a message."""
 
     type: Literal["text"]
     text: Text
 
 
-class CalledFunction(Strict):
+class CalledFunction(StrictModel):
     """The function of a call."""
 
     name: Text
     arguments: Text = Field(description="A JSON object.")
 
 
-class MessageCall(Strict):
+class MessageCall(StrictModel):
     """A call that the model made in an earlier answer."""
 
     id: Text
@@ -41,7 +41,7 @@ class MessageCall(Strict):
     index: Integer | None = Field(None, description="Taken, and not used.")
 
 
-class ChatMessage(Strict):
+class ChatMessage(StrictModel):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -75,7 +75,7 @@ class ChatMessage(Strict):
         return self
 
 
-class Function(Strict):
+class Function(StrictModel):
     """A function that the model may call."""
 
     name: Text
@@ -88,20 +88,20 @@ class Function(Strict):
     )
 
 
-class Tool(Strict):
+class Tool(StrictModel):
     """A tool."""
 
     type: Literal["function"]
     function: Function
 
 
-class NamedFunction(Strict):
+class NamedFunction(StrictModel):
     """The name of a function."""
 
     name: Text
 
 
-class NamedTool(Strict):
+class NamedTool(StrictModel):
     """One tool by its name."""
 
     type: Literal["function"]

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class OnLoop(Protocol):
+class HasLoop(Protocol):
     """Hashable object that belongs to an event loop."""
 
     loop: asyncio.AbstractEventLoop
 
 
-C = TypeVar("C", bound=OnLoop)
+C = TypeVar("C", bound=HasLoop)
 
 
 class Deadlines(Generic[C]):
     """Connections that all have the same time, in the order in which it is over."""
 
     def __init__(self, seconds: float, end: Callable[[C], None]) -> None:
-        """Nobody waits.
+        """Start without connections.
 
         Args:
             seconds: The time that each has.
@@ -38,7 +38,7 @@ class Deadlines(Generic[C]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: C) -> None:
-        """Its time begins now, unless it has begun."""
+        """Start the time of a connection, unless it has started."""
         if connection in self._waiting:
             return
         deadline = connection.loop.time() + self._seconds
@@ -47,7 +47,7 @@ class Deadlines(Generic[C]):
             self._timer = connection.loop.call_at(deadline, self._look, connection.loop)
 
     def discard(self, connection: C) -> None:
-        """It is in time."""
+        """Stop the time of a connection."""
         self._waiting.pop(connection, None)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncgen import Prompt, TokenEvent, Tokenizer, TokenLogprob
 
 
-Place: TypeAlias = "tuple[str, TokenLogprob | None, int]"
+EchoedToken: TypeAlias = "tuple[str, TokenLogprob | None, int]"
 """A token's text, what is told of it, and where it begins in the text of its choice."""
 
 PIECE = 256
@@ -90,7 +90,7 @@ class Echo:
         """Keep what the tokens of a prompt are worth."""
         self._entries[number] = entries
 
-    def pieces(self, index: int, size: int = PIECE) -> Iterator[tuple[str, list[Place]]]:
+    def pieces(self, index: int, size: int = PIECE) -> Iterator[tuple[str, list[EchoedToken]]]:
         """The text of a choice's prompt, and its tokens, so many at a time.
 
         Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 
 from asyncgen import AsyncgenError
-from asyncgen_apps.openai_http.cancellable_response import Watched
+from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
 from asyncgen_apps.openai_http.errors import from_exception
 from asyncgen_apps.openai_http.response_writer import encode
 from asyncgen_apps.openai_http.translate import one_by_one
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.request_schema import EmbeddingRequest
-    from asyncgen_apps.openai_http.response_writer import Reply
+    from asyncgen_apps.openai_http.response_writer import ResponseWriter
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 
@@ -30,7 +30,7 @@ NAMES = {"prompt": "input"}
 """What the client calls a parameter of the engine."""
 
 
-class EmbeddingsAnswer(Watched):
+class EmbeddingsResponse(CancellableResponse):
     """The reply to one request, computed while it is sent."""
 
     def __init__(
@@ -57,7 +57,7 @@ class EmbeddingsAnswer(Watched):
         self._texts: Any = one_by_one("input", body.input)
         self._spell = _base64 if body.encoding_format == "base64" else _numbers
 
-    async def compute(self, reply: Reply) -> None:
+    async def compute(self, reply: ResponseWriter) -> None:
         """Embed the texts and write their vectors."""
         params: Any = self._client.marked(self._params)
         try:

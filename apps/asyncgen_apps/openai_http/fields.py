@@ -100,7 +100,7 @@ def few(settings: Any) -> Any:
     return settings
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Refuses what it does not know."""
 
     model_config = ConfigDict(extra="forbid")

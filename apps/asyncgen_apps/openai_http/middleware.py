@@ -18,7 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.errors import ApiError, from_validation
-from asyncgen_apps.openai_http.response_writer import Reply
+from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE
 from asyncgen_apps.serving.origins import route_path
 from asyncgen_apps.serving.sliced_json import TooManyNested, parse
@@ -40,7 +40,7 @@ REQUEST_ID = "x-request-id"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
-class NameRequests:
+class RequestIdMiddleware:
     """Gives every request an id, the client's where it sent a sane one, and returns it."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -64,7 +64,7 @@ class NameRequests:
         await self._app(scope, receive, named)
 
 
-class RequireKey:
+class ApiKeyMiddleware:
     """Lets requests below ``/v1`` through only with a key, and says which client they belong to."""
 
     def __init__(
@@ -97,7 +97,7 @@ class RequireKey:
         if kind == "http" and (_is_api(path) or path in self._also):
             client = self._client(scope)
             if isinstance(client, ApiError):
-                await Reply(send).fail(client)
+                await ResponseWriter(send).fail(client)
                 return
             scope.setdefault("state", {})["client"] = client
         await self._app(scope, receive, send)
@@ -118,7 +118,7 @@ class RequireKey:
         return found or ApiError(401, message, "authentication_error", code="invalid_api_key")
 
 
-class LimitBody:
+class BodyLimitMiddleware:
     """Refuses bodies that are too large, by their length or as soon as they are, or too slow."""
 
     def __init__(self, app: ASGIApp, limits: Mapping[str, int], seconds: float) -> None:
@@ -143,7 +143,7 @@ class LimitBody:
         limit = self._limits.get(path, self._limits[""])
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
-            await Reply(send).fail(too_large(limit))
+            await ResponseWriter(send).fail(too_large(limit))
             return
         read = 0
         is_whole = False
@@ -187,7 +187,7 @@ class LimitBody:
             await anyio.sleep(rest(len(self._large)))
 
 
-class TakeShortWay:
+class FastPathMiddleware:
     """Answers well-formed requests directly; leaves all others, and all errors, to the framework.
 
     The framework's way to a route takes longer than the rest of a request's, and of many that
@@ -212,7 +212,7 @@ class TakeShortWay:
         if make is None or scope["method"] != "POST" or not _may_be_json(scope):
             await self._app(scope, receive, send)
             return
-        body = _Body(receive)
+        body = _ReplayableBody(receive)
         if await body.read():
             pieces, name = body.pieces, scope["state"]["request_id"]
             if sum(map(len, pieces)) > LARGE:
@@ -220,7 +220,7 @@ class TakeShortWay:
                     _check_large, make, pieces, name, limiter=self._large, abandon_on_cancel=True
                 )
                 if isinstance(checked, ApiError):
-                    await Reply(send).fail(checked)
+                    await ResponseWriter(send).fail(checked)
                 else:
                     await checked(scope, receive, send)
                 return
@@ -236,7 +236,7 @@ class TakeShortWay:
         await self._app(scope, body.receive, send)
 
 
-class _Body:
+class _ReplayableBody:
     """A body that is read here and may be read once more."""
 
     def __init__(self, receive: Receive) -> None:

@@ -21,7 +21,7 @@ from asyncgen_apps.openai_http.fields import (
     Schema,
     Sequences,
     Setting,
-    Strict,
+    StrictModel,
     Text,
     Texts,
     TokenIds,
@@ -61,7 +61,7 @@ MAX_INPUTS = 2048
 """Most texts of one request for embeddings, as in the API."""
 
 
-class StreamOptions(Strict):
+class StreamOptions(StrictModel):
     """Outputs of a stream beside its text."""
 
     include_usage: Boolean | None = Field(None, description="A last chunk with the token counts.")
@@ -71,7 +71,7 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] | None = Field(None, description="Not supported.")
 
 
-class GenerationFields(Strict):
+class GenerationFields(StrictModel):
     """Parameters of this library beyond the API: fields of ``GenerationConfig``, and our own.
 
     Their meaning is that of ``asyncgen.StreamParams``. Python objects, draft models and code
@@ -216,7 +216,7 @@ class RequestFields(GenerationFields):
         return any(type(value) is type(one) and value == one for one in wanted)
 
 
-class NamedSchema(Strict):
+class NamedSchema(StrictModel):
     """A JSON schema with its name."""
 
     name: Text
@@ -225,19 +225,19 @@ class NamedSchema(Strict):
     strict: Boolean | None = Field(None, description="The schema is kept to in any case.")
 
 
-class TextFormat(Strict):
+class TextFormat(StrictModel):
     """Any text."""
 
     type: Literal["text"]
 
 
-class ObjectFormat(Strict):
+class ObjectFormat(StrictModel):
     """An object of JSON."""
 
     type: Literal["json_object"]
 
 
-class SchemaFormat(Strict):
+class SchemaFormat(StrictModel):
     """A value that a JSON schema allows."""
 
     type: Literal["json_schema"]
@@ -272,7 +272,7 @@ class CompletionRequest(RequestFields):
     )
 
 
-class EmbeddingRequest(Strict):
+class EmbeddingRequest(StrictModel):
     """Body of ``POST /v1/embeddings``."""
 
     model: Text = Field(description="Id of a model of `/v1/models`.")
@@ -302,7 +302,7 @@ class EmbeddingRequest(Strict):
     cache_salt: Text | None = None
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(StrictModel):
     """Body of ``POST /tokenize``."""
 
     model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
@@ -320,7 +320,7 @@ class TokenizeRequest(Strict):
         return name in ("add_special_tokens", "add_generation_prompt") and value is True
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(StrictModel):
     """Body of ``POST /detokenize``."""
 
     model: Text | None = Field(None, description="Id of a model of `/v1/models`.")

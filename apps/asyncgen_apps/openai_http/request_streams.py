@@ -1,6 +1,6 @@
 """Runs the streams of one HTTP request side by side.
 
-Knows streams; not HTTP, not the API's shapes.
+Knows streams; neither HTTP nor the objects of the API.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     """Gets the index of a choice and its next event; what it returns is waited for."""
 
 
-class Job:
-    """The streams of a request, as one thing that starts, runs and is left.
+class RequestStreams:
+    """Streams of one request, started, read and cancelled together.
 
     Enter it to start the streams; leaving it cancels what still runs, at once.
     """
@@ -39,7 +39,7 @@ class Job:
         Args:
             llm: The engine.
             parts: At least one.
-            client: Whom they belong to.
+            client: Client of the request.
         """
         self._llm = llm
         self._parts = parts

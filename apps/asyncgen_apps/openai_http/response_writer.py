@@ -38,7 +38,7 @@ def event_line(content: object) -> str:
     return f"data: {encode(content)}\n\n"
 
 
-class Template:
+class EventTemplate:
     """The event of a piece of text, spelled out but for the text.
 
     Of thousands of pieces only the text differs: laying out and encoding all the rest each time
@@ -58,7 +58,7 @@ class Template:
         return f"{self._head}{encode_text(text)}{self._tail}"
 
 
-class Reply:
+class ResponseWriter:
     """One reply on its way.
 
     Attributes:

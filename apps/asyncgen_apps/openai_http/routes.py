@@ -1,7 +1,7 @@
 """The routes of the API: models and completions.
 
-Each turns a checked body into an :class:`~asyncgen_apps.openai_http.answer.Answer`; nothing runs
-here.
+Each turns a checked body into a response, such as
+:class:`~asyncgen_apps.openai_http.answer.CompletionResponse`; nothing runs here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 
 from asyncgen import EngineClosedError
-from asyncgen_apps.openai_http.answer import Answer, StreamWishes
+from asyncgen_apps.openai_http.answer import CompletionResponse, UsageOptions
 from asyncgen_apps.openai_http.bodies import BODIES, require_model, understood
-from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsAnswer
+from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsResponse
 from asyncgen_apps.openai_http.errors import LONG, ApiError
 from asyncgen_apps.openai_http.request_schema import (
     ChatCompletionRequest,
@@ -38,13 +38,13 @@ from asyncgen_apps.openai_http.response_schema import (
 from asyncgen_apps.openai_http.tokens import (
     DETOKENIZE_PATH,
     TOKENIZE_PATH,
-    TextAnswer,
-    TokensAnswer,
+    DetokenizeResponse,
+    TokenizeResponse,
 )
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
-    from asyncgen_apps.openai_http.cancellable_response import Watched
+    from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
@@ -103,27 +103,31 @@ class Service:
         described = {"id": name, "object": "model", "created": self.since, "owned_by": "asyncgen"}
         return {**described, "fingerprint": self.llm.fingerprint if self.llm.is_healthy else None}
 
-    def answer(self, body: ChatCompletionRequest | CompletionRequest, request_id: str) -> Answer:
+    def answer(
+        self, body: ChatCompletionRequest | CompletionRequest, request_id: str
+    ) -> CompletionResponse:
         """Plan the reply to a request.
 
         Raises:
             ApiError: It cannot be answered.
         """
         self.require_model(body.model)
-        wishes = _wishes(body)
-        planned, shape = understood(body, request_id)
-        return Answer(self.llm, self.gate, self.settings, planned, shape, wishes)
+        usage_options = _usage_options(body)
+        planned, serializer = understood(body, request_id)
+        return CompletionResponse(
+            self.llm, self.gate, self.settings, planned, serializer, usage_options
+        )
 
-    def embed(self, body: EmbeddingRequest) -> EmbeddingsAnswer:
+    def embed(self, body: EmbeddingRequest) -> EmbeddingsResponse:
         """Plan the reply to a request for embeddings.
 
         Raises:
             ApiError: It cannot be answered.
         """
         self.require_model(body.model)
-        return EmbeddingsAnswer(self.llm, self.gate, self.settings, body)
+        return EmbeddingsResponse(self.llm, self.gate, self.settings, body)
 
-    def tokenize(self, body: TokenizeRequest) -> TokensAnswer:
+    def tokenize(self, body: TokenizeRequest) -> TokenizeResponse:
         """Plan the reply to a request for token ids.
 
         Raises:
@@ -131,9 +135,9 @@ class Service:
         """
         if body.model is not None:
             self.require_model(body.model)
-        return TokensAnswer(self.llm, self.gate, self.settings, body)
+        return TokenizeResponse(self.llm, self.gate, self.settings, body)
 
-    def detokenize(self, body: DetokenizeRequest) -> TextAnswer:
+    def detokenize(self, body: DetokenizeRequest) -> DetokenizeResponse:
         """Plan the reply to a request for the text of ids.
 
         Raises:
@@ -141,7 +145,7 @@ class Service:
         """
         if body.model is not None:
             self.require_model(body.model)
-        return TextAnswer(self.llm, self.gate, self.settings, body)
+        return DetokenizeResponse(self.llm, self.gate, self.settings, body)
 
 
 def short_ways(service: Service) -> Answers:
@@ -151,7 +155,7 @@ def short_ways(service: Service) -> Answers:
         kind: type[ChatCompletionRequest] | type[CompletionRequest] | type[EmbeddingRequest],
         content: object,
         request_id: str,
-    ) -> Watched:
+    ) -> CancellableResponse:
         service.refuse_beyond(content)
         body = kind.model_validate(content)
         if isinstance(body, EmbeddingRequest):
@@ -218,7 +222,7 @@ def _are_ids(prompt: object) -> bool:
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
 
 
-def _wishes(body: ChatCompletionRequest | CompletionRequest) -> StreamWishes | None:
+def _usage_options(body: ChatCompletionRequest | CompletionRequest) -> UsageOptions | None:
     """Return the streaming options; ``None`` for a reply in one piece."""
     options = body.stream_options
     if not body.stream:
@@ -227,12 +231,12 @@ def _wishes(body: ChatCompletionRequest | CompletionRequest) -> StreamWishes | N
             raise ApiError(400, message, param="stream_options")
         return None
     if options is None:
-        return StreamWishes()
+        return UsageOptions()
     continuous = bool(options.continuous_usage_stats)
     if continuous and not options.include_usage:
         name = "stream_options.continuous_usage_stats"
         raise ApiError(400, f"`{name}` needs `include_usage`", param=name)
-    return StreamWishes(bool(options.include_usage), continuous)
+    return UsageOptions(bool(options.include_usage), continuous)
 
 
 def _reply(model: type) -> dict[int | str, dict[str, object]]:

@@ -1,7 +1,7 @@
 """Lays out replies as the API does: whole ones and chunks, chat and text.
 
-A shape belongs to one request and remembers what a stream needs to remember (offsets, counts).
-Knows events; not where they come from, nor how a reply is sent.
+A serializer belongs to one request and keeps what its chunks need (offsets, counts). Knows events;
+not where they come from, nor how a reply is sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from asyncgen import Sample, TokenEvent, TokenLogprob, Usage
-    from asyncgen_apps.openai_http.echo import Echo, Place
+    from asyncgen_apps.openai_http.echo import Echo, EchoedToken
 
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -27,8 +27,8 @@ _ALL = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """Fields at the top of every reply of a request.
+class CompletionHead:
+    """Fields at the top of every reply and chunk of a request.
 
     Attributes:
         id: Name of the completion.
@@ -41,8 +41,8 @@ class Head:
     model: str
 
 
-class Shape(Protocol):
-    """One route's way to lay out a reply.
+class Serializer(Protocol):
+    """Lays out the replies of one route.
 
     Attributes:
         logprobs: Whether log-probabilities are told.
@@ -89,7 +89,7 @@ def usage_object(usage: Usage) -> Object:
 
 
 @dataclass(slots=True)
-class ChatShape:
+class ChatSerializer:
     """``chat.completion`` and its chunks.
 
     Attributes:
@@ -100,7 +100,7 @@ class ChatShape:
         echo: No message is told again.
     """
 
-    head: Head
+    head: CompletionHead
     logprobs: bool = False
     token_ids: bool = False
     calls: dict[int, set[int]] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class ChatShape:
 
 
 @dataclass(slots=True)
-class TextShape:
+class CompletionSerializer:
     """``text_completion``; chunks and whole replies look alike.
 
     Attributes:
@@ -220,7 +220,7 @@ class TextShape:
         echo: Tells the prompts; ``None``: they are not told.
     """
 
-    head: Head
+    head: CompletionHead
     logprobs: bool = False
     top: int = 0
     token_ids: bool = False
@@ -260,7 +260,7 @@ class TextShape:
         choices = []
         for index, one in enumerate(samples):
             text: str = ""
-            places: Sequence[Place] = ()
+            places: Sequence[EchoedToken] = ()
             if self.echo is not None:
                 [(text, places)] = self.echo.pieces(index, _ALL)
             logprobs = self._logprobs(index, one.logprobs or (), places) if self.logprobs else None
@@ -273,7 +273,7 @@ class TextShape:
         return {**self._top(), "choices": choices, "usage": usage_object(usage)}
 
     def _logprobs(
-        self, index: int, entries: Sequence[TokenLogprob], prompt: Sequence[Place] = ()
+        self, index: int, entries: Sequence[TokenLogprob], prompt: Sequence[EchoedToken] = ()
     ) -> Object:
         """The lists of generated tokens, behind those of the prompt."""
         if self.echo is not None:
@@ -287,7 +287,7 @@ class TextShape:
         own = [(entry.token, entry, at) for entry, at in zip(entries, offsets, strict=True)]
         return self._lists([*prompt, *own])
 
-    def _lists(self, places: Sequence[Place]) -> Object:
+    def _lists(self, places: Sequence[EchoedToken]) -> Object:
         """Four lists, an entry each for every token."""
         entries = [entry for _, entry, _ in places]
         told = [None if entry is None else max(entry.logprob, LEAST_LOGPROB) for entry in entries]

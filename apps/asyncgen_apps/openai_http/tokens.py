@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio.to_thread
 
 from asyncgen import PromptParams
-from asyncgen_apps.openai_http.cancellable_response import Watched
+from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
 from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.translate import conversation
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.request_schema import DetokenizeRequest, TokenizeRequest
-    from asyncgen_apps.openai_http.response_writer import Reply
+    from asyncgen_apps.openai_http.response_writer import ResponseWriter
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 
@@ -23,7 +23,7 @@ TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
 _NAMES = {"prompt": "prompt"}
 
 
-class TokensAnswer(Watched):
+class TokenizeResponse(CancellableResponse):
     """The ids of a prompt."""
 
     def __init__(
@@ -39,7 +39,7 @@ class TokensAnswer(Watched):
         super().__init__(gate, settings, streams=False, prioritises=False, names=_NAMES)
         self._llm, self._body = llm, body
 
-    async def compute(self, reply: Reply) -> None:
+    async def compute(self, reply: ResponseWriter) -> None:
         """Tokenize, and write the ids."""
         body = self._body
         prompt: Any = body.prompt if body.messages is None else conversation(body.messages)
@@ -52,7 +52,7 @@ class TokensAnswer(Watched):
         await reply.whole({"count": len(ids), "max_model_len": most, "tokens": ids})
 
 
-class TextAnswer(Watched):
+class DetokenizeResponse(CancellableResponse):
     """The text of ids."""
 
     def __init__(
@@ -71,7 +71,7 @@ class TextAnswer(Watched):
         super().__init__(gate, settings, streams=False, prioritises=False, names={})
         self._llm, self._ids = llm, body.tokens
 
-    async def compute(self, reply: Reply) -> None:
+    async def compute(self, reply: ResponseWriter) -> None:
         """Decode, on a thread, and write the text."""
         text = await anyio.to_thread.run_sync(self._llm.tokenizer.decode, self._ids)
         await reply.whole({"prompt": text})

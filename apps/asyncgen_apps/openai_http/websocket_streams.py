@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from asyncgen_apps.openai_http.chat_page import GatedModel, GatedStream
+from asyncgen_apps.openai_http.chat_page import GatedEngine, GatedStream
 from asyncgen_apps.serving.limits import MOST_BODY
 from asyncgen_apps.websocket import StreamService, StreamSettings, serve_websocket
 from asyncgen_apps.websocket.asgi import stream_route
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """Lets what runs go on for so many seconds, and then ends it."""
 
 
-class CountedModel(GatedModel):
+class CountedEngine(GatedEngine):
     """An engine for the streams: they count at the gate, and end by a drain of their own."""
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
@@ -96,7 +96,7 @@ async def with_streams(
     Yields:
         What lets the streams finish; to be called before the application ends.
     """
-    model = CountedModel(llm, gate)
+    model = CountedEngine(llm, gate)
     settings = settings.sized(llm, MOST_BODY)
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))

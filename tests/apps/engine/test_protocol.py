@@ -8,12 +8,12 @@ import pytest
 
 from asyncgen import AsyncLLM, TextStream
 from asyncgen_apps.engine import Engine, EngineStream
-from asyncgen_apps.openai_http.chat_page import GatedModel, GatedStream
+from asyncgen_apps.openai_http.chat_page import GatedEngine, GatedStream
 from asyncgen_apps.openai_http.concurrency_limit import Gate
-from asyncgen_apps.openai_http.websocket_streams import CountedModel
+from asyncgen_apps.openai_http.websocket_streams import CountedEngine
 
 
-@pytest.mark.parametrize("kind", [AsyncLLM, GatedModel, CountedModel])
+@pytest.mark.parametrize("kind", [AsyncLLM, GatedEngine, CountedEngine])
 def test_engines_have_all_of_it(kind: Any) -> None:
     assert {name for name in vars(Engine) if not name.startswith("_")} <= set(dir(kind))
 
@@ -27,6 +27,6 @@ def test_streams_have_all_of_it(kind: Any) -> None:
 def test_the_types_agree() -> None:
     """That is checked by mypy."""
     llm: Engine = AsyncLLM("demo")
-    gated: Engine = GatedModel(llm, Gate(1))
-    counted: Engine = CountedModel(gated, Gate(1))
+    gated: Engine = GatedEngine(llm, Gate(1))
+    counted: Engine = CountedEngine(gated, Gate(1))
     assert counted.generation_config if counted.is_healthy else not llm.is_healthy

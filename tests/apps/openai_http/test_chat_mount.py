@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from asyncgen_apps.openai_http import Gate, ServerSettings, chat_mount, create_app
-from asyncgen_apps.openai_http.chat_page import EndHeartbeats, GatedModel
+from asyncgen_apps.openai_http.chat_page import GatedEngine, HeartbeatMiddleware
 from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def test_the_page_is_of_this_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, origins = cast("Engine", "engine"), ("https://a.example",)
     assert chat_mount.mount_chat(app, engine, gate, name="demo", origins=origins) is app
     [((_, model), path, options)] = calls
-    assert isinstance(model, GatedModel)
+    assert isinstance(model, GatedEngine)
     assert (path, options) == ("/", {"css": "x", "origins": ("https://a.example",)})
     kinds: list[object] = [each.cls for each in app.user_middleware]
-    assert EndHeartbeats in kinds
+    assert HeartbeatMiddleware in kinds
 
 
 @pytest.mark.anyio

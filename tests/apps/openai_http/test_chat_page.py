@@ -16,7 +16,7 @@ import pytest
 from websockets.sync.client import connect
 
 from asyncgen import AsyncLLM, EngineClosedError, InvalidRequestError, OverloadedError
-from asyncgen_apps.openai_http.chat_page import EndHeartbeats, GatedModel
+from asyncgen_apps.openai_http.chat_page import GatedEngine, HeartbeatMiddleware
 from asyncgen_apps.openai_http.concurrency_limit import Gate
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
 from tests.apps.cli.serving import served
@@ -43,7 +43,7 @@ async def llm() -> AsyncIterator[AsyncLLM]:
 @pytest.mark.anyio
 async def test_a_stream_is_inside_from_start_to_end(llm: AsyncLLM) -> None:
     gate = Gate(1)
-    model = GatedModel(llm, gate)
+    model = GatedEngine(llm, gate)
     assert model.generation_config is llm.generation_config
     assert (await model.measure()).requests_running == 0
     wanted = (await llm.generate("Once", max_new_tokens=8, seed=1)).text
@@ -64,7 +64,7 @@ async def test_a_stream_is_inside_from_start_to_end(llm: AsyncLLM) -> None:
 @pytest.mark.anyio
 async def test_a_stream_of_a_server_that_leaves(llm: AsyncLLM) -> None:
     gate = Gate(5)
-    model = GatedModel(llm, gate)
+    model = GatedEngine(llm, gate)
     with pytest.raises(EngineClosedError, match="shutting down"):
         async with model.stream("Once", **ENDLESS) as stream:
             async for _ in stream.events():
@@ -80,7 +80,7 @@ async def test_a_stream_of_a_server_that_leaves(llm: AsyncLLM) -> None:
 @pytest.mark.anyio
 async def test_leaving_a_stream_cancels_it(llm: AsyncLLM) -> None:
     gate = Gate(5)
-    async with GatedModel(llm, gate).stream("Once", **ENDLESS) as stream:
+    async with GatedEngine(llm, gate).stream("Once", **ENDLESS) as stream:
         stream.cancel()
         async for _ in stream.events():
             pass
@@ -117,7 +117,7 @@ async def nothing() -> Message:
 @pytest.mark.anyio
 async def test_a_heartbeat_outlives_the_answers_and_ends_with_them() -> None:
     gate, pages = Gate(5), Pages()
-    app = EndHeartbeats(pages, gate)
+    app = HeartbeatMiddleware(pages, gate)
 
     class Inside:
         def abort(self, error: ApiError) -> None:
@@ -147,7 +147,7 @@ async def test_a_page_that_goes_by_itself() -> None:
         return {"type": "http.disconnect"}
 
     with anyio.fail_after(60):
-        await EndHeartbeats(pages, Gate(1))(BEAT, gone, pages.send)
+        await HeartbeatMiddleware(pages, Gate(1))(BEAT, gone, pages.send)
     assert pages.ended == 1
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen import TokenEvent, TokenLogprob
 from asyncgen_apps.openai_http.echo import Echo
 from asyncgen_apps.openai_http.response_schema import TextCompletion
-from asyncgen_apps.openai_http.serializers import Head, TextShape
+from asyncgen_apps.openai_http.serializers import CompletionHead, CompletionSerializer
 from tests.apps.openai_http.running import reference
 from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
@@ -152,7 +152,7 @@ def test_long_prompts_come_in_pieces_that_join() -> None:
     assert [one for one, _ in echo.pieces(1)] == [text]  # nothing is known of its tokens
     entries = (None, *[TokenLogprob(one, "?", -1.0) for one in ids[1:]])
     echo.note(0, TokenEvent(0, (), "", prompt_logprobs=entries))
-    shape = TextShape(Head("id", 1, "demo"), logprobs=True, echo=echo)
+    shape = CompletionSerializer(CompletionHead("id", 1, "demo"), logprobs=True, echo=echo)
     chunks: list[Any] = [one["choices"] for one in shape.prompt(1)]
     assert len(chunks) == -(-len(ids) // 256)
     assert "".join(one["text"] for [one] in chunks) == text

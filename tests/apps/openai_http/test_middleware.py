@@ -14,7 +14,11 @@ from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.bodies import understood
 from asyncgen_apps.openai_http.errors import ApiError
-from asyncgen_apps.openai_http.middleware import LimitBody, TakeShortWay, _check_large
+from asyncgen_apps.openai_http.middleware import (
+    BodyLimitMiddleware,
+    FastPathMiddleware,
+    _check_large,
+)
 from asyncgen_apps.openai_http.request_schema import ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.serving.limits import LARGE
 from asyncgen_apps.serving.time_slices import rest
@@ -81,7 +85,7 @@ async def walk(
         return short
 
     asked = {"type": "http", "path": "/x", "method": "POST", "state": {"request_id": "7"}}
-    await TakeShortWay(framework, {"/x": make})(
+    await FastPathMiddleware(framework, {"/x": make})(
         {**asked, "headers": headers, **scope}, receive, send
     )
     assert left == []
@@ -221,7 +225,7 @@ async def test_between_pieces_of_large_bodies_the_loop_is_left_alone(
     async def send(message: Message) -> None:
         raise AssertionError
 
-    limited = LimitBody(app, {"": 10**7}, 1.0)
+    limited = BodyLimitMiddleware(app, {"": 10**7}, 1.0)
 
     async def post(*sizes: int, after: Any = None, between: Any = None) -> None:
         left = list(sizes)
@@ -259,7 +263,7 @@ async def test_beside_a_large_body_turns_are_short(length: bytes | None, is_shor
 
     headers = [] if length is None else [(b"content-length", length)]
     scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": headers}
-    await LimitBody(app, {"": 10**7}, 1.0)(scope, nothing, nothing)
+    await BodyLimitMiddleware(app, {"": 10**7}, 1.0)(scope, nothing, nothing)
     assert found == [is_short] and sys.getswitchinterval() == usual
 
 
@@ -307,5 +311,5 @@ async def large(body: bytes, make: Any, headers: list[tuple[bytes, bytes]]) -> l
         raise AssertionError
 
     scope = {"type": "http", "path": "/x", "method": "POST", "state": {"request_id": "7"}}
-    await TakeShortWay(framework, {"/x": make})({**scope, "headers": headers}, receive, send)
+    await FastPathMiddleware(framework, {"/x": make})({**scope, "headers": headers}, receive, send)
     return sent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from asyncgen import AsyncLLM, InvalidRequestError
-from asyncgen_apps.openai_http.request_streams import Job
+from asyncgen_apps.openai_http.request_streams import RequestStreams
 from asyncgen_apps.openai_http.translate import PlannedStream
 from tests.doubles.models import TableModel, byte_tokenizer
 
@@ -36,7 +36,7 @@ async def test_choices_in_order_and_prompts_counted_once() -> None:
     async def take(index: int, event: TokenEvent) -> None:
         texts[index] += event.text
 
-    async with llm(TableModel()) as opened, Job(opened, parts) as job:
+    async with llm(TableModel()) as opened, RequestStreams(opened, parts) as job:
         await job.read(take)
         assert texts == [sample.text for sample in job.samples()]
         assert texts[0] == texts[1]
@@ -51,7 +51,7 @@ async def test_one_that_is_refused_starts_none() -> None:
             PlannedStream([1], {"max_new_tokens": -3}, 1, 1),
         )
         with pytest.raises(InvalidRequestError):
-            async with Job(opened, parts):
+            async with RequestStreams(opened, parts):
                 pass
         await opened.generate([5], max_new_tokens=1)
         assert model.num_forwards <= 1 + 3
@@ -65,6 +65,6 @@ async def test_a_failure_is_raised_as_it_is() -> None:
             if index == 1:
                 raise KeyError("as it is")
 
-        async with Job(opened, parts) as job:
+        async with RequestStreams(opened, parts) as job:
             with pytest.raises(KeyError):
                 await job.read(take)

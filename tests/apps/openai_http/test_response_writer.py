@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from asyncgen_apps.openai_http.errors import ApiError
-from asyncgen_apps.openai_http.response_writer import Reply
+from asyncgen_apps.openai_http.response_writer import ResponseWriter
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -32,14 +32,14 @@ class Wire:
 
 async def test_whole() -> None:
     wire = Wire()
-    await Reply(wire).whole({"a": "é"})
+    await ResponseWriter(wire).whole({"a": "é"})
     assert wire.body == '{"a":"é"}'.encode()
     assert (b"content-length", b"10") in wire.messages[0]["headers"]
 
 
 async def test_a_stream() -> None:
     wire = Wire()
-    reply = Reply(wire)
+    reply = ResponseWriter(wire)
     await reply.begin()
     await reply.begin()
     await reply.events([{"a": 1}, {"b": "\n\n"}])
@@ -55,12 +55,12 @@ async def test_a_stream() -> None:
 
 async def test_an_error_is_a_status_or_an_event() -> None:
     early = Wire()
-    await Reply(early).fail(ApiError(429, "half \ud800", retry_after=2))
+    await ResponseWriter(early).fail(ApiError(429, "half \ud800", retry_after=2))
     assert early.messages[0]["status"] == 429
     assert (b"retry-after", b"2") in early.messages[0]["headers"]
     assert json.loads(early.body)["error"]["message"] == "half \ud800"
     late = Wire()
-    reply = Reply(late)
+    reply = ResponseWriter(late)
     await reply.begin()
     await reply.fail(ApiError(429, "x"))
     assert late.messages[0]["status"] == 200

@@ -14,20 +14,24 @@ from asyncgen_apps.openai_http.response_schema import (
     ModelList,
     TextCompletion,
 )
-from asyncgen_apps.openai_http.serializers import ChatShape, Head, TextShape
+from asyncgen_apps.openai_http.serializers import (
+    ChatSerializer,
+    CompletionHead,
+    CompletionSerializer,
+)
 
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
 
 
-HEAD = Head("id-1", 5, "demo")
+HEAD = CompletionHead("id-1", 5, "demo")
 ENTRY = TokenLogprob(7, "ab", -0.5, (TopLogprob(7, "ab", -0.5), TopLogprob(8, "x", -2.0)))
 RARE = TokenLogprob(9, "\ufffd", float("-inf"), (TopLogprob(8, "x", -2.0),))
 SAMPLE = Sample(0, "ab\ufffd", (7, 9), "stop", 2, (ENTRY, RARE))
 
 
 def test_chat() -> None:
-    shape = ChatShape(HEAD, logprobs=True)
+    shape = ChatSerializer(HEAD, logprobs=True)
     whole: Any = shape.whole([], [SAMPLE], Usage(3, 2))
     ChatCompletion.model_validate(whole)
     content = whole["choices"][0]["logprobs"]["content"]
@@ -39,7 +43,7 @@ def test_chat() -> None:
 
 
 def test_chunks_of_a_chat() -> None:
-    shape = ChatShape(HEAD)
+    shape = ChatSerializer(HEAD)
     opening: Any = list(shape.opening([], 2))
     assert [one["choices"][0]["index"] for one in opening] == [0, 1]
     assert opening[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -55,7 +59,7 @@ def test_chunks_of_a_chat() -> None:
 
 
 def test_text() -> None:
-    whole: Any = TextShape(HEAD, logprobs=True, top=2).whole([], [SAMPLE], Usage(3, 2))
+    whole: Any = CompletionSerializer(HEAD, logprobs=True, top=2).whole([], [SAMPLE], Usage(3, 2))
     TextCompletion.model_validate(whole)
     found = whole["choices"][0]["logprobs"]
     assert found["text_offset"] == [0, 2]
@@ -64,7 +68,7 @@ def test_text() -> None:
 
 @pytest.mark.parametrize("top", [0, 2])
 def test_offsets_go_on_from_chunk_to_chunk(top: int) -> None:
-    shape = TextShape(HEAD, logprobs=True, top=top)
+    shape = CompletionSerializer(HEAD, logprobs=True, top=top)
     offsets = []
     for _ in range(3):
         chunk: Any = shape.chunk(0, TokenEvent(0, (7,), "ab", (ENTRY,)))
