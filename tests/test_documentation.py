@@ -102,7 +102,7 @@ async def _cell(code: Any, names: dict[str, Any]) -> None:
 
 
 @for_each("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_shown_only_is_python_too(page: Path) -> None:
+def test_displayed_python_blocks_compile(page: Path) -> None:
     for _, _, code in blocks(page, "py"):
         compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 

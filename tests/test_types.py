@@ -93,7 +93,7 @@ def test_the_length_of_a_prompt(prompt: Any, expected: int) -> None:
     assert expected <= length_of(prompt) <= expected + 100
 
 
-def test_what_is_large_or_deep_is_not_written_out_to_be_measured() -> None:
+def test_length_of_measures_deep_and_large_content_without_serializing() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]

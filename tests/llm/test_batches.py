@@ -122,7 +122,7 @@ async def test_a_break_cancels() -> None:
         assert stream.result.finish_reason == "cancelled"
 
 
-async def test_what_fails_is_raised() -> None:
+async def test_batches_raise_the_error_of_the_request() -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 

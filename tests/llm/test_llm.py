@@ -353,7 +353,7 @@ async def test_a_name_that_is_not_served_is_an_error_at_the_call(name: str, hint
     "prompt",
     ["", [], None, 5, b"abc", [1, "a"], [True], [1.5], [{"role": "user"}, 3], {"role": "user"}],
 )
-async def test_what_is_no_prompt_is_an_error_at_the_call(prompt: Any) -> None:
+async def test_invalid_prompt_is_refused_at_the_call(prompt: Any) -> None:
     llm = make(TableModel())
     with pytest.raises(InvalidRequestError) as caught:
         llm.stream(prompt)
@@ -378,7 +378,9 @@ async def test_ids_out_of_range(ids: list[int]) -> None:
         (10, {"max_length": 10}),
     ],
 )
-async def test_what_does_not_fit_the_context(length: int, params: dict[str, Any]) -> None:
+async def test_too_long_requests_raise_context_length_error(
+    length: int, params: dict[str, Any]
+) -> None:
     async with make(TableModel(context_length=64)) as llm:
         with pytest.raises(ContextLengthError) as caught:
             await llm.generate([1] * length, **params)

@@ -58,7 +58,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.002)
 
 
-async def test_what_hangs_fails_is_counted_and_is_forgotten_once_it_ends(hang: Hang) -> None:
+async def test_hanging_preparations_fail_and_count_until_they_end(hang: Hang) -> None:
     threads = PreparingThreads(0.02)
     for count in range(MOST_ABANDONED):
         assert not threads.is_degraded
@@ -240,7 +240,7 @@ async def test_a_tokenizer_that_panics() -> None:
 
 
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
-async def test_what_would_end_a_loop_over_a_stream(
+async def test_stop_iteration_of_a_tokenizer_becomes_runtime_error(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object, **more: object) -> list[int]:

@@ -139,7 +139,7 @@ def test_errors_are_those_of_the_other_face(prompt: Any, params: Any, error: typ
         assert llm.generate(PROMPT, max_new_tokens=2).token_ids  # nobody else is harmed
 
 
-def test_what_a_request_raises_comes_to_its_reader() -> None:
+def test_error_of_a_request_reaches_its_reader() -> None:
     def fail(*_: object) -> None:
         raise StopIteration("not the end")
 

@@ -153,7 +153,7 @@ async def test_messages_with_calls_and_results_are_rendered() -> None:
         (QWEN, {"stop_token_ids": [True]}, "stop_token_ids"),
     ],
 )
-async def test_what_cannot_be_done_is_refused(
+async def test_unsupported_tool_requests_are_refused_with_reason(
     template: str, params: dict[str, Any], reason: str
 ) -> None:
     async with scripted("Hi", template) as llm:

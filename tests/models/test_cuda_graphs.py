@@ -204,7 +204,7 @@ def test_the_logits_of_a_step_outlive_the_next() -> None:
     assert torch.equal(first, kept)
 
 
-def test_what_is_too_large_is_not_recorded() -> None:
+def test_too_large_batches_are_not_recorded() -> None:
     core = model("llama")
     decoded = Decoded(core, CallRecorder(), rows=[1, 2], pages=[2])
     rows = make_rows([12] * 3, PAGE, list(range(9)))

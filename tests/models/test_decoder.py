@@ -258,7 +258,7 @@ def test_a_table_that_is_replaced_leaves_the_head_alone() -> None:
     close(all_logits(core, ids), expected)
 
 
-def test_what_is_prepared_is_freed() -> None:
+def test_prepared_weights_are_freed() -> None:
     _, core = random_pair("llama", tie_word_embeddings=True)
     names = {name for name, _ in core.named_parameters()}
     assert names == {"embed_tokens.weight", "norm.weight"} | {

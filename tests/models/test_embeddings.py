@@ -76,7 +76,9 @@ def test_rows_and_heads_can_be_looked_at(pair: tuple[PreTrainedModel, Any]) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_written_counts(pair: tuple[PreTrainedModel, Any], dtype: str) -> None:
+def test_changes_to_embedding_weights_take_effect(
+    pair: tuple[PreTrainedModel, Any], dtype: str
+) -> None:
     ours, reference = pair
     if dtype == "bfloat16":
         ours.bfloat16()

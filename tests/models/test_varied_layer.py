@@ -76,7 +76,7 @@ def test_the_first_ten_layers_of_a_gemma3n_are_sparse() -> None:
         ("num_key_value_heads", 3),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(key: str, value: Any) -> None:
+def test_impossible_config_values_are_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(ModelLoadError, match=f"`{key}` is"):
         read(**{key: value})
 

@@ -93,7 +93,9 @@ def test_logits_and_tokens_are_those_of_float32(
 
 @own_kernels
 @pytest.mark.parametrize(("family", "stored"), CASES)
-def test_what_is_saved_is_float32(family: str, stored: torch.dtype, tmp_path: Path) -> None:
+def test_widened_model_is_saved_in_float32(
+    family: str, stored: torch.dtype, tmp_path: Path
+) -> None:
     model, wide = pair(tmp_path, family, stored, dtype="bfloat16")
     model.save_pretrained(tmp_path / "saved")
     found = load_file(tmp_path / "saved" / "model.safetensors")
@@ -157,7 +159,9 @@ def test_half_the_memory(
 
 
 @own_kernels
-def test_what_fits_in_16_bits_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_fits_in_16_bits_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = save_checkpoint(tmp_path, stored=torch.bfloat16)
     need = sum(tensor.nbytes * (2 if tensor.dim() == 1 else 1) for tensor in tensors.values())
     monkeypatch.setattr("asyncgen.checkpoints.weight_loading.memory_to_load", lambda device: need)

@@ -311,7 +311,7 @@ def test_layers_read_tables_of_their_own(kernels: Any) -> None:
         attention.lay_out(rows[:4], array("q", [3, 1, 4]), out)
 
 
-def test_what_is_laid_out_and_what_is_attended_to_are_one_step(kernels: Any) -> None:
+def test_attend_refuses_a_step_other_than_the_one_laid_out(kernels: Any) -> None:
     step = Step(kernels)
     with pytest.raises(ValueError, match="heads are"):
         step.attend()

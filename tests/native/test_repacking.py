@@ -161,7 +161,7 @@ def parts(one: PackedWeight) -> tuple[Tensor | None, ...]:
         ({"inputs": 0}, "0 inputs"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], named: str) -> None:
+def test_mismatched_panels_are_refused_by_name(change: dict[str, Any], named: str) -> None:
     assert native.kernels is not None
     one = weight(33)
     layout = PanelLayout.of([one])

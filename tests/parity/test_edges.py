@@ -149,7 +149,9 @@ async def test_plus_infinity_in_company(options: dict[str, Any]) -> None:
         ({"pad_token_id": -1}, "`pad_token_id` is -1"),
     ],
 )
-def test_what_cannot_be_is_named(pair: tuple[Any, Any], given: dict[str, Any], named: str) -> None:
+def test_impossible_arguments_are_refused_by_name(
+    pair: tuple[Any, Any], given: dict[str, Any], named: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=named) as caught:
         pair[1].generate(**{"inputs": IDS, "max_new_tokens": 2, **given})
     assert not isinstance(caught.value, ContextLengthError)

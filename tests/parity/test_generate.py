@@ -189,7 +189,9 @@ def test_continued_cache_is_like_the_whole_prompt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
-def test_what_goes_on_inside_is_the_same(model_type: str, sampled: bool, tmp_path: Path) -> None:
+def test_hidden_states_and_attentions_equal_the_reference(
+    model_type: str, sampled: bool, tmp_path: Path
+) -> None:
     theirs, ours = _models(model_type, 21, tmp_path)
     theirs.set_attn_implementation("eager")
     inputs = _left_padded(random.Random(21), theirs.config.vocab_size)

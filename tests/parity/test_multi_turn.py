@@ -147,7 +147,9 @@ def test_rows_that_are_selected_go_on(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_continued(options: dict[str, Any], named: str, tmp_path: Path) -> None:
+def test_strategies_that_cannot_continue_a_cache_are_refused(
+    options: dict[str, Any], named: str, tmp_path: Path
+) -> None:
     _, ours = _models("llama", 3, tmp_path)
     with pytest.raises(InvalidRequestError, match=named):
         ours.generate(torch.tensor([[5, 9, 11]]), **NEW, **options)

@@ -36,7 +36,7 @@ def test_like_the_older_release(name: str, found: dict[str, Any]) -> None:
     assert found[name] == EXPECTED[name]
 
 
-def test_what_is_derived_from_is_documented_as_such() -> None:
+def test_old_scorers_have_the_documented_base_classes() -> None:
     for scorer in (asyncgen.BeamSearchScorer, asyncgen.ConstrainedBeamSearchScorer):
         assert issubclass(scorer, asyncgen.BeamScorer)
     for constraint in (asyncgen.PhrasalConstraint, asyncgen.DisjunctiveConstraint):

@@ -128,7 +128,7 @@ def test_a_subfolder(folder: Path) -> None:
     assert AutoConfig.from_pretrained(folder.parent, subfolder=folder.name).vocab_size == 96
 
 
-def test_what_belongs_to_the_configuration_is_set_on_it(folder: Path) -> None:
+def test_from_pretrained_sets_config_keywords_on_the_config(folder: Path) -> None:
     config = AutoConfig.from_pretrained(folder)
     assert config.model_type == "llama" and config.hidden_size == 32
     config.use_cache = False

@@ -79,7 +79,7 @@ def test_another_family_is_refused_by_both_names(
                 CLASSES[DECLARED[model_type].class_name].from_pretrained(folder)
 
 
-def test_what_a_class_is_given_is_checked(folders: dict[str, Path]) -> None:
+def test_family_classes_check_keywords_and_checkpoint_kind(folders: dict[str, Path]) -> None:
     with pytest.raises(InvalidRequestError, match=r"`LlamaForCausalLM.from_pretrained` does not"):
         asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], load_in_2bit=True)  # type: ignore[call-arg]
     model = asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], use_cache=False)

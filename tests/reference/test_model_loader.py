@@ -220,7 +220,7 @@ def test_a_row_of_nan_for_a_token_of_no_use_is_let_be(tmp_path: Path) -> None:
     assert load_model(tmp_path).config.vocab_size == 96
 
 
-def test_what_does_not_fit_is_refused_by_arithmetic(
+def test_too_large_model_is_refused_before_tensors_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(tmp_path)
@@ -236,7 +236,9 @@ def test_what_does_not_fit_is_refused_by_arithmetic(
         load_model(tmp_path, device="cpu")
 
 
-def test_what_fits_just_so_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_exactly_fits_memory_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = save_checkpoint(tmp_path)
     need = sum(tensor.nbytes for tensor in tensors.values())
     monkeypatch.setattr("asyncgen.checkpoints.weight_loading.memory_to_load", lambda device: need)

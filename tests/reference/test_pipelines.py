@@ -100,7 +100,7 @@ def test_calls(name: str, pair: tuple[TextGenerationPipeline, Any]) -> None:
     assert pair[0]("Hello", max_new_tokens=2)  # nothing of a call stays
 
 
-def test_what_is_drawn(pair: tuple[TextGenerationPipeline, Any]) -> None:
+def test_sampled_texts_equal_the_reference(pair: tuple[TextGenerationPipeline, Any]) -> None:
     results = []
     for pipe in pair:
         torch.manual_seed(0)
@@ -128,7 +128,7 @@ def test_an_iterator(pair: tuple[TextGenerationPipeline, Any]) -> None:
     assert [first, *ours] == list(pair[1](prompts(), **GREEDY))
 
 
-def test_what_a_pipeline_is_made_with_holds_for_calls(folder: Path) -> None:
+def test_options_of_the_pipeline_apply_to_calls(folder: Path) -> None:
     options: dict[str, Any] = {"return_full_text": False, "batch_size": 2, **GREEDY}
     model = asyncgen.load_model(folder / "model", device="cpu")
     tokenizer = asyncgen.load_tokenizer(folder / "model")
@@ -208,12 +208,12 @@ def test_dtypes_and_devices(folder: Path) -> None:
         ({"return_full_text": False, "return_tensors": True}, "contradicts `return_full_text`"),
     ],
 )
-def test_what_a_pipeline_refuses(options: dict[str, Any], message: str) -> None:
+def test_pipeline_refuses_unsupported_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         pipeline(**{"model": "demo", **options})
 
 
-def test_what_a_call_refuses(pair: tuple[TextGenerationPipeline, Any]) -> None:
+def test_pipeline_call_refuses_wrong_inputs(pair: tuple[TextGenerationPipeline, Any]) -> None:
     pipe = pair[0]
     bad: tuple[tuple[Any, str], ...] = (
         (3, "`text_inputs` is 3: give a text"),

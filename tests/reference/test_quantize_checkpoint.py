@@ -55,7 +55,7 @@ def test_the_report_says_what_packing_costs(tmp_path: Path) -> None:
     assert (tmp_path / "int4" / "tokenizer.json").is_file()
 
 
-def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     for name, value in (("to", "int3"), ("folder", str(tmp_path))):
         (tmp_path / "something").touch()

@@ -43,7 +43,7 @@ def four() -> Iterator[None]:
 
 
 @pytest.mark.anyio
-async def test_what_an_engine_sets_is_set_back_when_it_closes() -> None:
+async def test_closed_engine_restores_the_thread_count() -> None:
     async with AsyncLLM("demo", num_threads=1) as llm:
         await llm.generate("Once", max_new_tokens=2)
         assert here_and_elsewhere() == (4, 1)

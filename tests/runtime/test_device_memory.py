@@ -128,7 +128,7 @@ def test_nothing_is_known_of_a_system_that_does_not_tell(tmp_path: Path) -> None
     assert memory_to_load(CPU, root=tmp_path) is None
 
 
-def test_what_torch_keeps_for_nobody_is_given_back_before_it_is_counted(
+def test_unused_torch_memory_is_freed_before_it_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pages of an engine that was closed are free for the next one."""

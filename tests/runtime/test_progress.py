@@ -130,7 +130,7 @@ def test_every_door_tells_how_far_it_is() -> None:
 
 @for_each("value", [True, 1, "yes"])
 @for_each("door", [LLM, AsyncLLM, load_model, load_tokenizer])
-def test_what_is_no_progress(door: Any, value: Any) -> None:
+def test_wrong_progress_values_are_refused(door: Any, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"`progress` is .*None \(automatic\), False"):
         door("demo", progress=value)
 

@@ -255,7 +255,7 @@ def test_on_the_main_thread_an_interrupt_is_the_users(kind: type[BaseException])
         BatchModel().generate_batch([[1, 2]], logits_processor=LogitsProcessorList([processor]))
 
 
-def test_what_is_an_exception_already_stays_what_it_is() -> None:
+def test_ordinary_exceptions_are_returned_unchanged() -> None:
     assert describe(Silent()) == "Silent"
     plain = ValueError("as it is")
     assert request_failure(plain) is plain

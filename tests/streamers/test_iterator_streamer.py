@@ -77,7 +77,7 @@ def test_an_error_reaches_the_reader_after_the_text(byte_level: Case, gate: int 
     assert text == byte_level.text(ids, True)
 
 
-def test_what_is_no_exception_is_raised_by_run_too(byte_level: Case) -> None:
+def test_keyboard_interrupt_is_raised_by_run_and_by_the_reader(byte_level: Case) -> None:
     streamer = stream_of(byte_level)
     with pytest.raises(KeyboardInterrupt):
         streamer.run(Script([], error=KeyboardInterrupt()))

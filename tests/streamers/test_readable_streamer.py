@@ -42,7 +42,7 @@ def test_the_text_is_that_of_the_reference(skip_prompt: bool, skip_special: bool
 
 
 @pytest.mark.parametrize("skip_prompt", [False, True])
-def test_what_is_printed_is_what_the_reference_prints(
+def test_printed_text_equals_the_reference(
     skip_prompt: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, tokenizer = model_and_tokenizer()

@@ -111,7 +111,7 @@ def test_a_late_ring_wakes_nobody(hurried: bool) -> None:
     assert mailbox.drain() == [9]
 
 
-def test_what_pressed_before_does_not_hurry_later_waits() -> None:
+def test_items_taken_before_do_not_hurry_later_waits() -> None:
     mailbox = made(hurried=True)
     for _ in range(50):
         mailbox.put_nowait(9)

@@ -71,5 +71,5 @@ def test_a_piece_is_made_once() -> None:
         [decoders.Replace("a", "b"), decoders.BPEDecoder()],
     ],
 )
-def test_what_needs_more_than_pieces_is_not_described(stages: list[decoders.Decoder]) -> None:
+def test_decoders_that_need_more_than_pieces_parse_to_none(stages: list[decoders.Decoder]) -> None:
     assert parse(decoders.Sequence(stages).__getstate__()) is None

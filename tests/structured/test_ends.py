@@ -71,7 +71,7 @@ def is_right(sample: Sample, most: int, check: Callable[[str], object]) -> bool:
 
 
 @for_each("way", WAYS)
-def test_what_stops_is_whole(llm: LLM, way: str) -> None:
+def test_answers_that_stop_are_complete(llm: LLM, way: str) -> None:
     reasons = set()
     for given, check in SHAPES.values():
         for most in (1, 2, 3, 7, 30):

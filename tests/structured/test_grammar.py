@@ -115,7 +115,7 @@ def test_a_matcher_is_a_function_of_its_ids(demo: Tokenizer) -> None:
             assert (wandering.forced, allowed(wandering)) == (row.forced, allowed(row))
 
 
-def test_what_is_forced_is_tokenised_as_the_tokenizer_does(demo: Tokenizer) -> None:
+def test_forced_tokens_equal_the_tokenization_of_the_text(demo: Tokenizer) -> None:
     matcher = grammar_of(demo, 2048, choice=["Once upon a time, there was a fox."]).matcher([2])
     while matcher.forced:
         matcher.accept(matcher.forced[0])

@@ -61,7 +61,7 @@ def shape_of(**asked: Any) -> OutputFormat:
         ({"json_schema": {"properties": {f"k{i}": {} for i in range(2001)}}}, "too many prop"),
     ],
 )
-def test_what_is_no_shape_is_refused_by_name(asked: dict[str, Any], said: str) -> None:
+def test_wrong_output_formats_are_refused_by_name(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         read_output_format(asked)
 
@@ -92,7 +92,7 @@ REFUSED: list[dict[str, Any]] = [
 
 
 @for_each("asked", REFUSED, ids=lambda asked: str(asked)[:60])
-def test_what_cannot_be_kept_is_refused_and_never_weakened(asked: dict[str, Any]) -> None:
+def test_unenforceable_formats_are_refused_by_name(asked: dict[str, Any]) -> None:
     (name,) = asked
     with pytest.raises(InvalidRequestError) as refused:
         compile_grammar(shape_of(**asked), byte_tokenizer(), 260)

@@ -61,7 +61,7 @@ def accepts(schema: Any, texts: list[str]) -> list[bool]:
         ({"type": "number", "minimum": -0.3, "exclusiveMaximum": 0}, "-0.25", "-0"),
     ],
 )
-def test_what_a_schema_forbids_is_forbidden(schema: Any, good: str, bad: str) -> None:
+def test_grammar_rejects_values_the_schema_forbids(schema: Any, good: str, bad: str) -> None:
     assert accepts(schema, [good, bad]) == [True, False]
 
 

@@ -27,12 +27,12 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @for_each(("schema", "name"), REFUSED, ids=str)
-def test_what_cannot_be_kept_to(schema: Any, name: str) -> None:
+def test_unsupported_schema_keywords_are_refused_by_name(schema: Any, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"`json_schema`.*`{name}`"):
         read_output_format({"json_schema": schema})
 
 
-def test_what_can_be_kept_to() -> None:
+def test_supported_schemas_are_accepted() -> None:
     for schema in (
         {"const": BIG},
         {"const": 1e300, "default": BIG + 1},

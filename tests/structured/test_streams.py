@@ -71,7 +71,7 @@ def test_every_door_gives_the_same_tokens(given: dict[str, Any]) -> None:
     assert found[0] == alone(MODEL, "abc", **given, cache_implementation="dynamic")
 
 
-def test_what_is_forced_takes_no_step() -> None:
+def test_forced_tokens_take_no_step() -> None:
     steps = []
     for further in ({}, {"logprobs": True}):
         bench = Bench(MODEL, pages=200)
@@ -188,7 +188,7 @@ def test_partial_values_without_an_event_loop() -> None:
     ],
     ids=lambda further: next(iter(further)),
 )
-async def test_what_has_rules_of_its_own_is_refused(further: dict[str, Any]) -> None:
+async def test_strategies_with_own_token_rules_refuse_a_regex(further: dict[str, Any]) -> None:
     async with AsyncLLM(MODEL, tokenizer=byte_tokenizer()) as llm:
         with pytest.raises(InvalidRequestError):
             await llm.generate("abc", regex="a+", **further)

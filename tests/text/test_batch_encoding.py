@@ -100,7 +100,7 @@ def test_results_are_taken_apart() -> None:
         ({"input_ids": [1, 2], "attention_mask": [1]}, "`attention_mask` is .*as long as"),
     ],
 )
-def test_what_is_no_result_is_refused(encoded: Any, message: str) -> None:
+def test_collate_refuses_invalid_encodings(encoded: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         collate(encoded)
 

@@ -123,7 +123,7 @@ def test_too_much_text(name: str) -> None:
         render_chat(GROWTH[name], MESSAGES)
 
 
-def test_what_is_empty_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_containers_count_towards_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is kept until the end, to be weighed once."""
     monkeypatch.setattr(template_limits, "MOST_CHARACTERS", 100_000)
     template = "{% for a in range(999) %}{% set x = [[], {}, (), [], {}, (), [], {}] %}{% endfor %}"
@@ -155,7 +155,7 @@ def test_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{% set n = namespace(x=[]) %}{% set n.x = n.x + [1] %}{{ n.x|length }}", "1"),
     ],
 )
-def test_what_templates_do_goes_on(name: str, text: str) -> None:
+def test_usual_template_constructs_still_render(name: str, text: str) -> None:
     assert render_chat(name, MESSAGES) == text
 
 

@@ -68,6 +68,6 @@ def test_rows_of_ids(given: object, ids: list[int]) -> None:
 
 
 @for_each("given", [-1, [2**32], "12", b"1", None, [0.5], {1: 2}, [[1], [2]]])
-def test_what_is_no_row_of_ids(given: object) -> None:
+def test_as_ids_refuses_invalid_token_ids(given: object) -> None:
     with pytest.raises(InvalidRequestError, match="`token_ids`"):
         as_ids(given)

@@ -75,7 +75,7 @@ def test_another_gate_is_computed_step_by_step(hidden_act: str, is_one_call: boo
     assert core.runs_in_one_call is is_one_call
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_tensors_are_refused() -> None:
     assert native.kernels is not None
     core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
     other = random_model(random_config("llama", num_hidden_layers=2), seed=3, dtype=torch.float32)
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused() -> None:
         headless.run(stream, [rope], right.compiled, None, torch.zeros(5, size))
 
 
-def test_what_is_read_is_kept_and_what_is_written_to_is_held() -> None:
+def test_layers_keep_inputs_and_outputs_alive() -> None:
     core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
     core.prepare()
     layers, found = core._plan.compiled, []

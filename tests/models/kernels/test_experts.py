@@ -299,7 +299,7 @@ def test_a_token_is_the_same_in_any_company(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "corrected groups", "sparsemixer", "weighed inputs"])
-def test_what_is_not_a_number_stays_in_its_row(name: str, dtype: torch.dtype, kernels: str) -> None:
+def test_nan_and_infinity_stay_in_their_row(name: str, dtype: torch.dtype, kernels: str) -> None:
     routing, corrects = ROUTINGS[name]
     experts = made(routing, dtype=dtype, is_corrected=corrects, shared_width=24)
     x = torch.randn(20, 40).to(dtype)
@@ -357,7 +357,7 @@ def test_moving_to_another_dtype(kernels: str) -> None:
 
 
 @pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_inputs_and_routings_are_refused() -> None:
     experts = made(Routing(2))
     compiled: Any = experts.compiled
     for wrong in (torch.ones(3, 39), torch.ones(3, 40).double(), torch.ones(40), torch.ones(2, 40)):

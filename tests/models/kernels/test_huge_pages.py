@@ -24,7 +24,7 @@ def test_every_page_that_some_memory_touches_is_asked_for(monkeypatch: pytest.Mo
     assert len(asked) == 3
 
 
-def test_what_lies_there_stays() -> None:
+def test_gather_pages_keeps_the_contents() -> None:
     numbers = torch.arange(3 * PAGE, dtype=torch.int32)
     gather_pages(numbers.data_ptr(), numbers.nbytes)
     assert torch.equal(numbers, torch.arange(3 * PAGE, dtype=torch.int32))

@@ -88,7 +88,7 @@ def test_every_number_is_read_and_written_as_torch_does() -> None:
         assert torch.equal(found, between.half())
 
 
-def test_what_is_beyond_float16_is_infinite() -> None:
+def test_results_beyond_float16_are_infinite() -> None:
     kernel = choose_kernel(torch.full((32, 64), 100.0).half(), None)
     x = torch.full((1, 64), 100.0).half()
     assert bool(kernel.product(x).isposinf().all())

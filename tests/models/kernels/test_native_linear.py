@@ -105,7 +105,7 @@ def test_other_activations_are_refused(is_gated: bool) -> None:
 
 
 @for_each("activation", ACTIVATED)
-def test_what_is_no_number_stays_so_behind_an_activation(activation: str) -> None:
+def test_nan_stays_nan_after_an_activation(activation: str) -> None:
     kernel = NativeKernel(torch.ones(1, 1), None, activation=activation)
     assert kernel.product(torch.full((1, 1), torch.nan)).isnan().all()
 
@@ -137,7 +137,7 @@ def test_a_row_is_the_same_in_any_company(
 
 
 @for_each("dtype", DTYPES)
-def test_what_is_not_a_number_stays_in_its_row(dtype: torch.dtype) -> None:
+def test_nan_and_infinity_stay_in_their_row(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), None)
     x = torch.randn(20, 64).to(dtype)
     clean = kernel.product(x)
@@ -300,7 +300,7 @@ def test_copies_stay_in_16_bits(
     assert [one.dtype for one in surrounded] == [stored] * 3
 
 
-def test_what_is_widened() -> None:
+def test_only_half_precision_weights_widen_to_float32() -> None:
     for stored in WIDENED:
         assert widens(stored, torch.float32)
         assert not any(widens(stored, other) for other in (*WIDENED, torch.float64))

@@ -191,7 +191,7 @@ def test_parts_of_other_kinds_keep_kernels_of_their_own() -> None:
     assert torch.equal(copy.deepcopy(kernel).product(x), kernel.product(x))
 
 
-def test_what_is_no_number_stays_none_and_small_inputs_count_as_zero() -> None:
+def test_nan_stays_nan_and_tiny_inputs_count_as_zero() -> None:
     weight = weight_of("4 half", 32, 64, 32)
     kernel = PackedLinearKernel([weight], None, dtype=torch.float32)
     x = torch.zeros(4, 64)

@@ -174,7 +174,7 @@ def test_longrope_changes_with_the_longest_text_in_sight() -> None:
     assert torch.equal(again[0][0], short[0][0])
 
 
-def test_what_is_not_turned_is_left_alone() -> None:
+def test_dimensions_without_rotation_are_unchanged() -> None:
     plain = ModelConfig.from_hf(random_config("llama", head_dim=8))
     part = RopeConfig(rope_type="yarn", factor=4.0, partial_rotary_factor=0.5)
     for rope in (part, RopeConfig(rope_type="none")):

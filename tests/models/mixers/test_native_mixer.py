@@ -292,7 +292,7 @@ def test_padded_rows_with_a_cache_are_those_rows(variant: str) -> None:
         assert torch.equal(every[row, -len(other) :], other)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_rows_and_states_are_refused() -> None:
     assert native.kernels is not None
     core, dtype = made("dual"), torch.float32
     states = slots(core, dtype)

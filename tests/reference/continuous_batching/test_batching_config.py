@@ -48,7 +48,7 @@ def test_names_and_defaults_are_the_references() -> None:
     assert ours == theirs
 
 
-def test_what_it_says(model: PreTrainedModel) -> None:
+def test_batching_config_sets_the_engine_options(model: PreTrainedModel) -> None:
     page = page_bytes(model.core.config, 16, model.dtype)
     assert options_of(model) == EngineOptions(page_size=256)
     options = options_of(

@@ -40,7 +40,7 @@ def test_a_request_has_its_name_and_its_place() -> None:
     assert not frontend.results.is_known("it") and frontend.admission.num_waiting == 0
 
 
-def test_what_is_refused_leaves_nothing() -> None:
+def test_refused_requests_leave_nothing_in_the_queue() -> None:
     frontend = frontend_of(max_queue_size=1)
     for given in ({"nonsense": 1}, {"top_p": 7.0}, {"ids": [999]}, {"ids": "text"}):
         with pytest.raises(InvalidRequestError):
@@ -66,7 +66,7 @@ def test_a_request_goes_by_its_own_configuration() -> None:
 
 
 @pytest.mark.parametrize(("eos", "ends"), [(None, {EOS}), (-1, set()), ([7, 8], {7, 8})])
-def test_what_ends_a_request(eos: Any, ends: set[int]) -> None:
+def test_eos_token_ids_of_request_or_config_end_it(eos: Any, ends: set[int]) -> None:
     for frontend, given in (
         (frontend_of(), {"eos_token_id": eos}),
         (frontend_of(GenerationConfig(eos_token_id=eos)), {}),

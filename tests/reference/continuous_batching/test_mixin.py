@@ -183,7 +183,9 @@ def test_strategies_outside_the_batch_are_served(given: dict[str, Any]) -> None:
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(given: dict[str, Any], name: str) -> None:
+def test_generate_batch_refuses_unsupported_options_by_name(
+    given: dict[str, Any], name: str
+) -> None:
     model = BatchModel()
     with pytest.raises(InvalidRequestError) as caught:
         model.generate_batch(**{"inputs": [[1]], **given})

@@ -205,7 +205,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_what_cannot_be_enforced_is_refused_by_name() -> None:
+async def test_unenforceable_tool_schemas_are_refused_by_name() -> None:
     for name in FORMATS:
         tokenizer = byte_tokenizer(chat_template=BY_FORMAT[name])
         async with AsyncLLM(TableModel(), tokenizer=tokenizer) as llm:

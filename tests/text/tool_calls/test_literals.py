@@ -53,7 +53,7 @@ def test_mixtures_are_read(text: str, value: object) -> None:
     ["", "x", "f(1)", "1 2", "[1", "{'a' 1}", "{1: 2}", "'a", "[1,,2]", "9" * 5000, "1 + 1"]
     + ["[" * 70 + "]" * 70, r"'\ud800'", r"'\U00110000'", "__import__('os')", "{}.a", "[}"],
 )
-def test_what_is_no_literal_is_refused(text: str) -> None:
+def test_invalid_literals_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         as_json(read_literal(text))
 

@@ -129,7 +129,7 @@ def test_a_row_of_nan_stays_alone() -> None:
     assert fed.wrong == {0}
 
 
-def test_what_is_worth_copying() -> None:
+def test_blocks_are_copied_together_up_to_the_limit() -> None:
     _, core = random_pair("llama")
     large = PagedStorage(core.config, MOST_COPIED_TOGETHER, 16)
     small = PagedStorage(core.config, 40, 16)
@@ -178,7 +178,7 @@ def test_alone_and_among_others_the_logits_are_the_same(
     torch.testing.assert_close(logits[0], logits[1], atol=tolerance, rtol=tolerance)
 
 
-def test_what_was_written_alone_is_read_by_others() -> None:
+def test_keys_written_by_one_row_are_read_by_others() -> None:
     _, core = random_pair("llama")
     ids = random_ids(1, 11)[0]
     storage = PagedStorage(core.config, 6, 4)
@@ -213,7 +213,7 @@ def test_a_step_goes_on_where_the_last_one_ended() -> None:
         assert attention._only[0] is not part
 
 
-def test_what_is_left_of_a_page_is_no_nan_to_others() -> None:
+def test_nan_in_unwritten_positions_does_not_reach_other_rows() -> None:
     _, core = random_pair("llama")
     storage = PagedStorage(core.config, 8, 4)
     storage.data.fill_(torch.nan)

@@ -185,7 +185,7 @@ def a_wrong_page(options: dict[str, Any]) -> None:
     ("change", "variant"),
     [(no_pages, "llama"), (one_key_less, "llama"), (a_wrong_page, "llama")],
 )
-def test_what_fails_or_deviates_over_pages_gathers_them(
+def test_kernel_that_fails_or_deviates_over_pages_gathers_them(
     change: Callable[..., Any],
     variant: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -222,7 +222,7 @@ def test_rows_without_queries_may_be_refused(
     assert "cannot be recorded: RuntimeError: every row" in caplog.records[-1].getMessage()
 
 
-def test_what_has_no_fused_kernel_says_so(
+def test_missing_fused_kernel_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "asyncgen.models"):
@@ -265,7 +265,7 @@ class Implementations:
 CUDA = torch.device("cuda")
 
 
-def test_what_is_installed_for_the_device_takes_the_place(
+def test_installed_kernel_for_the_device_is_activated(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = Implementations("FA3").put(monkeypatch, (9, 0))

@@ -193,7 +193,7 @@ def test_a_row_of_nan_stays_alone(shared: bool, count: int) -> None:
 
 
 @pytest.mark.parametrize("heads_first", [False, True])
-def test_what_an_earlier_text_left_in_a_page_does_no_harm(heads_first: bool) -> None:
+def test_earlier_contents_of_a_page_do_not_change_results(heads_first: bool) -> None:
     core, size = model("qwen3"), 8
     storage = PagedStorage(core.config, 3, size, heads_first=heads_first)
     attention = PagedAttention(core.config, storage)
