@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from asyncgen.text.hidden_stops import HiddenStops
 from streamers import Detokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.text.tool_calls.answer_parser import AnswerParser
@@ -30,6 +31,7 @@ class SequenceText:
     __slots__ = (
         "_detokenizer",
         "_hidden",
+        "_marks",
         "_omitted",
         "_pending",
         "_shown",
@@ -71,6 +73,7 @@ class SequenceText:
         self._shown = self._pending = ""
         # A copy reuses the search tables, which were built before the request was posted.
         self._stops = copy.copy(stops)
+        self._marks = stops.marks if isinstance(stops, HiddenStops) else None
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None:
             skip = self._skip_special_tokens
@@ -116,10 +119,20 @@ class SequenceText:
             return self._read(token_ids, self.parser)
         if self._omitted:
             token_ids = [token_id for token_id in token_ids if token_id not in self._omitted]
-        text = self._detokenizer.put(token_ids)
+        if self._marks is None:
+            text = self._detokenizer.put(token_ids)
+        else:
+            text = self._marked(token_ids, self._detokenizer, self._marks)
         if self._shown or self._pending:
             text, self._pending = self._pending + self._without_shown(text), ""
         return (text, None) if self._stops is None else self._stops.put(text)
+
+    @staticmethod
+    def _marked(
+        token_ids: Sequence[int], detokenizer: Detokenizer, marks: Mapping[int, str]
+    ) -> str:
+        """Add ids; the text has a mark for each special token of a stop string."""
+        return "".join(detokenizer.put(token) + marks.get(token, "") for token in token_ids)
 
     def _read(self, token_ids: Sequence[int], parser: AnswerParser) -> tuple[str, str | None]:
         """Add ids of an answer with reasoning or tool calls."""
@@ -129,6 +142,8 @@ class SequenceText:
             was_reasoning = parser.in_reasoning
             if token_id not in self._hidden:
                 pieces.append(parser.put(self._detokenizer.put(token_id)))
+            elif self._marks is not None and not was_reasoning:
+                pieces.append(self._marks.get(token_id, ""))
             self.num_reasoning += was_reasoning or parser.in_reasoning
         text = "".join(pieces)
         text, stop = (text, None) if self._stops is None else self._stops.put(text)

@@ -465,7 +465,7 @@ class Tokenizer(Vocabulary):
                     continue_final_message=continue_final_message,
                     tools=tools,
                     documents=documents,
-                    variables={**self.special_tokens_map, **template_variables},
+                    variables={**self._roles, **self._named, **template_variables},
                 )
             )
         rendered = texts if several else texts[0]

@@ -98,19 +98,13 @@ class Vocabulary:
         self._roles: dict[str, str] = {}
         self._extra = list(extra_special_tokens)
         self._named = dict(named_special_tokens or {})
+        for name, token in self._named.items():
+            self.__dict__.setdefault(name, token)
+            self.__dict__.setdefault(f"{name}_id", backend.token_to_id(token))
         for role, token in (special_tokens or {}).items():
             if role not in ROLES:
                 raise InvalidRequestError("special_tokens", role, f"use the roles {list(ROLES)}")
             self._set_role(role, token)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a special token with a name of its own, or its id."""
-        named = self.__dict__.get("_named", {})
-        if name in named:
-            return named[name]
-        if name.endswith("_id") and name.removesuffix("_id") in named:
-            return self.backend_tokenizer.token_to_id(named[name.removesuffix("_id")])
-        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     @property
     def special_tokens_map(self) -> dict[str, str]:

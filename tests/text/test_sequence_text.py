@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
+from asyncgen.text.hidden_stops import make_stops
+from asyncgen.text.sequence_text import SequenceText
+from streamers import StopStrings
+from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
 from tests.engine.making import request_for
-
-if TYPE_CHECKING:
-    from asyncgen.text.sequence_text import SequenceText
 
 
 def text_of(prompt: Any = "abc", **given: Any) -> SequenceText:
@@ -58,3 +59,61 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
     text = request.text_of(0, None)
     text.heal([98, 97], "")
     assert text.add([97, 98]) == text.finish() == ("", None)
+
+
+@for_each(
+    ("stop", "ids", "shown", "met"),
+    [
+        (["<start>"], [97, 258, 98], "a", "<start>"),
+        (["<start>\nb"], [97, 258, 10, 98, 99], "a", "<start>\nb"),
+        (["a<start>"], [120, 97, 97, 258], "xa", "a<start>"),
+        (["<start><start>"], [258, 97, 258, 258, 98], "a", "<start><start>"),
+        (["b", "<start>"], [97, 98, 258], "a", "b"),
+        (["<start>"], [*b"a<start>b"], "a", "<start>"),
+        (["<start>x"], [97, 258, 98], "ab", None),
+        (["q<start>"], [97, 113, 258], "a", "q<start>"),
+    ],
+)
+def test_stop_strings_meet_special_tokens_that_the_text_hides(
+    stop: list[str], ids: list[int], shown: str, met: str | None
+) -> None:
+    for pieces in ([ids], [[token] for token in ids]):
+        text, found, end = text_of(stop=stop), "", None
+        for piece in pieces:
+            new, end = text.add(piece)
+            found += new
+            if end is not None:
+                break
+        if end is None:
+            rest, end = text.finish()
+            found += rest
+        assert (found, end) == (shown, met)
+
+
+def test_stop_strings_without_special_tokens_are_searched_in_plain_text() -> None:
+    for given in ({"stop": ["<middle>"]}, {"stop": ["<start>"], "skip_special_tokens": False}):
+        request, _ = request_for("abc", **given)
+        assert type(request.stops) is StopStrings
+    text = text_of(stop=["<start>b"], skip_special_tokens=False)
+    assert text.add([97, 258, 98]) == ("a", "<start>b")
+
+
+class Plain:
+    """A reader of answers that passes all text."""
+
+    in_reasoning = is_over = False
+
+    def put(self, text: str) -> str:
+        return text
+
+
+def test_stop_strings_meet_special_tokens_that_a_reader_of_answers_does_not_see() -> None:
+    tokenizer = byte_tokenizer()
+    text = SequenceText(
+        tokenizer,
+        stops=make_stops(["<start>"], tokenizer, hides=True),
+        parser=cast("Any", Plain()),
+        hidden=frozenset({258}),
+    )
+    assert text.add([97]) == ("a", None)
+    assert text.add([258, 98]) == ("", "<start>")

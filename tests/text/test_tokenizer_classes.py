@@ -116,7 +116,8 @@ def test_named_tokens_reach_templates_and_files(tmp_path: Path) -> None:
             "tool_use": "-",
         },
     )
-    ours, user = Tokenizer.from_folder(folder), [{"role": "user", "content": "x"}]
+    ours: Any = Tokenizer.from_folder(folder)
+    user = [{"role": "user", "content": "x"}]
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     for each in (ours, theirs):
         assert each.apply_chat_template(user, tokenize=False) == "<think><boi><|im_end|>"

@@ -41,10 +41,10 @@ from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from asyncgen.generation.strategies.token_healing import Healing, plan_healing
+from asyncgen.text.hidden_stops import make_stops
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer
 from asyncgen.types import is_messages, size_of
-from streamers import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -210,7 +210,9 @@ def prepare_request(
         else _method(model, params, processors, criteria, cancel),
         alone=alone,
         num_pages=num_pages,
-        stops=StopStrings(params.stop) if params.stop else None,
+        stops=make_stops(params.stop, tokenizer, hides=params.skip_special_tokens)
+        if params.stop
+        else None,
         place=place,
         fingerprint=served.fingerprint,
         reading=None if rendered is None else rendered.reading,
