@@ -1,0 +1,1 @@
+"""Test how a declaration in a file turns answers into messages."""
