@@ -92,7 +92,7 @@ def test_reset_forgets_both() -> None:
     assert cache.is_updated == {0: False, 1: False}
 
 
-def test_nothing_is_an_empty_cache() -> None:
+def test_cache_without_arguments_is_empty() -> None:
     assert EncoderDecoderCache().get_seq_length() == 0
     assert EncoderDecoderCache.from_legacy_cache().to_legacy_cache() == ()
 

@@ -125,7 +125,7 @@ async def test_clients_share_a_small_memory(tmp_path: Path) -> None:
                 group.start_soon(ask, client)
 
 
-def test_nothing_is_generated(tmp_path: Path) -> None:
+def test_embedding_models_refuse_to_generate(tmp_path: Path) -> None:
     save_both_ways(tmp_path)
     ours = asyncgen.load_model(tmp_path, dtype="float32")
     with pytest.raises(InvalidRequestError, match="use_bidirectional_attention"):

@@ -63,7 +63,7 @@ def parameter(core: DecoderLM, target: str) -> torch.Tensor:
         {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 1},
     ],
 )
-def test_every_parameter_is_what_was_stored(
+def test_loaded_parameters_equal_the_stored_tensors(
     tmp_path: Path, shards: int, config: dict[str, Any]
 ) -> None:
     tensors = save_checkpoint(tmp_path, shards=shards, **config)
@@ -145,7 +145,7 @@ def test_missing_unexpected_and_misshapen(tmp_path: Path) -> None:
     assert str(tmp_path) in message and "check that both come from the same model" in message
 
 
-def test_nothing_is_read_before_names_and_shapes_fit(
+def test_no_tensor_is_read_before_names_and_shapes_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = save_checkpoint(tmp_path)
@@ -288,7 +288,7 @@ def test_dtype_rules(tmp_path: Path) -> None:
         resolve_dtype(None, {"dtype": "float8"}, checkpoint)
 
 
-def test_dtype_that_nothing_tells(tmp_path: Path) -> None:
+def test_unknown_dtype_asks_for_the_dtype_option(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, dtype=torch.int64)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelLoadError, match="tell a dtype; pass `dtype=`"):
         resolve_dtype(None, {}, open_checkpoint(tmp_path))

@@ -66,7 +66,7 @@ async def speed(llm: AsyncLLM, streams: int, tokens: int) -> float:
 
 
 @pytest.mark.parametrize(("streams", "tokens"), [(1, 48), (16, 16)])
-def test_a_neighbour_leaves_half(
+def test_stream_keeps_half_its_speed_beside_a_busy_process(
     folder: Path, streams: int, tokens: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def measure() -> tuple[list[float], list[float]]:

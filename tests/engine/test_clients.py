@@ -60,7 +60,7 @@ def test_beams_of_a_client_come_to_their_turn_beside_a_full_batch() -> None:
     bench.require_empty()
 
 
-def test_a_request_that_waits_for_all_memory_stops_nobody_else() -> None:
+def test_request_waiting_for_all_memory_does_not_block_others() -> None:
     bench = Bench(pages=64, max_running=8)
     bench.add([1, 2], client="other", max_new_tokens=150, do_sample=False)
     bench.step()

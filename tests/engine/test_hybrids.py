@@ -40,7 +40,7 @@ def said_by(theirs: Any, prompt: list[int], count: int) -> list[int]:
     return text[len(prompt) :]
 
 
-def test_the_next_turn_of_a_chat_computes_what_is_new(pair: tuple[Any, Any]) -> None:
+def test_next_chat_turn_computes_only_new_tokens(pair: tuple[Any, Any]) -> None:
     theirs, ours = pair
     bench = Bench(ours, page_size=PAGE, snapshot_pages=100, **ROOM)
     text = [5, 6, 7, 8, 9, 10]
@@ -78,7 +78,7 @@ def test_a_hit_needs_pages_and_a_state_at_the_same_place(pair: tuple[Any, Any]) 
     bench.require_empty()
 
 
-def test_a_text_goes_on_in_the_middle_of_an_answer(pair: tuple[Any, Any]) -> None:
+def test_text_resumes_in_the_middle_of_an_answer(pair: tuple[Any, Any]) -> None:
     _, ours = pair
     bench = Bench(ours, page_size=PAGE, snapshot_pages=2, **ROOM)
     first, sink = bench.add([5, 6, 7], max_new_tokens=30, do_sample=False)
@@ -128,7 +128,7 @@ def test_chaos_leaks_neither_page_nor_slot(pair: tuple[Any, Any]) -> None:
     assert slots is not None and slots.num_running == slots.num_held == 0
 
 
-def test_a_long_stream_takes_what_it_says_on_paper(tmp_path: Path) -> None:
+def test_long_stream_takes_the_computed_memory(tmp_path: Path) -> None:
     """32,768 tokens: keys and values of the layers that attend, and two states of the others."""
     make("qwen3_5_text", tmp_path, max_position_embeddings=40_000)
     model = asyncgen.load_model(tmp_path, dtype="float32")

@@ -126,7 +126,7 @@ def test_an_unknown_option_is_refused_like_an_unknown_parameter(name: str, meant
     assert isinstance(caught.value, TypeError)
 
 
-def test_options_of_other_doors_are_refused() -> None:
+def test_options_of_other_entry_points_are_refused() -> None:
     with pytest.raises(TypeError, match="`page_sharing`"):
         AsyncLLM("demo", page_sharing=False)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="`prefill_chunk_size`"):

@@ -314,7 +314,7 @@ def test_text_that_was_held_back_comes_behind_the_seam() -> None:
     assert told(rest, 0)[1:] == ("", [], ("stop", "lait"))
 
 
-def test_one_that_has_ended_says_so_and_computes_nothing() -> None:
+def test_resuming_an_ended_sequence_computes_nothing() -> None:
     ids = list("caf\u00e9 au lait".encode())
     cases: list[tuple[dict[str, Any], tuple[str, int | str | None]]] = [
         ({"generated_ids": [*ids, EOS]}, ("stop", EOS)),
@@ -364,7 +364,7 @@ def test_blocks_of_another_sample_are_not_cached_tokens() -> None:
     assert cached(max_new_tokens=3, generated_ids=[[1, 2, 3], [1]]) == 0
 
 
-def test_samples_that_have_ended_wait_for_nobody() -> None:
+def test_ended_samples_finish_before_the_others() -> None:
     ids = list("caf\u00e9 au lait".encode())
     events = run(n=2, do_sample=True, top_k=1, generated_ids=[[*ids, EOS], ids[:2]])
     assert told(events, 0) == ([], "", [], ("stop", EOS))

@@ -42,7 +42,7 @@ def test_every_row_of_a_table_counts(name: str) -> None:
     assert fingerprint_of(model, None) == known
 
 
-def test_nothing_is_promised_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_models_have_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign: Any = TableModel()
     assert fingerprint_of(foreign, None) is None
 

@@ -914,7 +914,7 @@ def test_the_interpreter_leaves_without_a_close(backend: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_is_left_unclosed() -> None:
+def test_streams_leave_no_resources_unclosed() -> None:
     code = """
         async def main():
             async with make() as llm:

@@ -226,7 +226,7 @@ async def test_several_loops_share_one_batch(other: str) -> None:
     }
 
 
-async def test_nothing_is_left_of_streams_that_were_left() -> None:
+async def test_abandoned_streams_free_their_blocks() -> None:
     model = TableModel()
     async with make(model, max_running=4, kv_cache_memory=64 * 256) as llm:
 

@@ -202,13 +202,15 @@ def check_without_cache(seed: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_is_cached(seed: int, tmp_path: Path) -> None:
+def test_results_without_cache_equal_the_reference(seed: int, tmp_path: Path) -> None:
     check_without_cache(seed, tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(8, 108))
-def test_nothing_is_ever_cached(seed: int, tmp_path: Path) -> None:
+def test_results_without_cache_equal_the_reference_for_many_seeds(
+    seed: int, tmp_path: Path
+) -> None:
     check_without_cache(seed, tmp_path)
 
 

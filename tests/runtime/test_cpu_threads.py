@@ -83,7 +83,7 @@ def test_a_manager_sets_back_what_its_steps_lowered() -> None:
     assert here_and_elsewhere() == (4, 4)
 
 
-def test_nothing_is_set_where_nothing_was_asked_for() -> None:
+def test_thread_count_is_unchanged_by_default() -> None:
     def count() -> int:
         with computing_threads(None):
             torch.set_num_threads(3)

@@ -124,7 +124,7 @@ def test_loading_may_push_out_what_was_read_and_use_swap(tmp_path: Path) -> None
     assert memory_to_load(CPU, root=tmp_path) == 510 * MB
 
 
-def test_nothing_is_known_of_a_system_that_does_not_tell(tmp_path: Path) -> None:
+def test_memory_is_none_if_the_system_reports_none(tmp_path: Path) -> None:
     assert memory_to_load(CPU, root=tmp_path) is None
 
 

@@ -73,11 +73,11 @@ def test_quick_load_shows_nothing() -> None:
     assert run(Terminal(), 0.4) == ""
 
 
-def test_nothing_without_a_terminal() -> None:
+def test_no_progress_without_a_terminal() -> None:
     assert run(io.StringIO(), 2.0) == ""
 
 
-def test_nothing_over_a_terminal_application() -> None:
+def test_no_progress_over_a_terminal_application() -> None:
     assert run(Replaced(), 2.0) == ""
 
 
@@ -135,7 +135,7 @@ def test_wrong_progress_values_are_refused(door: Any, value: Any) -> None:
         door("demo", progress=value)
 
 
-def test_nothing_when_switched_off() -> None:
+def test_no_progress_when_switched_off() -> None:
     assert run(Terminal(), 2.0, progress=False) == ""
 
 

@@ -141,7 +141,7 @@ def require_tamed(error: BaseException, kind: type[BaseException]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lane", [False, True], ids=["batch", "lane"])
 @pytest.mark.parametrize("place", [*PLACES, "encode"])
-async def test_nothing_that_a_request_raises_is_another_ones_end(
+async def test_errors_of_one_request_do_not_end_another(
     place: str, lane: bool, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_tokenizer(monkeypatch, place, kind)

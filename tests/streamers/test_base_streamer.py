@@ -128,7 +128,7 @@ texts = st.lists(st.text(alphabet="ab \n日é\u2b81c𠀀語", max_size=6), max_s
 
 
 @given(texts)
-def test_nothing_is_lost(pieces: list[str]) -> None:
+def test_word_buffer_returns_all_text(pieces: list[str]) -> None:
     holder = WordBuffer()
     assert "".join(map(holder.put, pieces)) + holder.flush() == "".join(pieces)
 

@@ -147,7 +147,7 @@ def test_a_reader_may_say_how_long_it_waits(hurried: bool) -> None:
     assert mailbox.drain() == []
 
 
-def test_nothing_is_lost_and_order_is_kept() -> None:
+def test_items_of_many_threads_arrive_complete_and_in_order() -> None:
     mailbox: ThreadMailbox[int] = ThreadMailbox(pace=0.001, presses=lambda item: item % 7 == 0)
 
     def send(start: int) -> None:

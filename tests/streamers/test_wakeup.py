@@ -218,7 +218,7 @@ async def read(mailbox: Mailbox[int], count: int) -> list[int]:
     return items
 
 
-async def test_nothing_is_lost_and_order_is_kept() -> None:
+async def test_items_of_many_threads_arrive_complete_and_in_order() -> None:
     mailbox: Mailbox[int] = Mailbox()
 
     def job(start: int) -> None:

@@ -82,7 +82,7 @@ def test_no_text_has_fewer_tokens(name: str, text: str) -> None:
 
 
 @for_each("name", UNBOUNDED)
-def test_nothing_is_promised_where_something_may_be_dropped(name: str) -> None:
+def test_bound_is_zero_if_the_tokenizer_may_drop_text(name: str) -> None:
     assert least_tokens(UNBOUNDED[name], "x" * 10_000) == 0
 
 

@@ -51,7 +51,7 @@ def test_percentiles_rise(values: list[float], one: float, other: float) -> None
     assert percentile(values, 1) == max(values)
 
 
-def test_overhead_compares_neighbours() -> None:
+def test_overhead_is_the_median_of_paired_ratios() -> None:
     # The machine slows down from pair to pair; the ratio of neighbours does not care.
     assert overhead([1.02, 2.04, 4.08], [1, 2, 4]) == pytest.approx(0.02)
     with pytest.raises(ValueError, match="zip"):
@@ -67,7 +67,7 @@ REPORTS: list[Report] = [StreamReport(BENCH, [comparison()]), loop_report()]
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_the_object_holds_what_is_needed_to_judge(report: Report) -> None:
+def test_report_object_holds_settings_and_hardware(report: Report) -> None:
     written = json.loads(json.dumps(as_object(report)))
     assert written["benchmark"] == report.kind
     assert written["settings"]["threads"] == 2 and written["settings"]["runs"]
@@ -88,7 +88,7 @@ def test_files_are_written_where_asked(
     assert "written to" in capsys.readouterr().out
 
 
-def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emit_writes_no_file_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     emit(REPORTS[0], None, None)
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,9 @@ def write(proc: Path, busy: int, own: int) -> None:
     (proc / "7/stat").write_text(f"7 (a name) R {'0 ' * 10}{own} 0 0\n")
 
 
-def test_only_what_others_used_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_time_of_other_processes_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([10.0, 12.0])
     monkeypatch.setattr("asyncgen_apps.bench.other_processes.perf_counter", lambda: next(clock))
     write(tmp_path, busy=1000, own=100)
@@ -31,7 +33,7 @@ def test_only_what_others_used_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert watch.cores() == pytest.approx(1.5)
 
 
-def test_nothing_is_known_without_the_figures(tmp_path: Path) -> None:
+def test_cores_are_none_without_proc_files(tmp_path: Path) -> None:
     assert OtherProcesses(7, tmp_path).cores() is None
 
 

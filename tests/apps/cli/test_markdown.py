@@ -60,7 +60,7 @@ def feed(pieces: list[str]) -> list[str]:
 
 
 @given(st.lists(fragments, max_size=30))
-def test_nothing_is_lost_or_doubled(pieces: list[str]) -> None:
+def test_split_text_is_neither_lost_nor_repeated(pieces: list[str]) -> None:
     assert "".join(feed(pieces)) == "".join(pieces)
 
 

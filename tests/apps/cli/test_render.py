@@ -84,7 +84,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 120])
-def test_nothing_breaks_in_mid_word(width: int) -> None:
+def test_lines_break_between_words_only(width: int) -> None:
     out = io.StringIO()
     target = Console(file=out, force_terminal=True, color_system=None, width=width)
     note(target, STATISTICS)

@@ -80,7 +80,7 @@ def test_repeated_words_stand_in_the_request_in_order() -> None:
         assert not mentions_held_out(answer)
 
 
-def test_recalled_facts_were_told() -> None:
+def test_recalled_facts_appear_in_the_question() -> None:
     for seed in range(100):
         ask, answer = recall(random.Random(seed))
         assert answer in ask

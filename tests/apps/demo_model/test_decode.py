@@ -18,7 +18,7 @@ def _network() -> Network:
     return Network(CONFIG).eval()
 
 
-def test_neither_the_cache_nor_the_padding_changes_anything() -> None:
+def test_cache_and_padding_do_not_change_logits() -> None:
     network = _network()
     long, short = torch.randint(0, 600, (1, 9)), torch.randint(0, 600, (1, 6))
     padded = torch.cat((long, torch.cat((torch.zeros(1, 3, dtype=torch.long), short), 1)))
@@ -46,7 +46,7 @@ def test_a_completion_stays_within_the_context() -> None:
     assert all(0 < len(ids) <= CONFIG.context - 3 for ids in drawn)
 
 
-def test_a_cut_off_answer_says_so() -> None:
+def test_cut_off_answer_ends_with_the_mark() -> None:
     answer = answerer(_network(), train_tokenizer(1, 600, 40), seed=0, temperature=0.0, rows=1)
     answers = answer([[{"role": "user", "content": "Hi"}]] * 2)
     assert answers[0] == answers[1]

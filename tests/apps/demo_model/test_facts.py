@@ -20,7 +20,7 @@ def test_sums_are_right() -> None:
         assert result == (left * right if sign is None else left + sign * right)
 
 
-def test_neighbours_in_the_calendar_are_right() -> None:
+def test_calendar_facts_are_right() -> None:
     pairs = [facts.calendar(random.Random(seed)) for seed in range(200)]
     answers = {answer for _, answer in pairs}
     assert "Monday comes after Sunday." in answers

@@ -42,7 +42,7 @@ def test_capitalise_leaves_speech_tags_alone() -> None:
     assert capitalise(text) == '"Oh!" said the fox. "Is it mine?" it was.'
 
 
-def test_nobody_breaks_a_pie() -> None:
+def test_plot_of_a_pie_is_never_broken() -> None:
     assert all(plot_for(random.Random(seed), "pie") != "broken" for seed in range(60))
 
 

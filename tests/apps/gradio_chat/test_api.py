@@ -82,7 +82,7 @@ def test_unsupported_arguments_raise_app_error(client: Client, arguments: Any, w
         _ask(client, "Who?", **arguments).result()
 
 
-def test_nothing_else_is_callable(client: Client) -> None:
+def test_api_has_only_the_chat_endpoint(client: Client) -> None:
     api: Any = client.view_api(return_format="dict", print_info=False)
     assert set(api["named_endpoints"]) == {"/chat"}
     assert not api["unnamed_endpoints"]

@@ -66,7 +66,7 @@ def test_launch_and_mount_take_every_option() -> None:
         assert set(launch_options()) <= set(inspect.signature(function).parameters)
 
 
-def test_nothing_comes_from_elsewhere() -> None:
+def test_page_loads_no_external_resources() -> None:
     options = launch_options()
     fonts = theme()._stylesheets
     assert [sheet for sheet in fonts if sheet.startswith("http")] == []

@@ -79,7 +79,7 @@ def test_an_empty_field_is_the_default_and_leaves_the_strategy() -> None:
         ("dola", {"dola_layers": "low"}),
     ],
 )
-def test_a_strategy_is_asked_for_by_its_own_parameters(strategy: str, params: Any) -> None:
+def test_strategy_is_selected_by_its_parameters(strategy: str, params: Any) -> None:
     assert _params(strategy=strategy) == params
 
 
@@ -154,7 +154,7 @@ def test_parameters_that_are_no_plain_numbers() -> None:
     assert _params(watermark=True) == {"watermarking_config": WatermarkingConfig()}
 
 
-def test_chosen_is_what_the_browser_keeps() -> None:
+def test_chosen_returns_values_that_differ_from_defaults() -> None:
     shown = defaults(DEMO)
     assert chosen({**shown, "seed": 3, "system": "Be kind."}, shown) == {
         "seed": 3,
@@ -162,7 +162,7 @@ def test_chosen_is_what_the_browser_keeps() -> None:
     }
 
 
-def test_checked_keeps_what_a_widget_can_show() -> None:
+def test_checked_drops_values_no_widget_can_show() -> None:
     good = {"temperature": 1, "seed": None, "stop": "a", "strategy": "greedy", "draw": True}
     bad = {"top_p": "x", "top_k": 1.5, "min_p": 3, "strategy2": 1, "dola_layers": ["low"]}
     wrong = {"num_beams": True, "temperature": None}
@@ -249,7 +249,7 @@ def test_strategies_that_draw() -> None:
     assert always == {"sampling", "beam_sample"}
 
 
-def test_a_word_begins_a_text_or_follows_a_space() -> None:
+def test_banned_and_required_words_also_follow_a_space() -> None:
     assert banned(["a", " b "], _letters) == [[97], [32, 97], [98], [32, 98]]
     assert required(["a", "b"], _letters) == [[[97], [32, 97]], [[98], [32, 98]]]
     assert banned([" "], lambda text: _letters(text.strip())) == []

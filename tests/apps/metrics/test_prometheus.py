@@ -124,7 +124,7 @@ def test_buckets_are_cumulative_and_end_with_all() -> None:
     assert buckets[0.05] == 0 and buckets[0.25] == 4 and buckets[float("inf")] == 4
 
 
-def test_a_prefix_of_ones_own_and_two_models_side_by_side() -> None:
+def test_collectors_with_different_prefixes_and_models_coexist() -> None:
     samples, _ = scraped(
         EngineCollector(FakeLLM(), model_name="a", prefix="asyncgen_"),
         EngineCollector(FakeLLM(), model_name="b", prefix="asyncgen_"),
@@ -135,7 +135,7 @@ def test_a_prefix_of_ones_own_and_two_models_side_by_side() -> None:
         EngineCollector(FakeLLM(), model_name="a", prefix="1x")
 
 
-def test_nothing_is_served_of_an_engine_that_is_not_there() -> None:
+def test_collector_of_a_missing_engine_serves_no_samples() -> None:
     llm = FakeLLM(is_healthy=False)
     assert scraped(EngineCollector(llm, model_name="demo")) == ({}, {})
     assert scraped(EngineCollector(AsyncLLM("demo"), model_name="demo")) == ({}, {})
@@ -153,7 +153,7 @@ async def test_a_real_engine_is_read() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_servers_reply_what_a_collector_says() -> None:
+async def test_servers_reply_the_text_of_the_collector() -> None:
     async with AsyncLLM("demo", num_threads=1) as llm:
         await llm.generate("Once upon a time", max_new_tokens=4, do_sample=False)
         registry = CollectorRegistry()

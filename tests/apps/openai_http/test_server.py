@@ -61,7 +61,7 @@ def test_a_drain_ends(insist: bool) -> None:
     assert events[-1]["error"]["code"] == "shutting_down"
 
 
-def test_nobody_is_let_in_on_a_drain() -> None:
+def test_draining_server_refuses_new_requests() -> None:
     with running(scripted()) as served:
         served.gate.drain()
         assert served.request("GET", "/health").status == 200

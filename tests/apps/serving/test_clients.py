@@ -35,7 +35,7 @@ def test_all_keys_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {len(one) for one in seen} == {32}
 
 
-def test_a_key_is_a_client_and_is_not_told() -> None:
+def test_key_identifies_a_client_without_being_revealed() -> None:
     first, second = (Keys(("secret", "other")).find(key) for key in ("secret", "other"))
     assert first is not None
     assert second is not None
@@ -73,7 +73,7 @@ def test_addresses(remote: str | None, forwarded_for: str | None, client: str) -
     assert proxies.client(remote, forwarded_for) == Client(client)
 
 
-def test_nobody_is_trusted_unless_named() -> None:
+def test_proxies_are_trusted_only_if_listed() -> None:
     for remote in ("127.0.0.1", "10.0.0.1"):
         assert Proxies(()).client(remote, "198.51.100.1").id == remote
     assert Proxies(()).client(None, "198.51.100.1").id == "unix"

@@ -156,7 +156,7 @@ def test_a_ping_gets_its_nonce() -> None:
 
 
 @pytest.mark.parametrize("message", [Ping(nonce=1), Generate(id="a", prompt="x"), Auth(token="no")])
-def test_nothing_before_a_good_token(message: Any) -> None:
+def test_first_message_without_valid_token_closes_the_connection(message: Any) -> None:
     side = Side(tokens=("yes",))
     channel = side.channel(find=Keys(("yes",)).find, client=None)
     assert side.sent(channel) == []
@@ -222,7 +222,7 @@ def test_resume_gives_exactly_the_rest() -> None:
     assert new == {"type": "delta", "id": "z", "seq": 4, "text": "de", "index": 0}
 
 
-def test_resume_after_the_end_tells_the_end_again() -> None:
+def test_resume_after_the_end_repeats_the_end() -> None:
     side = Side()
     answer, channel = lost(side)
     answer.finish(DONE)

@@ -68,5 +68,5 @@ def test_a_processor_has_a_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "Mine"])
-def test_nobody_alone_is_to_blame(name: str | None) -> None:
+def test_invalid_scores_error_names_no_parameter(name: str | None) -> None:
     assert parameter_of(InvalidScoresError(name, "no token is left")) is None

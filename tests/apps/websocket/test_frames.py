@@ -37,7 +37,7 @@ def fault(frame: str | bytes) -> Fault:
 
 @settings(deadline=None, max_examples=300)
 @given(st.text() | st.binary() | JSON.map(json.dumps) | MESSAGES.map(json.dumps))
-def test_nothing_raises_and_every_fault_can_be_told(frame: str | bytes) -> None:
+def test_read_never_raises_and_every_fault_has_a_message(frame: str | bytes) -> None:
     found = read(frame)
     if isinstance(found, Fault):
         told = SERVER_MESSAGE.validate_json(encode(found.message_for(found.id)))

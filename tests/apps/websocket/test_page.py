@@ -48,7 +48,7 @@ def test_the_policy_allows_nothing_but_sockets() -> None:
     }
 
 
-def test_nothing_is_fetched_and_no_text_becomes_markup() -> None:
+def test_page_fetches_nothing_and_inserts_no_markup() -> None:
     addresses = set(re.findall(r"https?://[^'\" ]+", TEXT))
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", TEXT)

@@ -275,7 +275,7 @@ BAD: list[tuple[str | bytes, str | None]] = [
 ]
 
 
-async def test_bad_input_harms_nobody() -> None:
+async def test_malformed_input_leaves_other_requests_running() -> None:
     gate = Gate()
     async with served(teller(gate)) as one, one.client() as client, one.client() as other:
         await client.begin("a")
@@ -581,7 +581,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_a_drain_that_is_over_tells_what_there_was() -> None:
+async def test_finished_drain_sends_the_received_text() -> None:
     gate = Gate()
     async with served(endless(gate)) as one, one.client() as client:
         await client.begin()
@@ -640,7 +640,7 @@ async def test_a_drain_that_is_over_ends_the_queue_too() -> None:
         assert gate.arrived == 1  # the second one never started
 
 
-async def test_nothing_is_left_behind() -> None:
+async def test_lost_connections_leave_no_requests() -> None:
     async with served(endless()) as one:
         for _ in range(3):
             async with one.client() as client:
@@ -652,7 +652,7 @@ async def test_nothing_is_left_behind() -> None:
         assert len(service.registry) == 0
 
 
-async def test_the_settings_are_told() -> None:
+async def test_hello_reports_the_limits() -> None:
     settings = StreamSettings(max_requests=3, replay_bytes=5000)
     async with served(max_requests=3, replay_bytes=5000) as one, one.client() as client:
         told = settings.sized(one.server.service.llm).limits.model_dump()

@@ -128,7 +128,7 @@ async def check(llm: AsyncLLM, prompt: Any, params: dict[str, Any], chooser: ran
     return servers.number
 
 
-async def test_nothing_is_lost_or_doubled_however_often_a_server_is_killed() -> None:
+async def test_text_is_complete_after_repeated_server_kills() -> None:
     async with AsyncLLM("demo", num_threads=1) as llm:
         servers = 0
         for number in (3, 4, 6, 8):
@@ -299,7 +299,7 @@ async def test_without_a_secret_a_server_says_that_it_takes_nothing_over() -> No
     assert SECRET not in repr(StreamSettings(resume_secret=SECRET))
 
 
-async def test_an_answer_goes_on_where_another_request_claims_its_token() -> None:
+async def test_answer_survives_a_takeover_by_a_different_request() -> None:
     """A kept answer ends only for the same request."""
     gate = Gate()
     asked = {**ASKED, "params": {"max_new_tokens": 20, "seed": 1}}

@@ -162,7 +162,7 @@ def test_all_leave_while_a_pass_is_under_way() -> None:
     assert bench.batch._begun is None
 
 
-def test_a_cancel_between_two_steps_keeps_what_was_sampled() -> None:
+def test_cancel_between_two_steps_keeps_sampled_tokens() -> None:
     model = TableModel()
     bench = ahead(model)
     request, sink = bench.add([1, 2, 3], max_new_tokens=9)
@@ -235,7 +235,7 @@ def test_failures_of_four_sequences_leave_the_other_four_unchanged(seed: int) ->
 
 
 @pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "top_k": 0, "seed": 3}], ids=str)
-def test_a_row_of_nan_fails_alone_and_nobody_finds_its_pages(sampling: dict[str, Any]) -> None:
+def test_nan_row_fails_alone_and_its_blocks_are_not_reused(sampling: dict[str, Any]) -> None:
     model = TableModel()
     bench = ahead(model, page_size=4, prefill_chunk_size=64)
     prompt = list(range(12))

@@ -118,7 +118,7 @@ def test_300_mixes(start: int) -> None:
         run_mix(seed)
 
 
-def test_greedy_and_sampled_are_what_they_must_be() -> None:
+def test_greedy_and_sampled_tokens_equal_the_reference() -> None:
     bench = Bench(MODEL, prefill_chunk_size=3)
     _, greedy = bench.add([1, 2, 3, 4, 5], max_new_tokens=20)
     _, sampled = bench.add([9, 8], max_new_tokens=20, do_sample=True, top_k=0, seed=5, n=2)
@@ -155,7 +155,7 @@ def test_samples_share_the_pages_of_their_prompt() -> None:
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])
-def test_the_next_turn_of_a_chat_computes_what_is_new(prefix_caching: bool) -> None:
+def test_next_chat_turn_computes_only_new_tokens(prefix_caching: bool) -> None:
     model = TableModel()
     bench = Bench(model, page_size=4, prefill_chunk_size=100, prefix_caching=prefix_caching)
     prompt = list(range(21))
@@ -285,7 +285,7 @@ def test_failures_of_four_sequences_leave_the_other_four_unchanged(seed: int) ->
             assert sink.events[-1].finish_reason == "cancelled"
 
 
-def test_a_row_of_nan_fails_alone_and_nobody_finds_its_pages() -> None:
+def test_nan_row_fails_alone_and_its_blocks_are_not_reused() -> None:
     model = TableModel()
     bench = Bench(model, page_size=4, prefill_chunk_size=64)
     healthy = model.core.table.clone()
@@ -450,7 +450,7 @@ def test_a_scheduler_of_the_user_decides_the_order() -> None:
     assert all(len(ids_of(sink)) == 2 for _, sink in added)
 
 
-def test_a_scheduler_that_schedules_nobody_is_told_apart_from_waiting() -> None:
+def test_scheduler_that_schedules_nothing_raises_runtime_error() -> None:
     bench = Bench(scheduler=Silent)
     bench.add()
     with pytest.raises(RuntimeError, match="schedule_batch"):
@@ -493,11 +493,11 @@ def churn(count: int, seed: int) -> None:
     assert all(id(thing) in known for thing in living())
 
 
-def test_nothing_is_left_of_200_requests() -> None:
+def test_all_blocks_are_free_after_200_requests() -> None:
     churn(200, 0)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_nothing_is_left_of_5000_requests() -> None:
+def test_all_blocks_are_free_after_5000_requests() -> None:
     churn(5000, 1)

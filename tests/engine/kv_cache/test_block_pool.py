@@ -158,7 +158,7 @@ def test_reservations_take_kept_pages_but_none_in_use() -> None:
     assert (pool.num_available, pool.num_reserved) == (4, 0)
 
 
-def test_forgetting_what_is_kept() -> None:
+def test_forget_kept_empties_the_prefix_cache() -> None:
     pool = BlockPool(6, 1)
     one = hold(pool, [1, 2])
     pool.release(hold(pool, [1, 5]).pages)

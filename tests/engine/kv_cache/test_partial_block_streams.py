@@ -137,7 +137,7 @@ def test_preempted_rows_go_on_where_they_were(model: Any, runs_ahead: bool) -> N
 
 
 @pytest.mark.parametrize("runs_ahead", [False, True])
-def test_nobody_goes_on_from_a_row_of_nan(runs_ahead: bool) -> None:
+def test_partial_blocks_of_nan_rows_are_not_reused(runs_ahead: bool) -> None:
     model = TableModel()
     bench = Bench(model, page_size=8, prefill_chunk_size=64, use_async_batching=runs_ahead)
     prompt = list(range(11))

@@ -49,7 +49,7 @@ def found(loop: Loop, tokens: Sequence[int], count: int = 1) -> int:
     return state.num_cached
 
 
-def test_the_next_turn_computes_only_what_is_new() -> None:
+def test_next_chat_turn_computes_only_new_tokens() -> None:
     loop, text = opened(), list(range(13))
     for turn in range(6):
         state = loop.add(text, 3)
@@ -63,7 +63,7 @@ def test_the_next_turn_computes_only_what_is_new() -> None:
     assert loop.scheduler.cache.num_used == 0
 
 
-def test_nothing_is_copied_and_the_page_stays() -> None:
+def test_partial_block_is_reused_in_place_without_copy() -> None:
     loop = opened()
     first = loop.add(range(10), 3)
     loop.step()
@@ -138,7 +138,7 @@ def test_of_two_with_the_same_tokens_the_newest_stays() -> None:
     assert found(loop, [*range(10), 7, 8]) == 11
 
 
-def test_tails_are_given_up_before_what_comes_before_them() -> None:
+def test_partial_blocks_are_evicted_before_the_full_blocks() -> None:
     loop = opened(num_pages=4)
     first = loop.add(range(20), 1)
     loop.drain()
@@ -207,7 +207,7 @@ def test_a_tail_serves_who_sees_nothing_that_is_lost(lost: int, known: int) -> N
     assert state.generated_tokens == alone(state.initial_tokens, 3, (6,))
 
 
-def test_a_tail_of_which_a_group_has_lost_its_page_serves_nobody() -> None:
+def test_partial_block_missing_in_one_group_is_not_reused() -> None:
     loop = opened(40, 4, windows=(None, 30))
     pool = loop.scheduler.cache
     loop.add(range(10), 1)
@@ -315,7 +315,7 @@ def test_an_unpublished_request_leaves_no_partial_block() -> None:
 
 
 @pytest.mark.parametrize("steps", [2, 3, 6])
-def test_a_preempted_one_goes_on_where_it_was(steps: int) -> None:
+def test_preempted_request_resumes_at_its_position(steps: int) -> None:
     loop = opened(token_budget=5)
     state = loop.add(range(13), 6)
     for _ in range(steps):

@@ -26,7 +26,7 @@ def waits_for(prefixes: PrefixesInProgress, state: RequestState, first: int = 0)
     return found
 
 
-def test_one_waits_for_the_end_of_what_is_common() -> None:
+def test_request_waits_for_the_end_of_the_common_prefix() -> None:
     prefixes = PrefixesInProgress(WaitingQueue())
     running, other = request("a", [1, 1, 2, 2, 3, 3]), request("b", [1, 1, 2, 2, 4, 4])
     prefixes.add(running)
@@ -78,7 +78,7 @@ def test_deferred_requests_come_back_when_the_other_leaves_or_gets_there() -> No
         assert len(prefixes) == 0
 
 
-def test_nobody_waits_for_an_idle_request() -> None:
+def test_requests_do_not_wait_for_the_prefix_of_an_idle_one() -> None:
     queue = WaitingQueue()
     prefixes = PrefixesInProgress(queue)
     running, waiting = request("a", [1, 1]), request("b", [1, 1])

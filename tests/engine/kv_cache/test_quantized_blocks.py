@@ -142,7 +142,7 @@ def test_the_same_memory_has_more_pages_and_the_lane_its_own_need(demo: Any) -> 
     assert room["auto"].pages(320) == 10
 
 
-def test_it_is_told_by_metrics_and_fingerprint(demo: Any) -> None:
+def test_metrics_and_fingerprint_report_the_cache_dtype(demo: Any) -> None:
     bench = Bench(demo, **ROOM)
     assert bench.engine.metrics.snapshot().cache_dtype == "int8"
     if native.supports_packed_pages():
@@ -176,7 +176,7 @@ def test_other_values_and_recorded_steps_are_refused(demo: Any) -> None:
         Bench(torch.nn.Linear(1, 1), **ROOM)
 
 
-def test_documented_doors_take_it_beside_a_configuration(demo: Any) -> None:
+def test_documented_functions_accept_cache_dtype_with_a_config(demo: Any) -> None:
     config = asyncgen.GenerationConfig(max_new_tokens=4, do_sample=False)
     batching = asyncgen.ContinuousBatchingConfig(num_blocks=8)
     given = {"inputs": [[5, 6, 7]], "generation_config": config, **PACKED}

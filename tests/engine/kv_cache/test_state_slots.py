@@ -139,7 +139,7 @@ def test_unpublished_snapshots_are_not_found() -> None:
     assert pool.leave(slot) == slot
 
 
-def test_the_proof_finds_what_is_wrong() -> None:
+def test_integrity_check_finds_wrong_slots() -> None:
     pool = SlotPool(2)
     pool.start(None)
     first, second = pool.take(), pool.take()

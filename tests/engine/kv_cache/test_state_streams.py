@@ -83,7 +83,7 @@ def test_samples_of_a_prompt_share_its_state(model: Any, prefix_caching: bool) -
     bench.require_empty()
 
 
-def test_the_next_turn_of_a_chat_computes_what_is_new(model: Any) -> None:
+def test_next_chat_turn_computes_only_new_tokens(model: Any) -> None:
     bench = Bench(model, page_size=4, snapshot_pages=100, **ROOM)
     text, cached = [5, 6, 7, 8, 9, 10], []
     for turn in range(4):
@@ -118,7 +118,7 @@ def test_snapshots_lie_on_the_way_of_a_long_prompt_and_where_texts_part(model: A
     bench.require_empty()
 
 
-def test_those_who_come_together_compute_a_beginning_once(model: Any) -> None:
+def test_simultaneous_requests_compute_a_common_prefix_once(model: Any) -> None:
     given: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
     bench = Bench(model, page_size=4, snapshot_pages=100, prefill_chunk_size=8, **ROOM)
     counts = computed_tokens(bench)
@@ -153,7 +153,7 @@ def test_salts_part_snapshots_and_without_any_everything_is_computed(model: Any)
         bench.require_empty()
 
 
-def test_memory_bounds_what_is_kept_and_the_oldest_go(model: Any) -> None:
+def test_oldest_snapshots_are_evicted_at_the_memory_bound(model: Any) -> None:
     each = slot_bytes(model.core.config, model.dtype)
     sizes = {"page_size": 1, "position_bytes": each}
     sizes["pages"] = 10 if model.core.config.attending else 5  # of which half are for states
@@ -263,7 +263,7 @@ def test_the_memory_pays_for_slots_and_more_rows_wait(model: Any) -> None:
         Bench(model, pages=1, page_size=1, position_bytes=2 * each - 1)
 
 
-def test_a_text_that_was_left_its_pages_goes_on_from_a_snapshot(model: Any) -> None:
+def test_text_that_kept_its_blocks_resumes_from_a_snapshot(model: Any) -> None:
     bench = Bench(model, manual_eviction=True, **ROOM)
     request, sink = bench.add([1, 2, 3, 4, 5, 6], max_new_tokens=5, do_sample=False)
     bench.run()

@@ -104,7 +104,7 @@ async def test_a_folder_is_loaded_on_the_decode_thread(
     assert threads == ["asyncgen-decode"] * 3
 
 
-async def test_draws_do_not_depend_on_what_went_before() -> None:
+async def test_draws_do_not_depend_on_earlier_requests() -> None:
     model, draft = TableModel(), TableModel(seed=0)
     draft.core.table = model.core.table * 0.7
     options: dict[str, Any] = {"max_new_tokens": 25, "seed": 3, "temperature": 1.0, "top_k": 0}
@@ -146,9 +146,7 @@ async def test_a_stop_string_inside_a_draft_ends_where_greedy_ends() -> None:
     ],
     ids=readable,
 )
-async def test_contrasting_strategies_stream_what_generate_gives(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+async def test_contrastive_streams_equal_generate(options: dict[str, Any], tmp_path: Path) -> None:
     save_checkpoint(tmp_path, vocab_size=260)
     model = load_model(tmp_path)
     async with open_llm(model, prefill_chunk_size=2) as llm:
@@ -165,7 +163,7 @@ async def test_contrasting_strategies_stream_what_generate_gives(
 @pytest.mark.parametrize(
     "text", ["The quick bro", "Hello world, h", "Hel ", "Hello w  ", "def f(", "x"]
 )
-async def test_healed_text_goes_on_from_what_the_prompt_shows(text: str, tmp_path: Path) -> None:
+async def test_healed_text_continues_the_visible_prompt(text: str, tmp_path: Path) -> None:
     words = Tokenizer.from_folder(save_tokenizer(tmp_path / "tokenizer", "byte_level"))
     save_checkpoint(tmp_path / "model", vocab_size=len(words))
     model = load_model(tmp_path / "model")

@@ -106,7 +106,7 @@ def test_abort_running_and_waiting() -> None:
     assert bench.run() == "a b:cancelled a:cancelled"
 
 
-def test_abort_of_what_was_never_added() -> None:
+def test_abort_of_an_unknown_request_is_ignored() -> None:
     bench = Bench()
     request, sink = request_for()
     bench.lane.abort(request)
@@ -135,7 +135,7 @@ def test_abort_all_reaches_everybody() -> None:
     assert not bench.lane.requests
 
 
-def test_fail_all_tells_everybody() -> None:
+def test_fail_all_fails_every_request() -> None:
     bench = Bench(max_running=2)
     for name in "abcd":
         bench.add(name)

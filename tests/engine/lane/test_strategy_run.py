@@ -103,7 +103,7 @@ def test_a_cancelled_run_ends_at_its_next_turn(turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 2])
-def test_an_end_keeps_what_there_is(turns: int) -> None:
+def test_early_end_keeps_the_generated_tokens(turns: int) -> None:
     model = TableModel()
     run, sink = run_for(model)
     for _ in range(turns):

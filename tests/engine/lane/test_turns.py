@@ -49,7 +49,7 @@ def test_two_newcomers_do_not_go_in_a_row() -> None:
     assert taken[1] not in "yz"
 
 
-def test_passing_ones_starve_nobody() -> None:
+def test_short_requests_do_not_starve_long_ones() -> None:
     # Each newcomer needs a single turn; without care they would always be in front.
     scheduler: TurnScheduler[str] = TurnScheduler(4)
     scheduler.add("a")
@@ -84,7 +84,7 @@ def test_waiting_ones_go_by_priority_then_arrival() -> None:
     assert scheduler.admit() is None
 
 
-def test_remove_tells_whether_it_was_here() -> None:
+def test_remove_returns_whether_the_item_was_present() -> None:
     scheduler: TurnScheduler[str] = TurnScheduler(1)
     scheduler.add("a")
     scheduler.add("b")

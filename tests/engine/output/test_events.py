@@ -50,7 +50,7 @@ def test_logprobs_travel_with_their_event() -> None:
     assert sink.events[0].logprobs == (entry,)
 
 
-def test_an_end_from_outside_shows_what_was_held_back() -> None:
+def test_external_end_emits_the_held_back_text() -> None:
     events, sink, _ = writer(stop="xyz")
     events.write(0, list(b"ax"), None)
     assert sink.text == "a"
@@ -118,7 +118,7 @@ def test_no_rate_where_no_time_passed() -> None:
     assert timing is not None and timing.tokens_per_second is None
 
 
-def test_the_engine_is_told_of_start_tokens_and_end() -> None:
+def test_metrics_count_start_tokens_and_end() -> None:
     request, _ = request_for(n=2, do_sample=True)
     clock, metrics = Clock(), EngineMetrics()
     request, clock.now = replace(request, accepted_at=10.0), 12.0

@@ -87,7 +87,7 @@ def test_retry_after_follows_the_rate() -> None:
     assert caught.value.retry_after == 60.0
 
 
-def test_nobody_fills_the_queue_for_others() -> None:
+def test_one_client_cannot_fill_the_waiting_queue() -> None:
     admission = Admission(max_running=1, max_queue_size=8)
     admission.enter("hog").started()
     places = [admission.enter("hog") for _ in range(8)]

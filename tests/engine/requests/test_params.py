@@ -31,7 +31,7 @@ def resolve(
     )
 
 
-def test_nothing_given() -> None:
+def test_defaults_apply_without_parameters() -> None:
     params = resolve()
     assert params.mode is GenerationMode.GREEDY_SEARCH
     assert params.config.max_length == 100

@@ -6,7 +6,7 @@ from asyncgen.engine.requests.request import clock
 from tests.engine.making import request_for
 
 
-def test_requests_are_told_apart_by_identity() -> None:
+def test_requests_are_compared_by_identity() -> None:
     one, other = request_for()[0], request_for()[0]
     assert one == one and one != other
     assert len({one, other}) == 2

@@ -14,7 +14,7 @@ from tests.cases import for_each, some
 CHI_SQUARE = {1: 10.83, 2: 13.82, 4: 18.47, 9: 27.88}
 
 
-def test_hashes_stay_what_they_are() -> None:
+def test_hashes_equal_recorded_values() -> None:
     # A recorded answer is repeated by its seed only as long as these hold.
     assert mix64(0) == 0xE220A8397B1DCDAF  # the first output of SplitMix64 with state 0
     assert mix64(0, 0, 0) == 0x238275BC38FCBE91
@@ -22,7 +22,7 @@ def test_hashes_stay_what_they_are() -> None:
     assert mix64(2**64 - 1, 3, 10**6) == 0x063DDDFED907C5BF
 
 
-def test_noise_stays_what_it_is() -> None:
+def test_noise_equals_recorded_values() -> None:
     noise = gumbel_noise(mix64(7, 0, 12), torch.arange(5))
     torch.testing.assert_close(
         noise,
@@ -50,7 +50,7 @@ def test_draws_follow_softmax(size: int, vary: str) -> None:
     assert statistic < CHI_SQUARE[size - 1]
 
 
-def test_neighbouring_positions_are_independent() -> None:
+def test_adjacent_positions_draw_independently() -> None:
     scores = torch.zeros(1, 3)
     draw = HashDraw(11)
     drawn = [int(draw(scores, position)) for position in range(6001)]

@@ -142,9 +142,7 @@ def test_families(family: str, kernels: str, monkeypatch: pytest.MonkeyPatch) ->
     bench.require_empty()
 
 
-def test_chunks_slices_and_company_change_no_bit(
-    pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_and_other_rows_change_no_bit(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With our own kernels; with torch's, rows of a product depend on how many there are."""
     ids, found = [random.Random(5).randrange(3, 96) for _ in range(60)], []
     for chunk, slices, company in ((64, 64, False), (7, 64, False), (64, 3, True)):
@@ -162,7 +160,7 @@ def test_chunks_slices_and_company_change_no_bit(
         assert found[0] == found[1] == found[2]
 
 
-def test_it_computes_what_others_have_and_leaves_nothing_behind(pair: Any) -> None:
+def test_prompt_logprobs_recompute_cached_tokens_and_free_blocks(pair: Any) -> None:
     bench = Bench(PreTrainedModel(pair[1]), page_size=7, position_bytes=POSITION)
     ids = list(range(3, 33))
     for given, cached in (({}, 0), ({"prompt_logprobs": 1}, 0), ({"prompt_logprobs": 1}, 0)):
@@ -176,7 +174,7 @@ def test_it_computes_what_others_have_and_leaves_nothing_behind(pair: Any) -> No
     require_right(told(sink), pair[0], ids, 1)
 
 
-def test_a_cancel_in_the_prompt_tells_nothing(pair: Any) -> None:
+def test_cancel_during_prefill_returns_no_prompt_logprobs(pair: Any) -> None:
     bench = Bench(PreTrainedModel(pair[1]), prefill_chunk_size=8, position_bytes=POSITION)
     for new in (0, 5):
         request, sink = bench.add(list(range(3, 60)), prompt_logprobs=0, max_new_tokens=new)
@@ -268,7 +266,7 @@ def test_refusals(given: dict[str, Any], name: str) -> None:
     assert caught.value.parameter == name
 
 
-def test_they_are_told_though_a_sample_had_ended(pair: Any) -> None:
+def test_prompt_logprobs_arrive_although_a_sample_has_ended(pair: Any) -> None:
     ids = [random.Random(6).randrange(3, 96) for _ in range(12)]
     given = {"do_sample": True, "seed": 4, "n": 2, "max_new_tokens": 4, "eos_token_id": []}
     bench = Bench(PreTrainedModel(pair[1]), position_bytes=POSITION)

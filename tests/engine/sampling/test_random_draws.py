@@ -25,7 +25,9 @@ def keys_of(sources: list[HashDraw], position: int) -> torch.Tensor:
     st.sampled_from([0.0, 0.2, 3.0, 30.0, 1e6]),
     st.sampled_from(["all", "few", "ties"]),
 )
-def test_rows_draw_what_they_draw_alone(size: int, seed: int, scale: float, kind: str) -> None:
+def test_rows_draw_the_same_in_a_batch_as_alone(
+    size: int, seed: int, scale: float, kind: str
+) -> None:
     scores = torch.randn(5, size, generator=torch.Generator().manual_seed(seed % 1000)) * scale
     if kind == "few":
         scores[torch.rand(5, size) < 0.99] = -torch.inf

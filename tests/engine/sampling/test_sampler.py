@@ -207,7 +207,7 @@ KINDS = st.one_of(
     st.sampled_from([0.05, 2.0, 12.0]),
     st.randoms(use_true_random=False),
 )
-def test_any_mix_of_rows_picks_what_each_picks_alone(
+def test_rows_pick_the_same_tokens_in_a_batch_as_alone(
     kinds: list[dict[str, Any]], size: int, seed: int, scale: float, choose: Any
 ) -> None:
     mix = Mix(kinds, size)
@@ -283,7 +283,7 @@ def test_a_row_fails_alone_and_says_why() -> None:
     assert sampled.token_ids[4:] == sampled_of(rows[4:], logits[4:]).token_ids
 
 
-def test_a_failure_names_what_is_behind_it() -> None:
+def test_failure_names_its_processor_or_position() -> None:
     plain = sequence_of(request_for([1, 2])[0], 0)
     banning = sequence_of(request_for([1, 2], suppress_tokens=list(range(260)))[0], 0)
     for row, value, said, processor in (
@@ -305,7 +305,7 @@ def test_processors_of_users_run_once_a_step_for_each_row() -> None:
     assert mine.calls == 12
 
 
-def test_log_probabilities_are_raw_and_for_those_who_ask() -> None:
+def test_raw_log_probabilities_go_only_to_requesting_rows() -> None:
     kinds: list[dict[str, Any]] = [
         {},
         {"top_logprobs": 3, "suppress_tokens": [5]},

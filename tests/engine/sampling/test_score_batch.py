@@ -36,7 +36,7 @@ def names(plan: BatchPlan) -> list[str]:
     return [type(stage).__name__ for stage in plan.stages]
 
 
-def test_rows_are_told_apart_by_how_they_pick() -> None:
+def test_rows_are_grouped_by_selection_method() -> None:
     plain = row_of()
     listed = row_of(top_k=20, top_p=0.5, temperature=0.4)
     drawn = row_of(top_k=0, temperature=0.4)
@@ -62,7 +62,7 @@ def test_processors_of_users_stand_before_the_filters_of_sampling() -> None:
     assert names(plan_of(row)) == ["_BatchedPenalty", "_OneByOne", "_Filter"]
 
 
-def test_an_order_of_its_own_is_kept() -> None:
+def test_custom_processor_order_is_kept() -> None:
     request, _ = request_for([1, 2], suppress_tokens=[1], repetition_penalty=1.2)
     request = replace(request, processors=LogitsProcessorList(reversed(request.processors)))
     plan = plan_of(sequence_of(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
@@ -80,7 +80,7 @@ def test_logits_are_not_written_to(dtype: torch.dtype) -> None:
     assert torch.equal(scores.raw(0), kept[:1].float())
 
 
-def test_nothing_is_copied_that_is_only_read() -> None:
+def test_read_only_scores_are_not_copied() -> None:
     logits = torch.randn(2, 9)
     assert ScoreBatch(logits, ROWS, own=False).values.data_ptr() == logits.data_ptr()
     strided = torch.randn(9, 2).T

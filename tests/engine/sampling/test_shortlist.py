@@ -46,7 +46,9 @@ HOT, TEN, MOST, LIKELY = (
         ([TopPLogitsWarper(0.9, min_tokens_to_keep=2)], False),
     ],
 )
-def test_which_rows_can_be_listed(filters: list[Any], listable: bool) -> None:
+def test_shortlist_needs_filters_that_bound_the_candidates(
+    filters: list[Any], listable: bool
+) -> None:
     assert (shortlist_columns(filters) is not None) is listable
 
 

@@ -290,7 +290,7 @@ def test_fewer_tokens_than_clients_are_used_all_the_same(
                 assert loop.step(), "an idle step"
 
 
-def test_tokens_are_not_kept_for_who_lacks_memory() -> None:
+def test_no_tokens_are_reserved_for_requests_without_memory() -> None:
     pool = BlockPool(64, 4)
     pool.reserve(40, "beside")
     loop = Loop(FIFOScheduler(pool, safety_margin=0.0), token_budget=1)

@@ -22,7 +22,7 @@ def shape(rows: list[ScheduledRow]) -> list[tuple[str, int]]:
     return [(row.state.request_id, row.count) for row in rows]
 
 
-def test_fifo_decodes_before_it_goes_on_with_a_prompt() -> None:
+def test_fifo_decodes_before_it_continues_a_prefill() -> None:
     loop = Loop(FIFOScheduler(BlockPool(64, 4)), token_budget=8)
     for name in "ab":
         loop.add([ord(name)], 20, name=name)
@@ -37,7 +37,7 @@ def test_fifo_decodes_before_it_goes_on_with_a_prompt() -> None:
     assert shape(loop.step()) == [("a", 1), ("b", 1), ("long", 1), ("late", 1)]
 
 
-def test_prefill_first_completes_what_was_begun() -> None:
+def test_prefill_first_completes_started_prompts() -> None:
     loop = Loop(PrefillFirstScheduler(BlockPool(64, 4)), token_budget=8)
     for name in "ab":
         loop.add([ord(name)], 20, name=name)
@@ -74,7 +74,7 @@ def test_statuses_tell_where_a_request_is() -> None:
 
 
 @pytest.mark.parametrize(("margin", "running"), [(0.0, 10), (0.2, 8), (0.5, 5), (1.0, 1)])
-def test_the_margin_keeps_pages_for_those_who_decode(margin: float, running: int) -> None:
+def test_safety_margin_reserves_blocks_for_decoding(margin: float, running: int) -> None:
     scheduler = FIFOScheduler(BlockPool(10, 4), safety_margin=margin)
     loop = Loop(scheduler, token_budget=100)
     for number in range(12):
@@ -84,7 +84,7 @@ def test_the_margin_keeps_pages_for_those_who_decode(margin: float, running: int
     loop.drain()
 
 
-def test_the_margin_stops_nobody_when_nobody_runs() -> None:
+def test_safety_margin_is_ignored_when_no_request_runs() -> None:
     loop = Loop(FIFOScheduler(BlockPool(10, 4)), token_budget=100)
     state = loop.add(range(39), 2)
     loop.step()
@@ -102,7 +102,7 @@ def test_the_margin_is_a_share(margin: float) -> None:
     st.integers(4, 20),
     st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), min_size=1, max_size=8),
 )
-def test_prompts_that_arrive_delay_nobody_who_decodes(
+def test_arriving_prompts_do_not_delay_decoding(
     token_budget: int, arrivals: list[tuple[int, int]]
 ) -> None:
     loop = Loop(FIFOScheduler(BlockPool(200, 4)), token_budget=token_budget)

@@ -71,7 +71,7 @@ def test_each_chunk_is_a_step() -> None:
     assert read[1:4] == [256, 256, 256]
 
 
-def test_whoever_says_how_large_a_chunk_is_says_how_long_streams_may_wait() -> None:
+def test_given_chunk_size_replaces_the_burst() -> None:
     read, written = burst(["a"] * 100, 4, prefill_chunk_size=64)
     assert written == [1, 1, 1, 1]
     assert read[:1] == [64]
@@ -88,11 +88,11 @@ def test_a_chunk_that_one_step_waits_for_is_smaller() -> None:
     bench.engine.abort_all("cancelled")
 
 
-def test_nobody_waits_for_those_that_have_no_seat() -> None:
+def test_running_streams_do_not_wait_for_requests_without_seat() -> None:
     assert burst(["a"] * 100, 3, max_running=8)[1] == [1, 1, 1]
 
 
-def test_nobody_waits_for_those_that_cannot_begin() -> None:
+def test_running_streams_do_not_wait_for_requests_that_cannot_start() -> None:
     bench = Bench(pages=260, page_size=4, prefill_chunk_size=None, max_running=200)
     bench.add([7, 7, 7], **LONG)
     bench.step()
@@ -192,7 +192,7 @@ def test_no_burst_beside_a_running_stream() -> None:
     bench.engine.abort_all("cancelled")
 
 
-def test_nobody_waits_longer_than_some_seconds() -> None:
+def test_burst_delays_streams_by_seconds_at_most() -> None:
     now = [0.0]
     bench = together(100, lambda: now[0])
     assert steps(bench, 10) == 1

@@ -294,7 +294,7 @@ def test_a_follower_may_be_cancelled() -> None:
     assert [state.generated_len() for state in followers] == [4, 0, 4]
 
 
-def test_nobody_waits_for_ever_for_a_leader_that_stands_still() -> None:
+def test_requests_stop_waiting_for_a_stalled_prefix_owner() -> None:
     class Stuck(FIFOScheduler):
         """Never goes on with the first request."""
 
@@ -323,7 +323,7 @@ def test_sharing_can_be_off() -> None:
     assert loop.scheduler.cache.num_kept == 0
 
 
-def test_a_chat_turn_computes_only_what_is_new() -> None:
+def test_next_chat_turn_computes_only_new_tokens() -> None:
     loop = Loop(fifo(), token_budget=100)
     first = loop.add(range(10), 7)
     loop.drain()
@@ -333,7 +333,7 @@ def test_a_chat_turn_computes_only_what_is_new() -> None:
     assert row.count == 4
 
 
-def test_a_salt_parts_what_looks_alike() -> None:
+def test_salt_separates_equal_prefixes() -> None:
     loop = Loop(fifo(), token_budget=100)
     loop.add(range(10))
     loop.drain()
@@ -525,7 +525,9 @@ def test_priority_goes_first_but_waiting_counts() -> None:
 @pytest.mark.parametrize("order", ORDERS[:3])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_nobody_starves(order: Callable[[BlockPool], Scheduler], data: st.DataObject) -> None:
+def test_waiting_requests_are_served_in_bounded_time(
+    order: Callable[[BlockPool], Scheduler], data: st.DataObject
+) -> None:
     # Whatever keeps coming, of whatever priority, the one that waits is served in bounded time.
     loop = Loop(order(BlockPool(12, 4)), token_budget=12)
     loop.scheduler.max_running = 4
@@ -571,7 +573,7 @@ def test_a_mark_does_not_hit_the_next_request_of_that_id() -> None:
     assert loop.ended["x"].generated_len() == 1
 
 
-def test_rows_of_who_left_meanwhile_are_ignored() -> None:
+def test_rows_of_finished_requests_are_ignored() -> None:
     scheduler = fifo()
     scheduler.add_waiting_request(RequestState("a", list(range(8))))
     rows = scheduler.schedule_batch(100, 100)
@@ -612,9 +614,7 @@ def test_pages_may_stay_until_they_are_evicted() -> None:
 
 @for_each("sharing", [True, False])
 @for_each(("common", "start"), [(11, 11), (10, 10), (6, 4), (0, 0)])
-def test_a_request_goes_on_in_the_pages_of_its_predecessor(
-    sharing: bool, common: int, start: int
-) -> None:
+def test_request_reuses_the_kept_blocks_of_its_id(sharing: bool, common: int, start: int) -> None:
     loop = Loop(fifo(sharing=sharing, retain=True), token_budget=100)
     first = loop.add(range(10), 5, name="x")
     loop.step()
@@ -672,7 +672,7 @@ def test_clearing_lets_everybody_go() -> None:
     loop.scheduler.check_integrity()
 
 
-def test_the_work_of_a_step_does_not_grow_with_those_who_wait() -> None:
+def test_step_work_does_not_grow_with_the_waiting_queue() -> None:
     reads = 0
 
     class Counted(RequestState):

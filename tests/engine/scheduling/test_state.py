@@ -43,7 +43,7 @@ def test_an_end_token_ends_it_and_is_kept(eos: int | list[int]) -> None:
 
 
 @pytest.mark.parametrize("eos", [None, -1, []])
-def test_without_limits_it_goes_on(eos: int | list[int] | None) -> None:
+def test_request_without_limits_never_completes(eos: int | list[int] | None) -> None:
     state = decoding(eos_token_id=eos, max_new_tokens=None)
     assert not any(state.update_and_check_completion(token) for token in range(100))
 
@@ -92,7 +92,7 @@ def test_a_failure_is_kept() -> None:
     assert GenerationOutput("b").is_finished() is False
 
 
-def test_a_fork_goes_on_from_the_same_tokens() -> None:
+def test_fork_continues_from_the_same_tokens() -> None:
     state = decoding(max_new_tokens=5, eos_token_id=[9], priority=2, record_timestamps=True)
     state.update_and_check_completion(5, -1.0)
     state.block_tables, state.num_computed = [[4]], 3

@@ -49,7 +49,7 @@ def test_manual_eviction_lets_names_be_used_again() -> None:
     assert type(batch.scheduler) is FIFOScheduler and batch.scheduler.retain_cache_on_finish
 
 
-def test_the_room_is_what_is_wanted_or_what_is_paid_for() -> None:
+def test_pool_size_follows_max_running_or_kv_cache_memory() -> None:
     model = TableModel(context_length=100)
     assert plan_room(model, EngineOptions(max_running=2)).num_pages == 2 * 4
     room = plan_room(model, EngineOptions(page_size=4, kv_cache_memory=10 * 4 * 16))

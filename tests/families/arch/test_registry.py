@@ -17,7 +17,7 @@ def test_every_entry_bears_the_name_of_its_file() -> None:
         assert import_module(f"asyncgen.families.arch.{name}").FAMILY is model
 
 
-def test_nothing_can_be_configured_that_has_no_entry() -> None:
+def test_unknown_model_type_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         ModelConfig.from_hf({"model_type": "other"})
     listed = str(caught.value).rpartition("supported are ")[2].split(", ")

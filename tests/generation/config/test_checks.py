@@ -129,7 +129,7 @@ def check(name: str, value: Any, *, is_given: bool = True) -> None:
     check_token_ids(SimpleNamespace(**{name: value}), {name} if is_given else (), SIZE)
 
 
-def test_nothing_given() -> None:
+def test_empty_token_id_settings_pass_the_check() -> None:
     check_token_ids(GenerationConfig(), (), SIZE)
 
 

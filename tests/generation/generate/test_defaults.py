@@ -67,7 +67,7 @@ def test_the_default_length_is_said_once_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"max_new_tokens": 2}, {"max_length": 5}])
-def test_nothing_is_said_where_there_is_a_length(fields: dict[str, Any]) -> None:
+def test_no_warning_with_a_given_length(fields: dict[str, Any]) -> None:
     ids, model = torch.tensor([[1, 2, 3]]), TableModel()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

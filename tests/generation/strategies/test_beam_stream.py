@@ -72,7 +72,7 @@ def test_an_end_that_no_beam_chose_has_no_logits() -> None:
     assert len(step.settled_logits[0]) == 1
 
 
-def test_nothing_is_handed_on_after_a_cancel() -> None:
+def test_cancelled_beams_emit_no_tokens() -> None:
     stream = BeamStream(1, 1, 1)
     stream.finish(0, [BeamResult(torch.tensor([5, 6]), torch.tensor([0]), "cancelled")])
     step = stream.step(NONE, NONE)

@@ -316,7 +316,7 @@ def test_nan_and_infinity_stay_in_their_row(name: str, dtype: torch.dtype, kerne
 @pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weighs_inputs", [False, True])
-def test_nothing_around_rows_and_weights_is_read(
+def test_memory_around_rows_and_weights_is_not_read(
     weighs_inputs: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def surrounded(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -78,7 +78,7 @@ def test_a_weight_that_takes_more_memory_packed_stays_as_it_is() -> None:
         assert (half_shift(torch.randn(out, into).bfloat16()) is not None) is fits
 
 
-def test_nothing_is_moved_where_there_is_nothing() -> None:
+def test_half_shift_of_zero_or_tiny_weights() -> None:
     assert half_shift(torch.zeros(16, 256)) == 0
     assert half_shift(torch.empty(0, 256)) is None
     assert half_shift(torch.full((16, 256), 2.0**-120)) is None  # further than is moved

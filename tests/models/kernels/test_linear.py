@@ -153,7 +153,7 @@ def test_a_new_weight_replaces_the_prepared_one() -> None:
     torch.testing.assert_close(made(x)[:, :6], x)
 
 
-def test_nothing_happens_on_meta() -> None:
+def test_prepare_does_nothing_on_meta() -> None:
     with torch.device("meta"):
         made = Linear(4, 4, True)
     made.prepare()

@@ -195,7 +195,7 @@ def test_rows_that_do_not_fit_are_refused(x: torch.Tensor) -> None:
 
 
 @for_each("inputs", [1, 15, 31, 33, 48, 688])
-def test_nothing_is_read_behind_a_row(inputs: int) -> None:
+def test_memory_after_a_row_is_not_read(inputs: int) -> None:
     weight = torch.randn(40, inputs).bfloat16()
     wide = torch.full((20, inputs + 40), torch.nan).bfloat16()
     wide[:, :inputs] = torch.randn(20, inputs)

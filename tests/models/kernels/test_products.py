@@ -47,7 +47,7 @@ def test_a_float32_weight_stays_where_it_lies(is_intel: bool) -> None:
         (torch.float64, 96, 10_923, 1, False),
     ],
 )
-def test_what_is_laid_out_anew(
+def test_choose_kernel_picks_the_weight_layout(
     monkeypatch: pytest.MonkeyPatch,
     is_intel: bool,
     dtype: torch.dtype,
@@ -73,7 +73,7 @@ def test_what_is_laid_out_anew(
         ("GenuineIntel", False, False),
     ],
 )
-def test_whose_processor_it_is(
+def test_intel_processor_with_mkl_is_recognized(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, maker: str, mkl: bool, expected: bool
 ) -> None:
     monkeypatch.undo()

@@ -169,7 +169,7 @@ def test_the_longest_idle_process_frees_memory(
             contenders.pid("Other")
 
 
-def test_nobody_inherits_how_another_computes(
+def test_programs_do_not_inherit_thread_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "PYTHONPATH"):

@@ -109,7 +109,7 @@ def test_a_table_without_us_has_no_ratio() -> None:
     assert next(tables.grids(report().found, ["openvino"])).head[-1] == "ours of it"
 
 
-def test_nothing_is_dropped_in_silence() -> None:
+def test_notes_list_missing_and_failed_programs() -> None:
     notes = report().notes()
     assert "llama.cpp: not installed (`.ci/peers`)" in notes
     assert "vLLM failed (one 135m bfloat16): Engine.load: RuntimeError: no room" in notes
@@ -157,7 +157,7 @@ def test_the_machine_is_named() -> None:
     assert "| one stream, 135m bfloat16, tokens/s | 80.0 | 25.0 | 3.20 × |" in text
 
 
-def test_a_page_gets_what_stands_between_its_marks() -> None:
+def test_text_between_marks_is_replaced() -> None:
     page = f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n"
     once = put_between_marks(page, "new\n")
     assert once == f"before\n\n{BEGIN}\n\nnew\n\n{END}\n\nafter\n"
@@ -171,7 +171,7 @@ def test_the_readme_has_a_place_for_the_summary() -> None:
     put_between_marks(README.read_text(encoding="utf-8"), "")
 
 
-def test_files_hold_what_was_measured_and_no_place_of_this_machine(tmp_path: Path) -> None:
+def test_report_files_hold_figures_without_local_paths(tmp_path: Path) -> None:
     made = report()
     emit(made, tmp_path / "a.json", tmp_path / "a.png")
     data = json.loads((tmp_path / "a.json").read_text())

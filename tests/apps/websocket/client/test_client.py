@@ -144,7 +144,7 @@ async def test_a_refused_request_raises_and_the_next_one_runs(
                 assert (await client.generate("y")).text == "abc"
 
 
-async def test_leaving_a_stream_tells_the_server() -> None:
+async def test_leaving_a_stream_cancels_on_the_server() -> None:
     told = Told(4)
 
     async def script(peer: Peer) -> None:
@@ -177,7 +177,7 @@ async def test_leaving_a_stream_tells_the_server() -> None:
                 await told.wait()
 
 
-async def test_cancel_from_another_thread_ends_the_loop_with_what_there_is() -> None:
+async def test_cancel_from_another_thread_ends_the_loop_with_received_text() -> None:
     with ScriptedServer(begin_only) as server:
         async with connect(server.url) as client:
             with anyio.fail_after(60):
@@ -196,7 +196,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_leaving_the_client_aborts_what_runs_and_says_goodbye() -> None:
+async def test_closing_the_client_aborts_requests_and_the_connection() -> None:
     gone = Told()
 
     async def script(peer: Peer) -> None:
@@ -256,7 +256,7 @@ async def test_errors_of_the_block_pass_as_they_are() -> None:
                     raise kind
 
 
-async def test_nobody_there_is_said_at_once() -> None:
+async def test_connect_without_server_raises_connection_lost() -> None:
     with ScriptedServer(answer_all) as server:
         url = server.url
     with anyio.fail_after(60), pytest.raises(ConnectionLostError):

@@ -48,7 +48,7 @@ def finish(request: Request) -> None:
     request.finish(request.seq + 1, [(0, "stop", None)], Usage(1, 1), Timing(None, None, 1.0, None))
 
 
-async def test_nothing_is_sent_before_the_first_read() -> None:
+async def test_stream_sends_no_request_before_the_first_read() -> None:
     stream, request, owner = opened()
     stream.cancel()
     await stream.aclose()
@@ -70,7 +70,7 @@ async def test_text_that_was_not_read_is_merged_and_the_end_is_the_end() -> None
     assert owner.later == []
 
 
-async def test_entering_waits_for_the_server_and_raises_what_it_says() -> None:
+async def test_entering_a_stream_raises_the_error_of_the_server() -> None:
     stream, request, _ = opened()
     async with anyio.create_task_group() as tasks:
 

@@ -143,7 +143,7 @@ def test_sequences_are_joined_where_they_agree_longest(
     assert _join(known, window, whole=whole) == (None if expected is None else expected[1:])
 
 
-def test_nothing_in_common_is_refused() -> None:
+def test_tokenizers_without_common_tokens_are_refused() -> None:
     class Strange:
         """Has one token that nobody else has."""
 
