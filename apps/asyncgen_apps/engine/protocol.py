@@ -1,10 +1,8 @@
-"""Protocols of the engine and its streams, as the applications use them.
+"""Define the engine and its streams, as the applications use them.
 
-``asyncgen.AsyncLLM`` is one such engine.
-
-An engine may live in another process: whatever has to be asked for is awaited, what is told at once
-(health, the fingerprint, the tokenizer) it has at hand, and every value and every exception that
-goes through here can be pickled. The applications are tried with one behind a pipe.
+``asyncgen.AsyncLLM`` is one such engine. An engine may run in another process: methods that need it
+are async, properties (health, fingerprint, tokenizer) are local, and all values and exceptions can
+be pickled. Tests run the applications with an engine behind a pipe.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ __all__ = ["Engine", "EngineStream"]
 
 
 class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
-    """One answer on its way, as ``asyncgen.TextStream``; read once, by one task.
+    """Stream of one answer, as ``asyncgen.TextStream``; read once, by one task.
 
-    The first read starts the request, where ``async with`` has not. ``prompt_ids``, ``seed``,
-    ``position`` and ``is_separated`` are known once it has started, and ``result`` once it has
-    ended or was left.
+    ``async with`` or the first read starts the request; leaving cancels it. ``prompt_ids``,
+    ``seed``, ``position`` and ``is_separated`` are known after the start, ``result`` after the end
+    or after leaving.
     """
 
     @property
@@ -49,11 +47,11 @@ class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
 
     @property
     def seed(self) -> int:
-        """Seed of its draws."""
+        """Seed of its random draws."""
 
     @property
     def position(self) -> tuple[int, ...]:
-        """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
+        """Number of tokens of each sample that were read, with its ``generated_ids``."""
 
     @property
     def is_separated(self) -> bool:
@@ -63,21 +61,21 @@ class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
         """Start the request.
 
         Raises:
-            AsyncgenError: What the engine refuses.
+            AsyncgenError: The engine refuses the request.
         """
 
     async def aclose(self) -> None:
         """Leave; cancels what still runs. Idempotent."""
 
     def __aiter__(self) -> AsyncIterator[str]:
-        """Read the text of a single sample, merged where the reader was slow."""
+        """Read the text of a single sample, merged if the reader is slow."""
 
     def events(self) -> AsyncIterator[TokenEvent]:
-        """Read what each step settled.
+        """Read the events of each step.
 
         Raises:
-            EngineDiedError: The engine died, or the process that it lives in.
-            Exception: What the request raised.
+            EngineDiedError: The engine or its process died.
+            Exception: The request raised it.
         """
 
     def cancel(self) -> None:
@@ -85,51 +83,51 @@ class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
 
 
 class Engine(Protocol):
-    """A model that answers, as an open ``asyncgen.AsyncLLM``."""
+    """Engine with a loaded model, as an open ``asyncgen.AsyncLLM``."""
 
     @property
     def is_healthy(self) -> bool:
-        """True if it takes requests; otherwise only a restart helps."""
+        """True if it accepts requests; otherwise only a restart helps."""
 
     @property
     def is_degraded(self) -> bool:
-        """True if long texts are refused, because threads hang over others."""
+        """True if long texts are refused because too many threads hang in a tokenizer."""
 
     @property
     def fingerprint(self) -> str | None:
-        """Equal ones promise equal tokens; ``None`` promises nothing. Needs a healthy engine."""
+        """Fingerprint: equal ones promise equal tokens, ``None`` nothing. Needs a live engine."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
+        """Tokenizer of the model."""
 
     @property
     def config(self) -> object:
-        """The model's configuration; has its ``vocab_size``, ``max_position_embeddings``."""
+        """Configuration of the model, with ``vocab_size`` and ``max_position_embeddings``."""
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The model's own defaults."""
+        """Default parameters of the model."""
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> EngineStream:
         """Answer a prompt; nothing runs before the stream is entered or read.
 
         Raises:
-            AsyncgenError: No engine is there, or something is no prompt, or an unknown parameter.
+            AsyncgenError: The engine is closed, or the prompt or a parameter is not valid.
         """
 
     async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt, as a stream would.
 
         Raises:
-            AsyncgenError: As a stream raises it.
+            AsyncgenError: The reasons are those of a stream.
         """
 
     async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
-        """Tell the token ids of a prompt, as a stream would have them.
+        """Return the token ids of a prompt, as a stream would have them.
 
         Raises:
-            AsyncgenError: As a stream raises it.
+            AsyncgenError: The reasons are those of a stream.
         """
 
     async def embed(
@@ -138,12 +136,12 @@ class Engine(Protocol):
         """Turn texts, or lists of token ids, into vectors.
 
         Raises:
-            AsyncgenError: No engine is there, or something cannot be embedded.
+            AsyncgenError: The engine is closed, or a text cannot be embedded.
         """
 
     async def measure(self) -> MetricsSnapshot:
-        """Ask what it has counted since it was loaded.
+        """Return the metrics since the model was loaded.
 
         Raises:
-            AsyncgenError: No engine is there.
+            AsyncgenError: The engine is closed.
         """

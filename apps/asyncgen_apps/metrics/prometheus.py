@@ -1,13 +1,12 @@
-"""An engine's figures for Prometheus, under the names that dashboards for language models ask for.
+"""Export the metrics of an engine to Prometheus, under the names of vLLM.
 
-A snapshot is read when it is scraped, and costs nothing in between. :class:`EngineCollector` is for
-a registry of your own, :func:`exposition` is what the servers reply. The names and labels are those
-of vLLM, because the dashboards, alerts and autoscalers that people have are written for them;
-``prefix`` changes what stands in front. What an engine does not have (pages, in a model that
-decodes by itself) reads 0.
+A snapshot is read at each scrape and costs nothing in between. :class:`EngineCollector` is for a
+registry of your own; :func:`exposition` makes the reply of the servers. Existing dashboards, alerts
+and autoscalers use the names and labels of vLLM; ``prefix`` changes their beginning. A value that
+an engine does not have (pages, in a model that decodes by itself) is 0.
 
 ===========================================  =========  ============================================
-name after the prefix                        kind       what it is
+name after the prefix                        kind       meaning
 ===========================================  =========  ============================================
 ``num_requests_running``                     gauge      requests that advance
 ``num_requests_waiting``                     gauge      requests that wait for a place
@@ -92,22 +91,22 @@ HISTOGRAMS = {
 }
 
 
-class Measured(Protocol):
-    """Engine whose metrics can be read at once; an ``AsyncLLM`` is one."""
+class MetricsSource(Protocol):
+    """Engine in this process, such as an ``AsyncLLM``."""
 
     @property
     def is_healthy(self) -> bool:
-        """True if there is an engine to read."""
+        """True if the engine is loaded."""
 
     def metrics(self) -> MetricsSnapshot:
-        """Return its figures."""
+        """Return its metrics."""
 
 
 class EngineCollector(Collector):
-    """Gives Prometheus the figures of an engine each time it asks.
+    """Gives Prometheus the metrics of an engine at each scrape.
 
-    Register it once for each model; a scrape before the model is loaded, or after it was closed,
-    finds nothing of it.
+    Register it once for each model. A scrape before the model is loaded or after it was closed has
+    no metrics of it.
 
     Example:
         ```python
@@ -117,16 +116,16 @@ class EngineCollector(Collector):
         ```
     """
 
-    def __init__(self, llm: Measured, *, model_name: str, prefix: str = PREFIX) -> None:
-        """Describe what to read; nothing is read yet.
+    def __init__(self, llm: MetricsSource, *, model_name: str, prefix: str = PREFIX) -> None:
+        """Keep the engine; nothing is read yet.
 
         Args:
             llm: The engine.
             model_name: Value of the label ``model_name``.
-            prefix: Stands in front of every name: letters, digits, ``_`` and ``:``.
+            prefix: Beginning of every name: letters, digits, ``_`` and ``:``.
 
         Raises:
-            ValueError: A prefix that no name may begin with.
+            ValueError: No metric name may begin with the prefix.
         """
         if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
             raise ValueError(
@@ -142,32 +141,32 @@ class EngineCollector(Collector):
             yield from families(self._llm.metrics(), self._model_name, self._prefix)
 
     def describe(self) -> Iterable[Metric]:
-        """Name nothing beforehand: two models may be registered side by side."""
+        """Name no metrics in advance, so that several models can be registered."""
         return ()
 
 
 async def exposition(llm: Engine, model_name: str, *others: Collector) -> bytes:
-    """Return what Prometheus reads at ``/metrics``; the engine may be one of another process.
+    """Return the reply to ``GET /metrics``; the engine may run in another process.
 
     Args:
-        llm: The engine; where it does not live, nothing is said of it.
+        llm: The engine; a dead one adds no metrics.
         model_name: Value of the label ``model_name``.
-        *others: What else is counted.
+        *others: Collectors of other metrics.
     """
     registry = CollectorRegistry()
     if llm.is_healthy:
         with suppress(AsyncgenError):  # it may die while it is asked
-            registry.register(_Read(families(await llm.measure(), model_name, PREFIX)))
+            registry.register(_Families(families(await llm.measure(), model_name, PREFIX)))
     for other in others:
         registry.register(other)
     return generate_latest(registry)
 
 
 def exposition_of(engines: Mapping[str, MetricsSnapshot], model_name: str) -> bytes:
-    """Return what Prometheus reads of several engines, each under its label ``replica``.
+    """Return the reply to ``GET /metrics`` for several engines, with the label ``replica``.
 
     Args:
-        engines: Figures by the name of the engine.
+        engines: Metrics by the name of the engine.
         model_name: Value of the label ``model_name``.
     """
     found: dict[str, Metric] = {}
@@ -178,12 +177,12 @@ def exposition_of(engines: Mapping[str, MetricsSnapshot], model_name: str) -> by
             else:
                 found[family.name] = family
     registry = CollectorRegistry()
-    registry.register(_Read(found.values()))
+    registry.register(_Families(found.values()))
     return generate_latest(registry)
 
 
-class _Read(Collector):
-    """Families that were made already."""
+class _Families(Collector):
+    """Collector of given metric families."""
 
     def __init__(self, found: Iterable[Metric]) -> None:
         self._found = list(found)
@@ -195,21 +194,21 @@ class _Read(Collector):
 def families(
     snapshot: MetricsSnapshot, model_name: str, prefix: str, *, replica: str | None = None
 ) -> Iterator[Metric]:
-    """Lay a snapshot out as families of one sample each.
+    """Convert a snapshot to metric families of one sample each.
 
     Args:
-        snapshot: The figures.
+        snapshot: Metrics of an engine.
         model_name: Value of the label ``model_name``.
-        prefix: Stands in front of every name.
-        replica: Value of the label ``replica``; ``None``: there is no such label.
+        prefix: Beginning of every name.
+        replica: Value of the label ``replica``; ``None`` for no such label.
     """
     labels, values = ["model_name"], [model_name]
     if replica is not None:
         labels, values = [*labels, "replica"], [*values, replica]
     config = InfoMetricFamily(f"{prefix}cache_config", "The cache.", labels=labels)
     sizes = {"block_size": snapshot.page_size, "num_gpu_blocks": snapshot.pages_total}
-    told = {name: str(size) for name, size in sizes.items()}
-    config.add_metric(values, {**told, "cache_dtype": snapshot.cache_dtype})
+    texts = {name: str(size) for name, size in sizes.items()}
+    config.add_metric(values, {**texts, "cache_dtype": snapshot.cache_dtype})
     yield config
     for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
         for name, (field, help_text) in table.items():
@@ -224,15 +223,15 @@ def families(
     yield ended
     for name, (field, help_text) in HISTOGRAMS.items():
         histogram = HistogramMetricFamily(prefix + name, help_text, labels=labels)
-        shot: HistogramSnapshot = getattr(snapshot, field)
-        histogram.add_metric(values, _buckets(shot), shot.sum)
+        counted: HistogramSnapshot = getattr(snapshot, field)
+        histogram.add_metric(values, _buckets(counted), counted.sum)
         yield histogram
 
 
-def _buckets(shot: HistogramSnapshot) -> list[tuple[str, float]]:
+def _buckets(counted: HistogramSnapshot) -> list[tuple[str, float]]:
     """Return the cumulative counts, each with its upper bound."""
     total, found = 0, []
-    for bound, count in zip((*shot.bounds, float("inf")), shot.counts, strict=True):
+    for bound, count in zip((*counted.bounds, float("inf")), counted.counts, strict=True):
         total += count
         found.append(("+Inf" if bound == float("inf") else f"{bound:.12g}", float(total)))
     return found

@@ -1,7 +1,7 @@
 """Identify the client of a request by its key, or else by its address.
 
-Both servers ask here, so that a client is the same one at each of their doors. Knows header values
-and addresses; no request.
+The HTTP and the WebSocket server share this, so that a client is the same one in both. Knows header
+values and addresses; no request.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 UNIX = "unix"
-"""What a proxy on a Unix socket is called among the trusted ones."""
+"""Name for peers on a Unix socket among the trusted proxies."""
 
 MAX_SALT = 256
-"""Characters of a salt, as the engine takes it."""
+"""Most characters of a salt that the engine accepts."""
 
-_NEIGHBOURS = 64
-"""Leading bits of an IPv6 address that all addresses of one customer have in common."""
+_PREFIX_BITS = 64
+"""Leading bits of an IPv6 address that all addresses of one customer share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Whom a request belongs to.
+    """Owner of a request.
 
     Attributes:
-        id: Its name, the same for all requests of a client; never its key.
-        cache_salt: Its requests share what was computed of a prompt only with those of the same
-            salt; ``""`` is shared by all who came without a key.
-        may_prioritise: Whether it may say which of its requests goes first, where not all may.
+        id: Name for all its requests; never its key.
+        cache_salt: Requests share cached prompts only with requests of the same salt; ``""`` for
+            all clients without a key.
+        may_prioritise: True if it may set ``priority``, if not all clients may.
     """
 
     id: str
@@ -44,10 +44,10 @@ class Client:
     may_prioritise: bool = False
 
     def marked(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Add to the parameters of a stream whom it belongs to, and with whom it shares.
+        """Return the parameters of a stream with its ``client`` and its ``cache_salt``.
 
         Args:
-            params: As the client sent them. A salt of its own narrows that of its key.
+            params: Parameters that the client sent; its own salt is combined with that of its key.
         """
         salt = self._salted(params.get("cache_salt"))
         return {**params, "client": self.id, **({} if salt is None else {"cache_salt": salt})}
@@ -56,33 +56,33 @@ class Client:
         if own is None:
             return self.cache_salt or None
         if not self.cache_salt or not isinstance(own, str) or not 0 < len(own) <= MAX_SALT:
-            return own  # of another form the engine refuses it, by its name
+            return own  # the engine refuses another type and names the parameter
         return _digest(f"{self.cache_salt} {own}".encode(), b"asyncgen.salt").hex()
 
     def may_resume(self, owner: Client) -> bool:
         """Tell whether it may resume a request of ``owner``: both have the same key, or none.
 
-        An address proves nothing, and a phone changes it: without keys the resume token must do.
+        Without keys the resume token alone decides: addresses prove nothing, and phones change them.
         """
         return self.cache_salt == owner.cache_salt
 
 
 ANYBODY = Client("anybody")
-"""Where nobody has looked who is there."""
+"""Client that was not identified."""
 
 
 class Keys:
-    """The keys that are good; comparing takes the same time whatever the key."""
+    """Valid keys, compared in constant time."""
 
     def __init__(self, keys: Sequence[str], priority_keys: Sequence[str] = ()) -> None:
         """Keep the digests of the keys.
 
         Args:
-            keys: All of them.
-            priority_keys: Those whose requests may say which goes first.
+            keys: All keys.
+            priority_keys: Keys of clients that may set ``priority``.
 
         Raises:
-            ValueError: One of these is none of the keys.
+            ValueError: A priority key is not one of the keys.
         """
         if not set(priority_keys) <= set(keys):
             raise ValueError("priority_keys: each must be one of the API keys")
@@ -93,14 +93,10 @@ class Keys:
         return bool(self._clients)
 
     def find(self, key: str) -> Client | None:
-        """Compare a key with all of ours.
-
-        Returns:
-            Whose it is; ``None`` if it is not valid.
-        """
+        """Return the client of a key; ``None`` if the key is not valid."""
         digest = _sha256(key)
         found = None
-        # All are compared: which one it is, or that the first differs, must not show in the time.
+        # Compare with all keys, so that the time does not reveal which one matches.
         for known, client in self._clients:
             if hmac.compare_digest(digest, known):
                 found = client
@@ -108,17 +104,17 @@ class Keys:
 
 
 class Proxies:
-    """The proxies whose word about an address is taken."""
+    """Proxies whose ``X-Forwarded-For`` is trusted."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         """Read addresses and networks.
 
         Args:
-            trusted: Such as ``"10.0.0.1"``, ``"fd00::/8"``, or ``"unix"`` for whoever comes over
-                a Unix socket.
+            trusted: Addresses and networks, such as ``"10.0.0.1"`` and ``"fd00::/8"``, or
+                ``"unix"`` for every peer on a Unix socket.
 
         Raises:
-            ValueError: Names what is none of these.
+            ValueError: Names an entry that is none of these.
         """
         self._networks: list[IPv4Network | IPv6Network] = []
         self._trusts_unix = UNIX in trusted
@@ -134,23 +130,20 @@ class Proxies:
                 ) from None
 
     def client(self, remote: str | None, forwarded_for: str | None) -> Client:
-        """Say who is there.
+        """Return the client of a connection: the last hop that is not a trusted proxy.
 
         Args:
             remote: Address of the other end; ``None`` on a Unix socket.
             forwarded_for: ``X-Forwarded-For``; read only if a trusted proxy sends it.
-
-        Returns:
-            The last hop that is no trusted proxy.
         """
         nearest = None if remote is None else _address(remote)
         if nearest is None and remote is not None:
-            return Client(remote)  # a server that tells names, such as a test's
+            return Client(remote)  # a name instead of an address, as some test servers give
         if forwarded_for is not None and self._trusts(nearest):
             for hop in reversed(forwarded_for.split(",")):
                 address = _address(hop)
                 if address is None:
-                    break  # what stands in front of nonsense is no more than a claim
+                    break  # hops before an invalid one cannot be trusted
                 nearest = address
                 if not self._trusts(address):
                     break
@@ -163,7 +156,7 @@ class Proxies:
 
 
 def _client_of(key: str, may_prioritise: bool) -> Client:
-    """Two digests that tell nothing of each other: names are logged, salts are not."""
+    """Make a client with two unrelated digests of its key: names are logged, salts are not."""
     raw = key.encode()
     name, salt = _digest(raw, b"asyncgen.client"), _digest(raw, b"asyncgen.salt")
     return Client(f"key-{name.hex()[:12]}", salt.hex(), may_prioritise)
@@ -178,7 +171,7 @@ def _sha256(key: str) -> bytes:
 
 
 def _address(text: str) -> Address | None:
-    """Read an address, perhaps with a port as some proxies write it; ``None`` if it is none."""
+    """Read an address, perhaps with a port; return ``None`` if it is not valid."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -193,8 +186,8 @@ def _address(text: str) -> Address | None:
 
 
 def _name(address: Address) -> str:
-    """An IPv6 customer has a network of addresses, and is one client."""
+    """Return the name of an address; an IPv6 customer has a network and is one client."""
     if isinstance(address, IPv4Address):
         return str(address)
-    rest = 128 - _NEIGHBOURS
-    return f"{IPv6Address(int(address) >> rest << rest)}/{_NEIGHBOURS}"
+    rest = 128 - _PREFIX_BITS
+    return f"{IPv6Address(int(address) >> rest << rest)}/{_PREFIX_BITS}"

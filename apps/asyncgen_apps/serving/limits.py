@@ -11,44 +11,41 @@ if TYPE_CHECKING:
 
 
 MOST_BODY = 8 * 2**20
-"""Bytes of a body over HTTP by default, if the model can use as many."""
+"""Default limit of an HTTP body in bytes, if the model can use as many."""
 MOST_MESSAGE = 2**20
-"""Bytes of a message over WebSocket by default, the same."""
+"""Default limit of a WebSocket message in bytes, if the model can use as many."""
 
 LARGE = 64 * 1024
-"""Bytes of a body, characters of a message. What is larger is parsed and checked on a worker
-thread, in slices: 4 MB of numbers take a second, in which no stream would get a word."""
+"""Bytes of a body, or characters of a message, above which it is parsed and checked on a worker
+thread in time slices: 4 MB of numbers take a second, which would block all streams."""
 LARGE_AT_ONCE = 1
-"""A single text of megabytes is parsed in one call, which holds the interpreter for 8 ms: several
-at once hold it one behind the other, before a stream gets its turn."""
+"""Worker threads for large requests. Parsing a text of megabytes holds the interpreter for 8 ms;
+several threads would do so one after another before a stream can run."""
 
 MOST_SAMPLES = 128
-"""Rows of one request: each costs the engine memory and a place, whether it gets to run or not."""
+"""Most rows of one request: each costs the engine memory, also while it waits."""
 
 _ESCAPED = 6
-"""Bytes of JSON for one of a text: ``\\u0041``."""
+"""Bytes of JSON for one byte of text: ``\\u0041``."""
 _AROUND_MESSAGE = 160
-"""Bytes around the text of a message: its role, its name, its empty fields."""
+"""Bytes of a message besides its text: role, name, empty fields."""
 _AROUND_BIAS = 32
-"""Bytes around a token id in a table: the bias, and spaces."""
+"""Bytes of an entry of a bias table besides its token id: the bias, and spaces."""
 _AROUND_ID = 2
 _OTHER_FIELDS = 256 * 1024
 
 
 def longest_request(llm: Engine, most: int, *, prompts: int = 1) -> int:
-    """Tell how many bytes of JSON a request to a model may have.
+    """Return the most bytes of JSON that a request to a model can need.
 
-    Room is for a context full of the longest tokens, each character escaped and each token a
-    message of its own; for `MOST_SAMPLES` continuations of the length of the context, as ids; for
-    a bias and four ids for each token of the vocabulary; and for 256 KiB of other fields.
+    That is the sum of: a context full of the longest tokens, each character escaped and each token
+    in its own message; `MOST_SAMPLES` continuations of the length of the context, as ids; a bias
+    and four ids for each token of the vocabulary; and 256 KiB of other fields.
 
     Args:
         llm: An open engine.
-        most: What it is at most, and where the model sets no limit.
-        prompts: How many a request may have.
-
-    Returns:
-        A number of bytes.
+        most: Largest result, also used if the model has no limit.
+        prompts: Most prompts of a request.
     """
     try:
         config, tokenizer = llm.config, llm.tokenizer
@@ -64,7 +61,7 @@ def longest_request(llm: Engine, most: int, *, prompts: int = 1) -> int:
         + vocabulary * (5 * digits + 4 * _AROUND_ID + _AROUND_BIAS)
         + _OTHER_FIELDS
     )
-    # To look for the longest token takes long in a large vocabulary.
+    # Finding the longest token takes long in a large vocabulary.
     if fields >= most or not isinstance(tokenizer, Tokenizer):
         return most
     longest = tokenizer.longest_token

@@ -1,8 +1,8 @@
 """Check the ``Host`` and ``Origin`` of requests that browsers send.
 
-A page of another site can send requests here by a name that it makes point at this machine (DNS
-rebinding), or send what needs no permission to read the reply. Both show in headers that no page
-can forge. Plain ASGI and plain values; knows no server and no engine.
+A page of another site can reach this machine by a name of its own that points here (DNS rebinding),
+or send requests whose reply it need not read. Both show in headers that no page can forge. Plain
+ASGI and plain values; knows no server and no engine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-"""What this machine is called from itself, whatever any name server says."""
+"""Names of this machine for itself, independent of name servers."""
 
 PROBES = frozenset({"/health", "/ready", "/healthz", "/readyz"})
-"""Paths that are asked by addresses that nobody knows beforehand, and tell nothing."""
+"""Paths without secrets that probes ask for, by addresses unknown in advance."""
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Longest request to a chat page; a browser keeps at most 5 MiB of chats."""
@@ -41,7 +41,7 @@ _OPEN_TO_PAGE = frozenset(
     theme.css token user
     """.split()
 )
-"""What a chat page asks for. Gradio's other paths keep files, or fetch them."""
+"""Paths that a chat page needs. Gradio's other paths store or fetch files."""
 
 
 def is_loopback(host: str) -> bool:
@@ -66,15 +66,15 @@ def is_address(host: str) -> bool:
 def hosts_for(
     address: str, added: Sequence[str] = (), *, is_guarded: bool = False
 ) -> tuple[str, ...] | None:
-    """Choose the hosts that a server is to be called by.
+    """Return the allowed host names of a server.
 
     Args:
-        address: Where it listens.
-        added: What the operator names beside this machine's own names.
-        is_guarded: Whether everything needs a key: a page of another site has none.
+        address: Address on which it listens.
+        added: Names that the operator adds to this machine's own.
+        is_guarded: True if every request needs a key, which a page of another site does not have.
 
     Returns:
-        The names; ``None`` if any will do.
+        The names; ``None`` allows any.
     """
     if added or (is_loopback(address) and not is_guarded):
         own = (f"[{address}]" if ":" in address else address,) if is_loopback(address) else ()
@@ -83,10 +83,10 @@ def hosts_for(
 
 
 def check_hosts(names: Sequence[str]) -> None:
-    """Check what an operator calls hosts.
+    """Check the host names of an operator.
 
     Raises:
-        ValueError: Names what is none.
+        ValueError: Names an entry that is not a host.
     """
     for name in names:
         if name != "*" and not _is_host(name):
@@ -97,8 +97,8 @@ def is_host_of(header: str | None, names: Collection[str] | None) -> bool:
     """Tell whether a ``Host`` header has one of the server's names.
 
     Args:
-        header: ``Host``, with any port.
-        names: Its names; ``None`` or ``"*"`` among them is any.
+        header: Header ``Host``, with any port.
+        names: Names of the server; ``None`` or ``"*"`` allows any.
     """
     if names is None or "*" in names:
         return True
@@ -107,7 +107,7 @@ def is_host_of(header: str | None, names: Collection[str] | None) -> bool:
 
 
 def unknown_host(header: str | None) -> str:
-    """Say what is wrong with a host, and what to do."""
+    """Return the error message for a host that is not allowed."""
     shown = (header or "")[:100]
     return f"host {shown!r} is not one of this server; see --allowed-host"
 
@@ -116,38 +116,38 @@ def is_own_origin(origin: str, host: str | None) -> bool:
     """Tell whether a page came from the server that it sends requests to.
 
     Args:
-        origin: ``Origin``.
-        host: ``Host``.
+        origin: Header ``Origin``.
+        host: Header ``Host``.
     """
-    place = _place(origin)
-    if place is None or host is None:
+    found = _host_and_port(origin)
+    if found is None or host is None:
         return False
-    # The page's scheme says which port its host means; behind a proxy ours may be another.
-    return place == _place(f"{origin.partition(':')[0]}://{host}")
+    # The scheme of the page decides the default port; behind a proxy the server's may differ.
+    return found == _host_and_port(f"{origin.partition(':')[0]}://{host}")
 
 
 def route_path(scope: MutableMapping[str, Any]) -> str:
-    """The path of a request inside of the application, wherever that is mounted."""
+    """Return the path of a request relative to the mount point of the application."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
 class CheckHost:
-    """Refuses requests to a host that this server is not called; probes are let through."""
+    """Middleware that refuses requests to other host names, except probes."""
 
     def __init__(self, app: App, names: Collection[str] | None) -> None:
         """Wrap an application.
 
         Args:
             app: The application.
-            names: As for :func:`is_host_of`.
+            names: Allowed names, as for :func:`is_host_of`.
         """
         self._app = app
         self._names = None if names is None else frozenset(names)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Look at ``Host``."""
+        """Check ``Host``."""
         if scope["type"] in ("http", "websocket") and route_path(scope) not in PROBES:
             host = _header(scope, b"host")
             if not is_host_of(host, self._names):
@@ -157,20 +157,20 @@ class CheckHost:
 
 
 class GuardPage:
-    """Stands before a chat page: takes no files, and nothing from pages of other sites."""
+    """Middleware of a chat page that refuses files, and requests from pages of other sites."""
 
     def __init__(self, app: App, origins: Sequence[str] = ()) -> None:
         """Wrap the page's application.
 
         Args:
             app: The application.
-            origins: Origins whose pages may speak to it beside its own; ``"*"`` is any.
+            origins: Origins whose pages are allowed besides its own; ``"*"`` is any.
         """
         self._app = app
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Look at the path and at where the request comes from, then at what it holds."""
+        """Check the path and the origin of a request, then its body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -182,7 +182,7 @@ class GuardPage:
         if scope["method"] in _SAFE_METHODS:
             await self._app(scope, receive, send)
             return
-        if not self._welcomes(scope):
+        if not self._allows(scope):
             message = "pages of other sites may not do this here"
             await _refuse(scope, send, 403, "bad_origin", message)
             return
@@ -198,21 +198,21 @@ class GuardPage:
             message = "the body names a file: this page takes none"
             await _refuse(scope, send, 403, "closed", message)
             return
-        await self._app(scope, _Again(body, receive), send)
+        await self._app(scope, _ReplayedBody(body, receive), send)
 
-    def _welcomes(self, scope: MutableMapping[str, Any]) -> bool:
+    def _allows(self, scope: MutableMapping[str, Any]) -> bool:
         """Tell whether a request comes from an allowed page, or from no page at all."""
         origin = _header(scope, b"origin")
         if "*" in self._origins or (origin or "").lower() in self._origins:
             return True
         site = _header(scope, b"sec-fetch-site")
-        if site is not None:  # what a browser says itself counts, also behind a proxy
+        if site is not None:  # the browser's own header also holds behind a proxy
             return site in ("same-origin", "none")
         return origin is None or is_own_origin(origin, _header(scope, b"host"))
 
 
-class _Again:
-    """Gives a body that was read, then whatever comes."""
+class _ReplayedBody:
+    """Receives a body that was read before, then further messages."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body
@@ -226,14 +226,14 @@ class _Again:
 
 
 class _ClientGone(Exception):
-    """The client left before its body was there."""
+    """Raised if the client disconnects before its whole body has come."""
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """Read a body; ``None`` if it is too long.
+    """Read a body; return ``None`` if it is too long.
 
     Raises:
-        _ClientGone: It breaks off.
+        _ClientGone: The client has disconnected.
     """
     parts, size = [], 0
     while True:
@@ -250,13 +250,13 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 class _FileNamed(Exception):
-    """An object in a body means a file."""
+    """Raised for an object in a body that names a file."""
 
 
 def _names_file(body: bytes) -> bool:
     """Tell whether Gradio would read a file for a body; Gradio itself refuses invalid JSON."""
     if not any(mark in body for mark in (b"gradio", b"\\u", b"\0")):
-        return False  # spelled out, with escapes, or in UTF-16 or 32: there is no other way
+        return False  # a file is named in plain text, with escapes, or in UTF-16 or UTF-32
     try:
         json.loads(body, object_hook=_refuse_file)
     except _FileNamed:
@@ -275,7 +275,7 @@ def _refuse_file(found: dict[str, Any]) -> dict[str, Any]:
 async def _refuse(
     scope: MutableMapping[str, Any], send: Send, status: int, code: str, message: str
 ) -> None:
-    """Say no: to a handshake by a status alone, otherwise in the shape of the API's errors."""
+    """Refuse a request by an error of the OpenAI API, or a handshake by its status alone."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
         return
@@ -291,7 +291,7 @@ async def _refuse(
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
-    """A header's value; the values of a repeated one are joined, so that none is accepted."""
+    """Return a header's value; joining repeated ones makes them invalid, so none is accepted."""
     values = [value for key, value in scope["headers"] if key == name]
     return b", ".join(values).decode("latin-1") if values else None
 
@@ -307,12 +307,12 @@ def _is_host(name: str) -> bool:
 
 
 def _bracketed(name: str) -> str:
-    """An IPv6 address as it stands in a URL."""
+    """Return an IPv6 address in the brackets of a URL, and other names unchanged."""
     return f"[{name}]" if ":" in name and not name.startswith("[") else name
 
 
-def _place(url: str) -> tuple[str, int | None] | None:
-    """Host and port that a URL means."""
+def _host_and_port(url: str) -> tuple[str, int | None] | None:
+    """Return the host and the port of a URL; ``None`` if it is not valid."""
     try:
         parts = urlsplit(url.lower())
         if parts.hostname is None:

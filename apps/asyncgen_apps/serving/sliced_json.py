@@ -1,7 +1,7 @@
-"""JSON that is long, parsed so that other threads hardly notice.
+"""Parse long JSON without blocking other threads.
 
-The usual parser is one call of C, in which no thread but its own runs: tenths of a second for a
-few megabytes. Here every value is a turn of its own; only a text is still read at one blow, which
+The standard parser is one call of C, during which no other thread runs: tenths of a second for a
+few megabytes. This one may pause after every value. Only a single text is read in one call, which
 takes milliseconds.
 """
 
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Scan = Callable[[str, int], tuple[Any, int]]
-    """From a text and a place in it to the value that is there, and the place behind it."""
+    """Function of a text and a position that returns the value there and the position after it."""
 
 MOST_NESTED = 2**18
-"""Most lists and objects of a text. Looking through more of them for garbage takes everybody's
-time."""
+"""Most lists and objects of a text: with more of them, garbage collection slows all threads."""
 
 
 class TooManyNested(ValueError):
-    """More lists and objects than `MOST_NESTED`."""
+    """Raised for more lists and objects than `MOST_NESTED`."""
 
 
 def parse(content: bytes | str) -> object:
-    """Parse JSON; a thread that works in slices gives way meanwhile.
+    """Parse JSON; a thread that works in time slices pauses meanwhile.
 
     Args:
-        content: In any encoding that JSON may have.
+        content: Text, or bytes in any encoding of JSON.
 
     Raises:
         TooManyNested: It holds too many lists and objects.
@@ -43,11 +42,11 @@ def parse(content: bytes | str) -> object:
 
 
 class _Decoder(json.JSONDecoder):
-    """The standard decoder without its C, which calls back before each entry."""
+    """Standard decoder in pure Python, which calls `give_way` before each entry."""
 
     def __init__(self) -> None:
         super().__init__()
-        standard: Any = decoder  # what is called here is not in its types
+        standard: Any = decoder  # its types lack these functions
         parse_array, parse_object = standard.JSONArray, standard.JSONObject
         left = MOST_NESTED
 

@@ -1,7 +1,7 @@
 """Limit connections by the files that this process may open, and open listening sockets.
 
-A server that runs out of files can neither accept nor read its own, and whoever holds the
-connections has locked everybody out. Knows the process's limit; nothing of servers.
+A server without free files can neither accept connections nor open its own files, so that one
+client with many connections could block all others. Knows the limit of the process; no server.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ except ImportError:  # not on Windows, where sockets are no files
 
 
 HEAD_BYTES = 64 * 1024
-"""Longest head of a request, by default."""
+"""Default limit for the head of a request."""
 
 LINGER_BYTES = 1024 * 1024
-"""How much a client that was refused may go on sending, so that it hears why."""
+"""Bytes that a refused client may still send, so that it can read the refusal."""
 
 MOST = 4096
-"""Connections by default, however many files may be open: each takes memory as well."""
+"""Default limit of connections, however many files may be open: each takes memory."""
 
 RESERVE = 32
-"""Connections beyond the most: they hear that the server is full, or how it is."""
+"""Connections above the limit that are told that the server is full, or ask for its health."""
 
 _OWN_FILES = 96
-"""What a process opens beside its connections: libraries, shards, pipes, the loop."""
+"""Files of a process besides its connections: libraries, weights, pipes, the event loop."""
 
 
 def room(listeners: int = 1) -> int:
-    """Most connections that each of so many listening sockets can take, at least 1.
+    """Return the most connections that each listening socket can have, at least 1.
 
     Args:
         listeners: Sockets of this process that share its files.
@@ -42,13 +42,13 @@ def room(listeners: int = 1) -> int:
     files = open_files()
     if files is None:
         return MOST
-    # A limit as low as this leaves no good choice: half of it.
+    # Under a very low limit, half of the files are for connections.
     free = max(files - _OWN_FILES, files // 2)
     return min(MOST, max(1, free // listeners - RESERVE))
 
 
 def open_files() -> int | None:
-    """Most files that this process may open; ``None`` where there is no limit."""
+    """Return the most files that this process may open; ``None`` if there is no limit."""
     if resource is None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -59,7 +59,7 @@ def too_many(most: int, listeners: int = 1) -> str | None:
     """Return the reason why so many connections are impossible; ``None`` if they are possible.
 
     Args:
-        most: Connections that each of the listening sockets is to take.
+        most: Most connections of each listening socket.
         listeners: Sockets of this process that share its files.
     """
     files = open_files()
@@ -72,15 +72,15 @@ def too_many(most: int, listeners: int = 1) -> str | None:
 
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """Open a listening socket; clients may connect from now on, and wait.
+    """Open a listening socket; clients can connect from now on, and wait.
 
     Args:
         host: Name or address.
-        port: 0 chooses one.
-        backlog: How many may wait.
+        port: Port; 0 chooses one.
+        backlog: Most connections that wait to be accepted.
 
     Raises:
-        OSError: The port is taken, or the address is not of this machine.
+        OSError: The port is in use, or the address is not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     plain = socket.create_server((host, port), family=family, backlog=backlog)
@@ -88,11 +88,11 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
 
 
 class Listener(socket.socket):
-    """A listening socket that refuses connections where no file is left for them.
+    """Listening socket that refuses a connection if no file is left for it.
 
-    asyncio would try again and again, each time many times at once: minutes after the files are
-    free it still does nothing else. (uvloop does by itself what is done here.) One file is kept
-    open for this: it is closed, the connection is accepted and closed, the file is opened again.
+    asyncio would retry many times at once and stay busy for minutes after files are free again.
+    (uvloop does the same as this class.) One spare file is kept open: it is closed, the connection
+    is accepted and closed, and the file is opened again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +104,7 @@ class Listener(socket.socket):
         """Accept a connection.
 
         Raises:
-            ConnectionAbortedError: One was refused; there may be others.
+            ConnectionAbortedError: A connection was refused; others may wait.
         """
         if self._spare is None:
             self._keep_spare()
@@ -127,14 +127,14 @@ class Listener(socket.socket):
             refused, _ = super().accept()
             refused.close()
         except OSError:
-            pass  # it has left, or another thread was faster
+            pass  # the client has left, or another thread accepted it
         self._keep_spare()
 
     def _keep_spare(self) -> None:
         try:
             self._spare = os.open(os.devnull, os.O_RDONLY)
         except OSError:
-            pass  # at the next connection
+            pass  # retried at the next connection
 
     def _free_spare(self) -> None:
         spare, self._spare = self._spare, None

@@ -1,6 +1,6 @@
 """Limit the variables that a client gives to a chat template, over HTTP and WebSocket.
 
-A template can do with its variables what it likes, and write each of them at every message.
+A template may use its variables in any way, for example write each of them at every message.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 MOST_VARIABLES = 32
 MOST_CHARACTERS = 4096
-"""Of all variables together, as JSON."""
+"""Most characters of all variables together, as JSON."""
 
 
 def too_large(variables: JsonValue) -> str | None:
-    """Say what is too much about ``chat_template_kwargs``.
+    """Check the size of ``chat_template_kwargs``.
 
     Args:
-        variables: As the client sent them; what is no object is the engine's to refuse.
+        variables: Value that the client sent; the engine refuses other types than an object.
 
     Returns:
-        A reason in words; ``None`` where they are few and short.
+        The reason for a refusal; ``None`` if there are few and short variables.
     """
     if isinstance(variables, dict) and len(variables) > MOST_VARIABLES:
         return f"has {len(variables)} entries: at most {MOST_VARIABLES}"
     length = 0
     try:
-        # Piece by piece: nobody looks behind what is too much.
+        # Serialize piece by piece, to stop at the limit.
         for piece in json.JSONEncoder(ensure_ascii=False).iterencode(variables):
             piece.encode()
             length += len(piece)

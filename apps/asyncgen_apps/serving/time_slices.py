@@ -1,8 +1,8 @@
-"""Turns of the interpreter: how long a thread runs Python while another one waits for it.
+"""Limit how long a thread holds the Python interpreter while streams wait for it.
 
-A step of the streams needs the interpreter dozens of times, and each time waits for the turn of
-whoever has it. Two remedies, for requests that take tenths of a second of Python: turns are short
-while there is such a request, and the thread that works on it rests between slices of its work.
+A step of the streams needs the interpreter dozens of times, and each time waits until another
+thread releases it. Some requests need tenths of a second of Python. Two remedies: the switch
+interval is short during such a request, and its thread rests between slices of its work.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHORT_TURN = 0.001
-"""Seconds; Python's own choice is 0.005."""
+"""Switch interval in seconds; Python's default is 0.005."""
 
 SLICE = 0.0005
-"""Seconds that a thread works before it rests: a step of the streams waits so long at most."""
+"""Seconds that a thread works before it rests: the longest wait of a step of the streams."""
 
 _lock = threading.Lock()
 _usual: list[float] = []
-"""One entry a block that runs: what held before the first of them."""
+"""Switch interval before the first running block, once for each running block."""
 
 _own = threading.local()
-"""``rests_at``: when this thread is to rest, by ``time.perf_counter``; nothing if it never is."""
+"""``rests_at``: time at which this thread rests, by ``time.perf_counter``; absent outside slices."""
 
 _working: list[None] = []
-"""One entry a thread that works in slices."""
+"""One entry for each thread that works in slices."""
 
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Have threads give way to each other after `SHORT_TURN`, as long as the block takes.
+    """Set the switch interval to `SHORT_TURN` while the block runs.
 
-    Not for always: the thread that decodes gives way as soon, also to what would take no time.
+    It is not set for good, because it also interrupts the decode thread more often.
     """
     with _lock:
         _usual.append(_usual[0] if _usual else sys.getswitchinterval())
@@ -53,9 +53,9 @@ def short_turns() -> Iterator[None]:
 
 @contextmanager
 def slices() -> Iterator[None]:
-    """Have `give_way` let this thread rest, as long as the block takes.
+    """Let `give_way` rest this thread while the block runs.
 
-    However many threads work in slices, together they take half of the time. Does not nest.
+    All threads that work in slices take half of the time together. Does not nest.
     """
     _working.append(None)
     _own.rests_at = time.perf_counter() + SLICE
@@ -67,7 +67,7 @@ def slices() -> Iterator[None]:
 
 
 def give_way() -> None:
-    """Rest, if this thread works in slices and one is over; call it often."""
+    """Rest if this thread works in slices and its slice is over; call it often."""
     rests_at = getattr(_own, "rests_at", None)
     if rests_at is not None and time.perf_counter() >= rests_at:
         time.sleep(rest())
@@ -78,7 +78,6 @@ def rest(others: int | None = None) -> float:
     """Return the seconds to rest after a slice, so that half of the time is left to others.
 
     Args:
-        others: How many rest and work as this one does, itself included; by default the threads
-            that work in slices.
+        others: Number of threads that work in slices, with this one; by default counted.
     """
     return SLICE * (2 * (len(_working) if others is None else others) - 1)
