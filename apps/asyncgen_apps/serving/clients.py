@@ -62,7 +62,7 @@ class Client:
     def may_resume(self, owner: Client) -> bool:
         """Tell whether it may resume a request of ``owner``: both have the same key, or none.
 
-        Without keys the resume token alone decides: addresses prove nothing, and phones change them.
+        Without keys the resume token alone decides: an address proves nothing and may change.
         """
         return self.cache_salt == owner.cache_salt
 

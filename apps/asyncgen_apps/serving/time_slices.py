@@ -27,7 +27,7 @@ _usual: list[float] = []
 """Switch interval before the first running block, once for each running block."""
 
 _own = threading.local()
-"""``rests_at``: time at which this thread rests, by ``time.perf_counter``; absent outside slices."""
+"""``rests_at``: time of this thread's next rest, by ``time.perf_counter``; absent outside."""
 
 _working: list[None] = []
 """One entry for each thread that works in slices."""

@@ -56,7 +56,7 @@ means that there is none."""
 
 
 class CloseCode(IntEnum):
-    """Reasons for closing a connection."""
+    """Close codes of a connection."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
@@ -68,7 +68,7 @@ class CloseCode(IntEnum):
 
 
 RequestId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
-"""The client's name for a request; one that runs must not be named again on its connection."""
+"""Id that the client gives a request; ids of running requests differ on a connection."""
 
 Nonce: TypeAlias = (
     Annotated[str, Field(max_length=64)] | Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -80,7 +80,7 @@ _Ids: TypeAlias = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(f
 
 
 class _Message(BaseModel):
-    """Base of all messages: nothing is converted, nothing is ignored."""
+    """Strict base of all messages: values are not converted, unknown fields are errors."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
@@ -88,10 +88,10 @@ class _Message(BaseModel):
 
 
 class Auth(_Message):
-    """The first message of a client that could send no ``Authorization`` header.
+    """Authenticate; first message of a client that sent no ``Authorization`` header.
 
     Attributes:
-        token: The bearer token.
+        token: Bearer token.
     """
 
     type: Literal["auth"] = "auth"
@@ -102,7 +102,7 @@ class Wanted(_Message):
     """Prompt and parameters of a request.
 
     Attributes:
-        prompt: A text; or else ``messages`` or ``token_ids``, exactly one of the three.
+        prompt: Text; exactly one of ``prompt``, ``messages`` and ``token_ids`` is given.
         messages: Chat messages.
         token_ids: Token ids.
         params: Parameters of ``AsyncLLM.stream``; ``null`` means not given.
@@ -111,7 +111,7 @@ class Wanted(_Message):
 
     model_config = ConfigDict(
         json_schema_extra={
-            # One that is null is not given, as the models have it.
+            # A field that is null counts as not given, as in the models.
             "oneOf": [
                 {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
                 for name in ("prompt", "messages", "token_ids")
@@ -136,17 +136,17 @@ class Wanted(_Message):
 
     @property
     def source(self) -> str | list[dict[str, JsonValue]] | list[int]:
-        """The prompt in whichever form it was given."""
+        """The prompt in the form in which it was given."""
         found = self.prompt or self.messages or self.token_ids
         assert found is not None
         return found
 
 
 class Generate(Wanted):
-    """Start a request: what is wanted, under a name.
+    """Start a request.
 
     Attributes:
-        id: Its name, 1 to 64 characters.
+        id: Id of the request, 1 to 64 characters.
     """
 
     type: Literal["generate"] = "generate"
@@ -154,10 +154,10 @@ class Generate(Wanted):
 
 
 class Cancel(_Message):
-    """End a request; its ``done`` says ``"cancelled"``.
+    """End a request; its ``finish_reason`` is ``"cancelled"``.
 
     Attributes:
-        id: Its name.
+        id: Id of the request.
     """
 
     type: Literal["cancel"] = "cancel"
@@ -165,15 +165,15 @@ class Cancel(_Message):
 
 
 class Resume(_Message):
-    """Go on with a request of an earlier connection.
+    """Resume a request of an earlier connection.
 
     Attributes:
-        id: Its name from now on, usually the one it had.
-        resume_token: From its ``accepted``.
-        after: The last ``seq`` seen, 0 if none; what comes behind it is sent again.
-        request: What was asked for, once more: a server that does not know the request goes on
-            with it, if it shares the secret of the one that began it.
-        generated_ids: With ``request``: for each sample the ``token_ids`` that have arrived.
+        id: Id of the request from now on, usually the same as before.
+        resume_token: Token from its ``accepted``.
+        after: Last received ``seq``, 0 if none; later messages are sent again.
+        request: The request as it was sent first. A server that does not know it can resume it,
+            if it shares the secret of the server that began it.
+        generated_ids: With ``request``: the received ``token_ids`` of each sample.
         positions: With ``request``: the last ``position`` of each sample.
     """
 
@@ -194,10 +194,10 @@ class Resume(_Message):
 
 
 class Ping(_Message):
-    """Ask for a ``pong``: what a browser has instead of the protocol's own pings.
+    """Ask for a ``pong``; for browsers, which cannot send pings of the WebSocket protocol.
 
     Attributes:
-        nonce: Comes back.
+        nonce: Value that the ``pong`` returns.
     """
 
     type: Literal["ping"] = "ping"
@@ -208,11 +208,11 @@ class Limits(_Message):
     """Limits of this server.
 
     Attributes:
-        max_message_bytes: Longest message from a client.
+        max_message_bytes: Longest message of a client.
         max_requests: Most requests at a time on a connection.
-        max_prompt_tokens: Longest prompt; ``null`` leaves it to the model's context.
-        grace_seconds: How long a request goes on without its client, and is kept after its end.
-        replay_bytes: How much of a request is kept to be sent again.
+        max_prompt_tokens: Longest prompt; ``null`` for the model's context.
+        grace_seconds: Time for which a request runs without its client, and is kept after its end.
+        replay_bytes: Bytes of a request that are kept to be sent again.
     """
 
     max_message_bytes: int
@@ -223,16 +223,16 @@ class Limits(_Message):
 
 
 class Hello(_Message):
-    """The server's first message, once the client is let in.
+    """First message of the server, after authentication.
 
     Attributes:
         protocol: Version of the protocol.
         model: Name of the model.
-        limits: What is allowed.
-        heartbeat_seconds: A client that hears nothing for twice as long should ``ping``.
-        authenticated: Whether a token was needed, and was good.
-        fingerprint: Of the engine: equal ones promise equal tokens; ``null`` promises nothing.
-        takes_over: Whether it takes requests up that another server has begun.
+        limits: Limits of the server.
+        heartbeat_seconds: A client that receives nothing for twice as long should ``ping``.
+        authenticated: True if the server needs a token, and the client's is valid.
+        fingerprint: Fingerprint of the engine: equal ones promise equal tokens, ``null`` nothing.
+        takes_over: True if the server resumes requests that another one began.
     """
 
     type: Literal["hello"] = "hello"
@@ -246,13 +246,13 @@ class Hello(_Message):
 
 
 class Accepted(_Message):
-    """A request was taken by the engine, or taken up again.
+    """Tell that the engine accepted a request, or that the request was resumed.
 
     Attributes:
-        id: The request.
-        resume_token: Opens it from another connection; as secret as the answer.
-        queue_position: How many wait, this one included; ``null`` if it need not.
-        seed: Of its draws, given or drawn: with it, and ``generated_ids``, another server goes on.
+        id: Id of the request.
+        resume_token: Token to resume it on another connection; as secret as the answer.
+        queue_position: Its place in the queue, from 1; ``null`` if it need not wait.
+        seed: Seed of its random draws, with which another server can resume it.
     """
 
     type: Literal["accepted"] = "accepted"
@@ -263,12 +263,12 @@ class Accepted(_Message):
 
 
 class TopLogprob(_Message):
-    """One alternative of a position.
+    """Alternative token of a position.
 
     Attributes:
-        token_id: The token.
-        token: Its text.
-        logprob: Natural log of its probability; ``null`` is minus infinity.
+        token_id: Id of the token.
+        token: Text of the token.
+        logprob: Natural logarithm of its probability; ``null`` is minus infinity.
     """
 
     token_id: int
@@ -277,22 +277,22 @@ class TopLogprob(_Message):
 
 
 class Logprob(TopLogprob):
-    """The chosen token of a position, in the raw distribution.
+    """Chosen token of a position, in the raw distribution.
 
     Attributes:
-        top: The most probable tokens, most probable first.
+        top: Most probable tokens, in descending order.
     """
 
     top: list[TopLogprob] = Field(default_factory=list)
 
 
 class ToolCall(_Message):
-    """A tool that the model wants called.
+    """Call of a tool.
 
     Attributes:
-        id: Names the call in the message with its result (``tool_call_id``).
-        name: Of the tool.
-        arguments: A JSON object, as the model wrote it.
+        id: Id of the call, for the message with its result (``tool_call_id``).
+        name: Name of the tool.
+        arguments: JSON object, as the model wrote it.
     """
 
     id: str
@@ -301,14 +301,14 @@ class ToolCall(_Message):
 
 
 class ToolCallPiece(_Message):
-    """A piece of a call: its name at once, then its arguments as they grow.
+    """Piece of a tool call: first its name, then its arguments as they grow.
 
     Attributes:
-        index: Which call of the sample.
-        id: Of the call, with its first piece.
-        name: Of the tool, with its first piece.
-        arguments: The next piece of the arguments, as JSON.
-        error: What is wrong with the call; it is no call then, and its text is part of the text.
+        index: Number of the call in its sample.
+        id: Id of the call, in its first piece.
+        name: Name of the tool, in the first piece of the call.
+        arguments: Next piece of the arguments, as JSON.
+        error: Error of an invalid call, whose text is then part of the answer's text.
     """
 
     index: Annotated[int, Field(ge=0)]
@@ -319,25 +319,23 @@ class ToolCallPiece(_Message):
 
 
 class Delta(_Message):
-    """The next piece of an answer.
+    """Next piece of an answer.
 
     Attributes:
-        id: The request.
-        seq: Its number: 1, 2, 3 … without gaps over the deltas and the ``done`` of a request.
-        first_seq: Where pieces were merged to be sent again: the first of their numbers. Absent,
-            it is ``seq``.
-        text: Text that became complete; may be empty with ``events: "tokens"``, and beside the
-            next two.
-        reasoning: What the model thinks before it answers, which is no part of the text.
-        tool_calls: Pieces of calls of tools, which are no part of it either.
-        index: Which sample.
-        position: Tokens that this sample has now, those of ``generated_ids`` among them.
-        token_ids: With ``events: "tokens"``.
-        logprobs: With ``events: "tokens"`` and where asked for, one for each token id.
-        prompt_logprobs: With ``events: "tokens"`` and where asked for: the next tokens of the
-            prompt, ``null`` for the first of all. They come before any text, in as many deltas as
-            it takes.
-        time: With ``events: "tokens"``: seconds since the engine accepted the request.
+        id: Id of the request.
+        seq: Number: 1, 2, 3 … without gaps over the deltas and the ``done`` of a request.
+        first_seq: First number of pieces that were merged to be sent again; absent if it is
+            ``seq``.
+        text: New text; may be empty with ``events: "tokens"``, and beside the next two fields.
+        reasoning: New reasoning, which is not part of the text.
+        tool_calls: Pieces of tool calls, which are not part of the text.
+        index: Number of the sample.
+        position: Number of tokens of this sample so far, with its ``generated_ids``.
+        token_ids: New token ids, with ``events: "tokens"``.
+        logprobs: One entry for each token id, with ``events: "tokens"`` and if asked for.
+        prompt_logprobs: Next tokens of the prompt, ``null`` for the first of all, with ``events:
+            "tokens"`` and if asked for. They come before any text, in one or more deltas.
+        time: Seconds since the engine accepted the request, with ``events: "tokens"``.
     """
 
     type: Literal["delta"] = "delta"
@@ -360,12 +358,12 @@ class Usage(_Message):
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
-        completion_tokens: Tokens generated.
-        cached_tokens: Those of the prompt that were not computed anew.
-        fingerprint: Of the engine, as in ``hello``.
-        exact: Whether every engine of this fingerprint gives the request the same tokens; behind
-            ``generated_ids``, whether the ``fingerprint`` that came with them is this one.
-        reasoning_tokens: Those of the completion that were reasoning.
+        completion_tokens: Generated tokens.
+        cached_tokens: Tokens of the prompt that were found in the prefix cache.
+        fingerprint: Fingerprint of the engine, as in ``hello``.
+        exact: True if every engine of this fingerprint generates the same tokens for the request;
+            with ``generated_ids``, true if the ``fingerprint`` given with them is this one.
+        reasoning_tokens: Generated tokens that were reasoning.
     """
 
     prompt_tokens: int
@@ -380,9 +378,9 @@ class Timing(_Message):
     """Times of a request, in seconds from its acceptance by the engine.
 
     Attributes:
-        queue: Until it was taken up.
-        first_token: Until the first token.
-        total: Until the end.
+        queue: Time until it began to run.
+        first_token: Time until the first token.
+        total: Time until the end.
         tokens_per_second: Rate after the first token.
     """
 
@@ -396,11 +394,11 @@ class Choice(_Message):
     """End of one of several samples.
 
     Attributes:
-        index: Which one.
-        finish_reason: Why.
-        stop_reason: The end-of-sequence id or the stop string that ended it.
-        tool_calls: Its calls, whole.
-        text: All of it; only where the request was aborted.
+        index: Number of the sample.
+        finish_reason: Reason of its end.
+        stop_reason: End-of-sequence id or stop string that ended it.
+        tool_calls: Its whole tool calls.
+        text: Its whole text, only if the request was aborted.
     """
 
     index: int
@@ -411,18 +409,18 @@ class Choice(_Message):
 
 
 class Done(_Message):
-    """The end of a request that was not an error; nothing about it follows.
+    """End of a request without an error; its last message.
 
     Attributes:
-        id: The request.
-        seq: One more than that of its last delta.
-        finish_reason: Why it ended; of the first sample, if several.
-        stop_reason: The end-of-sequence id or the stop string that ended it.
+        id: Id of the request.
+        seq: One more than the number of its last delta.
+        finish_reason: Reason of the end, of the first sample if there are several.
+        stop_reason: End-of-sequence id or stop string that ended it.
         usage: Token counts.
         timing: Times.
-        tool_calls: The calls of the first sample, whole; only where there are any.
-        choices: One for each sample, where there are several.
-        text: All that was generated; only where it was aborted.
+        tool_calls: Whole tool calls of the first sample, if it has any.
+        choices: One entry for each sample, if there are several.
+        text: Whole text, only if the request was aborted.
     """
 
     type: Literal["done"] = "done"
@@ -438,14 +436,14 @@ class Done(_Message):
 
 
 class Error(_Message):
-    """Something is wrong: with a request, or, without an ``id``, with a message or the connection.
+    """Error of a request or, without an ``id``, of a message or the connection.
 
     Attributes:
-        id: The request.
-        code: For programs.
-        message: For people: the value, the limit, the remedy.
+        id: Id of the request.
+        code: Error code, for programs.
+        message: Text for people: value, limit, remedy.
         retry_after: Seconds after which another attempt may succeed.
-        param: The parameter that is to blame.
+        param: Parameter that caused it.
     """
 
     type: Literal["error"] = "error"
@@ -457,10 +455,10 @@ class Error(_Message):
 
 
 class Pong(_Message):
-    """The answer to a ``ping``.
+    """Answer to a ``ping``.
 
     Attributes:
-        nonce: What the ``ping`` had.
+        nonce: Value of the ``ping``.
     """
 
     type: Literal["pong"] = "pong"
@@ -475,7 +473,7 @@ ServerMessage: TypeAlias = Annotated[
 ]
 
 CLIENT_MESSAGE: TypeAdapter[ClientMessage] = TypeAdapter(ClientMessage)
-"""Reads what a client sends."""
+"""Reader of client messages."""
 
 SERVER_MESSAGE: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
-"""Reads what a server sends."""
+"""Reader of server messages."""
