@@ -41,7 +41,7 @@ def test_long_values_are_shortened() -> None:
     assert message.endswith("…: shorter")
 
 
-def test_overload_tells_when_to_come_back() -> None:
+def test_overloaded_error_has_retry_after() -> None:
     assert OverloadedError("full", 2.5).retry_after == 2.5
 
 

@@ -74,7 +74,7 @@ def test_no_prompts(prompt: Any) -> None:
     assert caught.value.parameter == "prompt"
 
 
-def test_messages_are_told_from_ids() -> None:
+def test_is_messages_recognizes_messages() -> None:
     assert is_messages([{"role": "user", "content": "x"}])
     assert not is_messages("text")
     assert not is_messages([1, 2])

@@ -54,7 +54,7 @@ def names_in(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
-def test_a_download_is_told_and_nothing_painted(
+def test_download_calls_progress_and_prints_nothing(
     hub: StandInHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told: list[tuple[str, int, int]] = []
@@ -207,7 +207,7 @@ def test_unreachable_hub_does_not_matter_for_what_is_cached(
     assert resolve("owner/model", cache_dir=tmp_path, endpoint="http://127.0.0.1:9") == folder
 
 
-def test_pointer_files_are_told_apart(tmp_path: Path) -> None:
+def test_git_lfs_pointer_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     with pytest.raises(ModelLoadError, match="git lfs pull"):

@@ -162,9 +162,7 @@ def test_saving_where_it_was_loaded_from(tmp_path: Path) -> None:
     assert tokens(load_model(tmp_path, device="cpu")) == expected
 
 
-def test_a_folder_that_fails_keeps_what_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_save_keeps_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path)
     model = load_model(tmp_path, device="cpu")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}

@@ -176,6 +176,6 @@ def test_names_listed_as_refused_are_refused(name: str) -> None:
         use()
 
 
-def test_a_parameter_that_nobody_explains_is_found() -> None:
+def test_unexplained_parameter_fails_the_check() -> None:
     with pytest.raises(AssertionError):
         check("TopKLogitsWarper", [{"name": "no_such", "default": None}], asyncgen.TopKLogitsWarper)

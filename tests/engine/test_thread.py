@@ -242,7 +242,7 @@ async def test_a_reader_of_a_dead_engine_finds_it_dead() -> None:
     assert found == [False]
 
 
-async def test_loading_is_told_that_it_should_end() -> None:
+async def test_load_sees_that_the_thread_is_closing() -> None:
     seen = threading.Event()
 
     def load(is_closing: Callable[[], bool]) -> Any:
@@ -408,7 +408,7 @@ async def test_a_load_that_fails_is_raised_to_a_thread_that_waits() -> None:
     assert isinstance(thread.death, ZeroDivisionError)
 
 
-async def test_it_knows_its_own_thread() -> None:
+async def test_is_current_is_true_only_on_the_decode_thread() -> None:
     asked: list[bool] = []
 
     def load(is_closing: Callable[[], bool]) -> tuple[FakeEngine, str]:

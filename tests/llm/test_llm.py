@@ -211,7 +211,7 @@ async def test_none_means_not_given() -> None:
     assert list(completion.token_ids) == greedy_ids(model, PROMPT_IDS, 5)
 
 
-async def test_max_time_ends_with_what_there_is() -> None:
+async def test_max_time_ends_with_the_text_so_far() -> None:
     async with make(TableModel(context_length=100_000)) as llm:
         for max_time in (0.05, 0.5, 5.0):
             completion = await llm.generate(PROMPT, max_time=max_time)
@@ -713,7 +713,7 @@ async def test_closing_ends_open_streams_with_what_they_have() -> None:
     assert [len(text) for text in texts[1:]] in ([4, 5], [5, 5])
 
 
-async def test_a_load_that_fails_is_told_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_load_raises_in_every_waiting_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     loading = threading.Event()
 
     def load(*args: Any, **options: Any) -> Any:
@@ -932,7 +932,7 @@ def test_streams_leave_no_resources_unclosed() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_told() -> None:
+def test_forked_child_gets_an_error() -> None:
     code = """
         llm = make(context_length=1_000_000)
 

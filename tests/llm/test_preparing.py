@@ -160,7 +160,7 @@ async def test_a_thread_that_is_done_after_the_end_ends_as_well(hang: Hang) -> N
     assert not thread.is_alive() and not threads._idle
 
 
-async def test_a_failed_thread_start_leaves_nobody_waiting(
+async def test_failed_thread_start_fails_the_waiting_request(
     hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:

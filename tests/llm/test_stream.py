@@ -307,7 +307,7 @@ async def test_a_stream_left_early_has_a_result_for_every_sample() -> None:
 # What a stream says of itself.
 
 
-async def test_a_stream_says_how_far_it_is() -> None:
+async def test_repr_of_a_stream_shows_its_progress() -> None:
     gate = Gate()
     async with make(TableModel(script="abcdef", prompt_length=3, hook=gate)) as llm:
         stream = llm.stream(PROMPT)
@@ -326,7 +326,7 @@ async def test_a_stream_says_how_far_it_is() -> None:
         assert "failed (InvalidRequestError): prompt of 3 characters" in repr(failed)
 
 
-async def test_a_stream_that_was_left_says_so() -> None:
+async def test_closed_stream_reports_that_it_was_closed() -> None:
     async with make(TableModel(context_length=100_000)) as llm:
         left = llm.stream(PROMPT, max_new_tokens=90_000)
         await anext(left)

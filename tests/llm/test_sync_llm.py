@@ -61,7 +61,7 @@ def beside() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_both_faces_have_the_same_doors() -> None:
+def test_sync_and_async_llm_have_the_same_methods() -> None:
     def doors(face: type) -> set[str]:
         return {name for name in dir(face) if not name.startswith("_")}
 
@@ -470,7 +470,7 @@ def test_a_text_that_takes_for_ever_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.gate
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_told() -> None:
+def test_forked_child_gets_an_error() -> None:
     code = """
         from asyncgen.llm.llm import LLM
 

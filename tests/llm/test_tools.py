@@ -178,7 +178,7 @@ async def test_formats_may_be_named() -> None:
         AsyncLLM(model, tokenizer=tokenizer, tool_format="qwem")
 
 
-async def test_reasoning_is_told_apart() -> None:
+async def test_reasoning_is_separate_from_the_text() -> None:
     async with scripted("I see.\n</think>\n\nYes.", THINKING) as llm:
         async with llm.stream(USER) as stream:
             events = [event async for event in stream.events()]

@@ -73,7 +73,7 @@ def texts(groups: int = 1) -> list[Row]:
 
 @for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("variant", ["llama", "mistral", "qwen3", "gpt2", *MIXTURES])
-def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dtype) -> None:
+def test_logits_do_not_depend_on_other_rows_or_chunks(variant: str, dtype: torch.dtype) -> None:
     core = made(variant, dtype)
     alone: list[Tensor] = []
     for row in texts():
@@ -88,7 +88,9 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
 
 @for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("family", OTHERS)
-def test_logits_of_other_families_do_not_depend_on_company(family: str, dtype: torch.dtype) -> None:
+def test_logits_of_other_families_do_not_depend_on_other_rows(
+    family: str, dtype: torch.dtype
+) -> None:
     core, before = made_of(family, dtype), torch.get_num_threads()
     together = core._plan
     assert (together.compiled is None) == (family == "llama4_text")

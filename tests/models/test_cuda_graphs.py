@@ -163,7 +163,7 @@ def test_recorded_steps_equal_each_text_alone(
     assert {pages for _, pages in decoded.graphs.sizes} == wanted
 
 
-def test_padding_touches_nobody() -> None:
+def test_padding_rows_write_to_no_used_block() -> None:
     core = model("llama")
     decoded = Decoded(core, TapeRecorder(), rows=[4], pages=[3])
     before = decoded.storage.data.clone()
@@ -242,7 +242,7 @@ def test_a_recording_has_its_memory_to_itself() -> None:
     assert 2 not in core._spaces
 
 
-def test_a_device_that_cannot_record_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_device_without_graph_recording_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     decoded = Decoded(model("llama"), NoRecorder(), rows=[1, 2], pages=[3])
     rows = make_rows([9, 9], PAGE, list(range(6)))
     decoded.prefill(rows, [5, 5])

@@ -63,7 +63,7 @@ def test_kernels_count_their_arguments() -> None:
         norm.into("abcd", "efgh")
 
 
-def test_people_are_told_whose_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_kernels_names_the_kernels_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "kernels", None)
     assert native.cpu_kernels() == "torch"
     for features, said in (

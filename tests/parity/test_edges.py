@@ -69,9 +69,7 @@ def test_padding_on_either_side_and_rows_of_it_alone(
     assert stated == both(pair, ids, pad_token_id=0, num_beams=beams)  # inferred
 
 
-def test_padding_on_the_right_is_told(
-    pair: tuple[Any, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_right_padding_is_logged(pair: tuple[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
     """It is continued like any token, as in transformers, so the text is not the row's own."""
     pair[1].generate(IDS, attention_mask=LEFT, max_new_tokens=1)
     assert "pad on the left" not in caplog.text

@@ -42,7 +42,7 @@ def test_a_packed_folder_holds_the_packed_weights(
     assert report.bytes_after < report.bytes_before
 
 
-def test_the_report_says_what_packing_costs(tmp_path: Path) -> None:
+def test_report_states_the_loss_of_packing(tmp_path: Path) -> None:
     reports = [
         asyncgen.quantize_checkpoint("demo", tmp_path / packing, to=packing)
         for packing in ("int8", "int4")

@@ -87,7 +87,7 @@ def test_a_stderr_that_lacks_everything(monkeypatch: pytest.MonkeyPatch) -> None
         progress.advance(1)
 
 
-def test_a_call_is_told_and_nothing_painted() -> None:
+def test_progress_function_is_called_and_nothing_printed() -> None:
     told: list[tuple[str, int, int]] = []
     assert run(Terminal(), 2.0, progress=lambda *each: told.append(each)) == ""
     assert told == [("loading", 0, 100), ("loading", 50, 100), ("loading", 100, 100)]
@@ -101,7 +101,7 @@ def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "`progress` raised" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
-def test_every_door_tells_how_far_it_is() -> None:
+def test_every_loading_function_reports_progress() -> None:
     told: list[tuple[str, int, int]] = []
 
     def progress(what: str, done: int, total: int) -> None:

@@ -223,7 +223,7 @@ def test_a_tokenizer_that_panics_over_the_rest_of_a_text(
     bench.require_empty()
 
 
-def test_an_error_that_cannot_be_told_does_not_end_the_manager() -> None:
+def test_error_without_text_does_not_end_the_manager() -> None:
     def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if int(input_ids[0, 0]) == 1:
             raise Silent

@@ -48,7 +48,7 @@ def test_one_row_is_the_text_of_all_its_ids(case: Case, skip_prompt: bool) -> No
         assert [end for *_, end in recorder.seen] == [False] * (len(recorder.seen) - 1) + [True]
 
 
-def test_rows_are_told_apart(byte_level: Case) -> None:
+def test_texts_of_rows_are_separate(byte_level: Case) -> None:
     rows = [encode(byte_level, text)[:40] for text in TEXTS[:3]]
     recorder = Recorder(byte_level, skip_prompt=True)
     recorder.put(torch.tensor([row[:4] for row in rows]))

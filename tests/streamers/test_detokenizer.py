@@ -78,7 +78,7 @@ def test_valid_characters_are_never_taken_back() -> None:
     assert [stream.put(i) for i in ids] == ["", "é", "\ufffd", "", "é"]
 
 
-def test_a_copy_goes_its_own_way(case: Case) -> None:
+def test_copy_is_independent_of_the_original(case: Case) -> None:
     for ids in sequences(case, 40, seed=4):
         cut = len(ids) // 2
         one = Detokenizer(case.tokenizer)

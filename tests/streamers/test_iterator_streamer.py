@@ -247,7 +247,7 @@ def test_the_producer_never_waits_and_late_text_is_merged(byte_level: Case) -> N
     assert list(streamer) == [TEXT * 50]
 
 
-def test_rows_are_told_apart(byte_level: Case) -> None:
+def test_texts_of_rows_are_separate(byte_level: Case) -> None:
     streamer = stream_of(byte_level, skip_prompt=True)
     rows = [ids_of(byte_level, text)[:6] for text in ("first row it is", "second one, yes")]
     streamer.put([[0], [0]])

@@ -71,7 +71,7 @@ def test_after_a_match_everything_is_dropped() -> None:
     assert stop_filter.flush() == ""
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_copy_is_independent_of_the_original() -> None:
     one = StopStrings(["stop"])
     assert one.put("do not st") == ("do not ", None)
     two = copy.copy(one)

@@ -99,7 +99,7 @@ def test_a_reader_does_not_sleep_for_ever(
 
 
 @pytest.mark.parametrize("hurried", [False, True])
-def test_a_late_ring_wakes_nobody(hurried: bool) -> None:
+def test_late_wake_up_wakes_no_reader(hurried: bool) -> None:
     mailbox = made(hurried=hurried)
     thread = waiting(mailbox, dozes=hurried)
     assert mailbox._bell is not None

@@ -174,7 +174,7 @@ def test_a_loop_that_closes_before_gathered_rings_sound() -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, trio.run, uvloop.run])
-def test_a_loop_that_ended_is_told(run: Callable[[Any], Any]) -> None:
+def test_ring_reports_an_ended_loop(run: Callable[[Any], Any]) -> None:
     bells: list[LoopBell] = []
 
     async def main() -> None:

@@ -112,7 +112,7 @@ def test_decoders_written_in_python_are_decoded_in_windows() -> None:
     assert joined(Detokenizer(tokenizer), [0, 1, 0]) == "ABA"
 
 
-def test_a_copy_goes_its_own_way(byte_level: Case) -> None:
+def test_copy_is_independent_of_the_original(byte_level: Case) -> None:
     for ids in sequences(byte_level, 40, seed=8):
         cut = len(ids) // 2
         one = Detokenizer(OnlyDecode(byte_level.tokenizer))

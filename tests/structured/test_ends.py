@@ -94,7 +94,7 @@ def test_a_stop_id_of_plain_text_is_no_part_of_the_answer(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("further", [{}, {"num_beams": 2}, {"logprobs": True}], ids=str)
-def test_a_shape_that_needs_a_stop_id_says_so(llm: LLM, further: dict[str, Any]) -> None:
+def test_regex_that_needs_a_stop_id_is_refused(llm: LLM, further: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="`regex`.*only with tokens that end an answer"):
         llm.generate("abc", regex="c[d]e", stop_token_ids=[ord("d")], **further)
 

@@ -100,7 +100,7 @@ def test_unenforceable_formats_are_refused_by_name(asked: dict[str, Any]) -> Non
     assert "\n" not in str(refused.value)
 
 
-def test_without_the_engine_of_grammars_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_grammar_engine_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(
         InvalidRequestError, match=r"`choice`.*pip install 'asyncgen\[structured\]'"

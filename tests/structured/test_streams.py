@@ -57,7 +57,7 @@ def end_of(sink: RecordingSink) -> str | None:
 
 
 @for_each("given", ASKED, ids=str)
-def test_every_door_gives_the_same_tokens(given: dict[str, Any]) -> None:
+def test_stream_logprobs_and_side_lane_give_the_same_tokens(given: dict[str, Any]) -> None:
     """One by one (where log-probabilities are asked for), in one go, and beside the batch."""
     given = {**given, "max_new_tokens": 90}
     found = []

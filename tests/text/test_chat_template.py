@@ -425,7 +425,7 @@ def test_a_message_written_whole_has_its_null() -> None:
     assert json.loads(text)["content"] is None
 
 
-def test_a_template_that_fails_for_another_reason_tells_it() -> None:
+def test_template_errors_keep_their_reason() -> None:
     with pytest.raises(ChatTemplateError, match="refused the messages: not today"):
         render_chat("{{ raise_exception('not today') }}", [USER, CALL])
     with pytest.raises(ChatTemplateError, match="sandbox stopped"):

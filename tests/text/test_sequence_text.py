@@ -18,7 +18,7 @@ def text_of(prompt: Any = "abc", **given: Any) -> SequenceText:
     return request.text_of(0, byte_tokenizer())
 
 
-def test_text_goes_on_from_the_prompt() -> None:
+def test_text_completes_a_character_of_the_prompt() -> None:
     text = text_of([97, 0xC3])
     assert text.add([0xA9, 98]) == ("éb", None)
     assert text.finish() == ("", None)
@@ -44,7 +44,7 @@ def test_a_possible_beginning_of_a_stop_string_is_held_back() -> None:
     assert text.finish() == ("x", None)
 
 
-def test_a_stop_string_is_told() -> None:
+def test_add_returns_the_matched_stop_string() -> None:
     text = text_of(stop=["yz", "q"])
     assert text.add(list(b"xyzq")) == ("x", "yz")
 

@@ -285,7 +285,7 @@ def test_long_text_is_the_same_and_frees_the_gil(
     assert ours.decode(ids) == theirs.decode(ids)
 
 
-def test_long_text_uses_the_batch_door(folders: dict[str, Path]) -> None:
+def test_long_text_uses_batch_encoding(folders: dict[str, Path]) -> None:
     tokenizer = Tokenizer.from_folder(folders["byte_level"])
     used: list[str] = []
     backend = tokenizer.backend_tokenizer

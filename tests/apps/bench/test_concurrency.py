@@ -102,7 +102,7 @@ def test_the_table_fits_a_terminal() -> None:
     assert "…" not in text
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_caption_reports_runs_on_a_busy_machine() -> None:
     busy = cell()
     busy.runs["padded"][0] = Run(0.5, others=0.8)
     assert "1 of 9 runs shared the cores" in str(ConcurrencyReport(bench(), [busy]).table().caption)

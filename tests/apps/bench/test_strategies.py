@@ -56,7 +56,7 @@ def test_without_a_side_there_is_no_ratio() -> None:
     assert one.gain == pytest.approx(0.5)
 
 
-def test_the_table_shows_them_and_what_was_left_out() -> None:
+def test_table_shows_figures_and_skipped_strategies() -> None:
     skipped = Comparison("5m", "float32", CASE["beam search"], note="not there")
     report = StrategiesReport(BENCH, [comparison(), comparison("dola"), skipped])
     console = Console(width=130, record=True, file=io.StringIO())
@@ -67,7 +67,7 @@ def test_the_table_shows_them_and_what_was_left_out() -> None:
     assert "beam search, float32: not there" in text
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_caption_reports_runs_on_a_busy_machine() -> None:
     one = comparison()
     one.runs["asyncgen"][1] = answer(1.0, others=0.9)
     caption = str(StrategiesReport(BENCH, [one]).table().caption)
@@ -165,7 +165,7 @@ def test_grounded_prompts_are_for_the_bundled_model(
     assert len({tuple(one["prompts"][0]) for one in runs}) == 3
 
 
-def test_a_model_of_ones_own_has_no_draft(calls: Calls, tmp_path: Path) -> None:
+def test_local_model_without_draft_skips_assisted_decoding(calls: Calls, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")
     mine = StrategiesBench("5m", tmp_path, ("float32",), ("assisted",), 4, 8, 1, 1)
     _, assisted = StrategiesReport.of(mine).comparisons

@@ -46,7 +46,7 @@ def test_the_table_shows_them() -> None:
         assert shown in text
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_caption_reports_runs_on_a_busy_machine() -> None:
     quiet, busy = comparison(), comparison()
     busy.runs["loop"][1] = Run(2.0, (1.0,), others=0.9)
     busy.runs["loop"][2] = Run(2.0, (1.0,), others=0.01)

@@ -95,7 +95,7 @@ def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
-def test_without_the_benchmarks_bench_says_how_to_get_them() -> None:
+def test_bench_without_the_benchmarks_names_the_remedy() -> None:
     """As in a wheel, which leaves them out."""
     code = (
         "import importlib.util, sys\n"

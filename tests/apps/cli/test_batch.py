@@ -81,7 +81,7 @@ def test_it_answers_a_file(files: tuple[Path, Path]) -> None:
     assert "3 answered" in done.stderr and "tokens/s" in done.stderr and done.stdout == ""
 
 
-def test_a_bad_line_is_told_by_its_answer_and_the_exit_code(files: tuple[Path, Path]) -> None:
+def test_bad_line_gets_an_error_answer_and_exit_code_1(files: tuple[Path, Path]) -> None:
     prompts, answers = files
     prompts.write_text('"a"\nnonsense\n{"prompt": "c", "top_k": -3}\n"d"\n')
     done = call(prompts, answers)
@@ -141,7 +141,7 @@ def start(prompts: Path, answers: Path, *options: str) -> subprocess.Popen[bytes
 
 @pytest.mark.gate
 @pytest.mark.parametrize("order", ["--ordered", "--unordered"])
-def test_killed_in_the_middle_it_goes_on(tmp_path: Path, order: str) -> None:
+def test_batch_resumes_after_a_kill(tmp_path: Path, order: str) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     messages = [{"role": "user", "content": "Tell me a story about a fox."}]
     with prompts.open("w") as file:

@@ -82,7 +82,9 @@ def _texts(messages: Any) -> list[str]:
     return [message["content"] for message in messages]
 
 
-def test_one_question_goes_on_with_the_last_conversation(llm: ScriptedLLM, state: Path) -> None:
+def test_question_with_continue_extends_the_last_conversation(
+    llm: ScriptedLLM, state: Path
+) -> None:
     _keep(state, "some/model", seed=3, top_p=0.5)
     assert run_cli("chat", "c", "--continue", "--seed", "4").exit_code == 0
     assert _texts(llm.asked[0][0]) == ["s", "a", "b", "c"]
@@ -141,7 +143,7 @@ def test_generate_asks_for_samples_and_log_probabilities(llm: ScriptedLLM) -> No
 
 
 @pytest.mark.usefixtures("llm")
-def test_generate_tells_samples_apart_and_can_wait_for_the_end() -> None:
+def test_generate_separates_samples_and_can_print_at_the_end() -> None:
     assert run_cli("generate", "Once", "--no-stream").stdout == "An answer.\n"
     shown = run_cli("generate", "Once", "-n", "2").stdout
     assert shown == "--- 1 of 2\nAn answer.\n--- 2 of 2\nAn answer.\n"

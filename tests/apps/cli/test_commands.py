@@ -144,7 +144,7 @@ def test_files_are_asked_for_not_touched(session: Session) -> None:
     assert "file name" in complained(session, "/load")
 
 
-def test_stats_tells_of_the_last_answer_and_of_all(session: Session) -> None:
+def test_stats_show_the_last_answer_and_the_total(session: Session) -> None:
     assert said(session, "/stats") == "no answer yet"
     session.keep("a", completion("b"))
     session.keep("c", completion("d"))

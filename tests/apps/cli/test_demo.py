@@ -21,7 +21,7 @@ SLOW = "tests.apps.cli.pacing"
 """The command with answers of many seconds, which do not end before somebody acts."""
 
 
-def test_chat_tells_a_story_and_its_figures() -> None:
+def test_chat_prints_a_story_and_its_figures() -> None:
     options = ["chat", "Tell me a story about a fox.", "--greedy", "--max-new-tokens", "24"]
     done = subprocess.run(
         [sys.executable, "-m", "asyncgen_apps.cli", *options],
@@ -61,7 +61,7 @@ def test_an_error_is_one_line(arguments: list[str], says: str) -> None:
 
 @pytest.mark.gate
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_ctrl_c_stops_an_answer_and_keeps_what_came() -> None:
+def test_ctrl_c_stops_an_answer_and_keeps_its_text() -> None:
     options = ["chat", "Tell me a story about a fox."]
     with subprocess.Popen(
         [sys.executable, "-m", SLOW, *options],

@@ -33,7 +33,7 @@ def test_hosts_and_proxies_that_are_none(option: str, value: str, said: str) -> 
     assert said in result.output
 
 
-def test_without_gradio_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gradio_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradio", None)
     result = run_cli("gradio")
     assert result.exit_code == 1
@@ -42,7 +42,7 @@ def test_without_gradio_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.gate
 @pytest.mark.timeout(180)
-def test_it_serves_and_ends_when_told() -> None:
+def test_gradio_serves_until_it_is_terminated() -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "asyncgen_apps.cli", "gradio"],

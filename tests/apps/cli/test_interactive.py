@@ -187,7 +187,7 @@ async def test_a_failed_question_leaves_no_trace() -> None:
     assert table.llm.asked[1][0] == [{"role": "user", "content": "Again"}]
 
 
-async def test_a_full_context_says_how_to_start_anew() -> None:
+async def test_full_context_suggests_clear() -> None:
     error = ContextLengthError("max_new_tokens", None, "the prompt is too long")
     shown = await Table(["Hi", "More"], ScriptedLLM([Answer(), Answer((), error)])).run()
     assert "/clear starts a new conversation" in shown

@@ -68,7 +68,7 @@ def test_every_field_of_a_source_reaches_the_model() -> None:
         open_llm(Source("demo", prepare_seconds=0))
 
 
-def test_a_source_is_called_what_users_call_it() -> None:
+def test_source_name_is_the_model_or_address() -> None:
     assert Source("demo").name == "demo"
     assert Source(url="ws://host:1").name == "ws://host:1"
 

@@ -78,7 +78,7 @@ def test_without_a_wish_the_usable_cores_are_used() -> None:
     assert environ["OMP_NUM_THREADS"] == str(usable_cores())
 
 
-def test_compute_threads_do_not_spin_for_long_unless_the_user_says_how_they_wait() -> None:
+def test_compute_threads_spin_briefly_unless_the_user_sets_it() -> None:
     environ: dict[str, str] = {}
     prepare_process(None, environ)
     assert int(environ["GOMP_SPINCOUNT"]) <= 10_000
@@ -90,7 +90,7 @@ def test_compute_threads_do_not_spin_for_long_unless_the_user_says_how_they_wait
     assert "GOMP_SPINCOUNT" not in policy
 
 
-def test_a_missing_numpy_is_no_news() -> None:
+def test_missing_numpy_causes_no_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         prepare_process(environ={})

@@ -62,7 +62,7 @@ async def test_an_engine_in_another_process_answers() -> None:
         assert "must be started again" in turns[-1].error
 
 
-async def test_the_place_in_the_queue_is_told() -> None:
+async def test_queue_position_is_shown() -> None:
     model = ScriptedModel(streams=[ScriptedStream([], waits=True)], waiting=2)
     session = _session()
     conversation = session.library.current
@@ -77,7 +77,7 @@ async def test_the_place_in_the_queue_is_told() -> None:
         assert session.statuses[conversation.key] == "Reading the prompt"
 
 
-async def test_stop_keeps_what_is_there() -> None:
+async def test_stop_keeps_the_received_text() -> None:
     stream = ScriptedStream(["An "], waits=True)
     session, model = _session(), ScriptedModel(streams=[stream])
     conversation = session.library.current
@@ -107,7 +107,7 @@ async def test_a_refused_request_is_an_answer_in_words() -> None:
     assert "`top_p` is 3" in turns[0].error
 
 
-async def test_a_dead_engine_says_so_at_once() -> None:
+async def test_dead_engine_shows_an_error_at_once() -> None:
     class Dead(ScriptedModel):
         async def measure(self) -> Any:
             raise EngineClosedError("no model is loaded")
@@ -117,7 +117,7 @@ async def test_a_dead_engine_says_so_at_once() -> None:
     assert "must be started again" in turns[-1].error
 
 
-async def test_an_engine_that_dies_leaves_the_text_and_says_so() -> None:
+async def test_dying_engine_keeps_the_text_and_shows_an_error() -> None:
     dying = ScriptedStream(["An "], fails=EngineDiedError("boom"))
     session, model = _session(), ScriptedModel(streams=[dying])
     turns = [turn async for turn in answer(model, session, session.library.current, {})]

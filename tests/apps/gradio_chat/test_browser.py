@@ -177,7 +177,7 @@ def test_a_reload_in_the_middle_keeps_what_was_there_and_stops(
 
 
 @pytest.mark.browser
-def test_an_answer_goes_on_while_another_chat_is_looked_at(chat: Served, page: ChatPage) -> None:
+def test_answer_continues_while_another_chat_is_open(chat: Served, page: ChatPage) -> None:
     chat.set(delay=0.005, max_new_tokens=150, min_new_tokens=150)
     page.ask(QUESTION)
     page.wait_longer(3)
@@ -299,7 +299,7 @@ def test_the_place_in_the_queue_and_a_queue_that_is_full(
 
 
 @pytest.mark.browser
-def test_an_engine_that_dies_says_so(browser: Browser) -> None:
+def test_dying_engine_shows_an_error(browser: Browser) -> None:
     with serving() as chat:
         page = ChatPage(browser, chat.url)
         chat.set(delay=0.02)

@@ -212,7 +212,7 @@ async def test_a_damaged_store_still_opens_the_page() -> None:
     assert settings["seed"]["value"] == 4
 
 
-async def test_a_full_browser_forgets_the_oldest_and_says_so(
+async def test_full_browser_storage_drops_the_oldest_chat_with_a_notice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []

@@ -39,7 +39,7 @@ def test_the_summary_counts_the_whole_answer() -> None:
     }
 
 
-def test_without_probabilities_it_says_so() -> None:
+def test_heat_map_without_probabilities_is_the_empty_page() -> None:
     assert heat_map([]) == EMPTY
 
 

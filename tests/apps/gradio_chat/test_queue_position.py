@@ -26,7 +26,7 @@ async def test_those_before_us_are_taken_up_first() -> None:
     assert await place.ahead() is None
 
 
-async def test_a_cancelled_neighbour_does_not_count() -> None:
+async def test_cancelled_requests_do_not_count_as_ahead() -> None:
     model = ScriptedModel(waiting=3)
     place = await QueuePosition.last(model)
     model.waiting = 1

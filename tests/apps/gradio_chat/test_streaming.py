@@ -60,7 +60,7 @@ async def test_a_cancel_from_elsewhere_ends_it_with_a_result() -> None:
     assert reading.text == "An "
 
 
-async def test_a_failure_is_told_with_the_text_before_it() -> None:
+async def test_failure_keeps_the_text_before_it() -> None:
     stream = ScriptedStream(["An "], fails=ValueError("x"))
     reading = [each async for each in read_paced(stream, pace=0.001)][-1]
     assert isinstance(reading.failure, ValueError)

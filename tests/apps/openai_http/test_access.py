@@ -232,7 +232,9 @@ def asked_by(served: Running, headers: dict[str, str], monkeypatch: pytest.Monke
     return seen[0]
 
 
-def test_a_client_is_the_same_at_every_door(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_is_identified_equally_over_http_and_websocket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     claim = {"X-Forwarded-For": "198.51.100.1, 203.0.113.7"}
     with running(scripted()) as served:
         assert asked_by(served, claim, monkeypatch) == "127.0.0.1"

@@ -275,7 +275,7 @@ def test_several_names() -> None:
 
 
 @for_each("options", [None, {"include_usage": False}, {"include_usage": True}])
-def test_usage_is_told_where_it_is_asked_for(either: Running, options: Any) -> None:
+def test_usage_is_sent_only_if_requested(either: Running, options: Any) -> None:
     body = {**TEXT, "stream": True, "stream_options": options}
     events = either.post("/completions", body).events()
     assert events[-1] == "[DONE]"

@@ -246,7 +246,7 @@ def test_a_body_that_is_slow_and_fast_enough() -> None:
         assert json.loads(reply(wire)[1])["body"] == 6000
 
 
-def test_a_body_that_nobody_reads_ends() -> None:
+def test_unread_request_body_ends_the_connection() -> None:
     """Though it comes fast: the answer was there before."""
     with plain(head_seconds=SHORT, body_rate=1) as served, served.dial() as wire:
         wire.sendall(posted(10_000_000, "/deaf")[:500])
@@ -254,7 +254,7 @@ def test_a_body_that_nobody_reads_ends() -> None:
         assert not drip(wire, b"b" * 2000)
 
 
-def test_an_answer_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps no connection for ever, though nothing more is to be done for it."""
     monkeypatch.setattr(connections, "FLUSH_SECONDS", SHORT)
     with plain() as served, served.dial() as wire:
@@ -333,7 +333,7 @@ def upgrade() -> bytes:
     )
 
 
-def test_silence_beyond_the_limit_locks_nobody_out() -> None:
+def test_silent_sockets_beyond_the_limit_do_not_block_others() -> None:
     with plain(max_connections=2) as served, ExitStack() as stack:
         silent = [stack.enter_context(served.dial()) for _ in range(3 * sockets.RESERVE)]
         wait_for(lambda: served.num_open == 2 + sockets.RESERVE)

@@ -42,7 +42,7 @@ def test_requests_within_and_beyond_their_time() -> None:
     asyncio.run(run())
 
 
-def test_an_end_that_fails_keeps_nobody_else() -> None:
+def test_failing_deadline_does_not_stop_the_others() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         told: list[object] = []

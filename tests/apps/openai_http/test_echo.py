@@ -138,7 +138,7 @@ def test_refusals(demo: Running, more: dict[str, Any], param: str) -> None:
     assert got.json()["error"]["param"] == param
 
 
-def test_a_conversation_is_not_told_again(demo: Running) -> None:
+def test_echo_of_a_conversation_is_refused(demo: Running) -> None:
     turns = [{"role": "user", "content": "hi"}]
     got = demo.post("/chat/completions", {"model": "demo", "messages": turns, "echo": True})
     assert (got.status, got.json()["error"]["param"]) == (400, "echo")

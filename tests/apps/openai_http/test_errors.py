@@ -43,7 +43,7 @@ def test_the_message_has_the_name_that_the_client_used() -> None:
     assert found.message.startswith("`bias` is 1")
 
 
-def test_a_bug_is_not_told() -> None:
+def test_text_of_internal_errors_is_not_revealed() -> None:
     assert "secret" not in from_exception(RuntimeError("secret")).message
 
 
@@ -82,7 +82,7 @@ def test_an_unknown_field_is_named_however_it_is_spelled(key: str) -> None:
         assert f"`{named}`" in found.message
 
 
-def test_a_body_that_is_no_object_says_what_to_send() -> None:
+def test_non_object_body_error_names_the_content_type() -> None:
     errors = [{"type": "model_attributes_type", "loc": ("body",), "msg": "Input should be x"}]
     assert "application/json" in from_validation(errors).message
     assert from_validation(errors).param is None

@@ -55,7 +55,7 @@ def test_first_tokens_and_rest_are_the_whole(
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)
-def test_a_stream_tells_token_ids_and_those_of_its_prompt(
+def test_stream_returns_token_ids_of_prompt_and_answer(
     demo: Running, path: str, body: dict[str, Any]
 ) -> None:
     more = {"return_token_ids": True, "n": 2}

@@ -122,7 +122,7 @@ MANY: dict[str, dict[str, Any]] = {
 
 
 @for_each("fields", MANY.values())
-def test_of_a_million_mistakes_one_is_told(fields: dict[str, Any]) -> None:
+def test_a_million_mistakes_are_reported_as_few_errors(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refused:
         ChatCompletionRequest.model_validate({**CHAT, **fields})
     assert refused.value.error_count() < 10

@@ -140,7 +140,7 @@ def test_fields_that_change_no_token_are_taken(served: Running) -> None:
     assert none == plain and plain[0]["message"]["content"] == "Nothing can be called."
 
 
-def test_reasoning_is_told_apart(thinking: Running) -> None:
+def test_reasoning_is_separate_from_the_content(thinking: Running) -> None:
     got = ask(thinking).json()
     message = got["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("I wonder.", "Yes.")

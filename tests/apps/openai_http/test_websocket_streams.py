@@ -149,7 +149,7 @@ def test_a_drain_lets_a_stream_finish() -> None:
                 assert closed.value.rcvd.code == 1001
 
 
-def test_a_drain_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortened_drain_is_reported_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last words take as long as a slow machine needs.
     monkeypatch.setattr("asyncgen_apps.websocket.service.FLUSH_SECONDS", PATIENCE)
     with running(endless, drain_seconds=60) as served:
@@ -171,7 +171,9 @@ def test_settings_are_the_servers() -> None:
     assert streams.drain_seconds == 7.0
 
 
-def test_texts_that_hang_or_panic_leave_both_doors_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_or_panicking_texts_leave_http_and_websocket_serving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The fifth long text is refused by both, both say so, and both serve all else."""
     encode, release = Tokenizer.encode_ids, threading.Event()
 

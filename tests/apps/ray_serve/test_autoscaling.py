@@ -52,7 +52,7 @@ def test_without_figures_it_goes_by_what_serve_counts(metrics: Any) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_an_engine_tells_what_runs_and_what_it_holds() -> None:
+async def test_scaling_metrics_report_streams_and_blocks() -> None:
     model = TableModel(context_length=100_000)
     async with AsyncLLM(model, tokenizer=byte_tokenizer()) as llm:
         assert scaling_metrics(llm.metrics()) == {STREAMS: 0.0, PAGES: 0.0}

@@ -273,7 +273,7 @@ async def test_an_answer_that_has_begun_waits_for_a_free_engine(
             await read(llm, PROMPT, {"max_new_tokens": 2})
 
 
-async def test_an_answer_that_finds_no_free_engine_ends_with_what_there_is(
+async def test_answer_without_free_engine_ends_with_its_text_so_far(
     engines: tuple[AsyncLLM, AsyncLLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pump, "PATIENCE", 0.0)

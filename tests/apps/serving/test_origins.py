@@ -132,7 +132,7 @@ async def ask(app: Any, method: str, path: str, content: bytes = b"", /, **heade
 
 
 @pytest.mark.anyio
-async def test_an_unknown_host_hears_what_to_do() -> None:
+async def test_unknown_host_is_refused_with_remedy() -> None:
     app = CheckHost(page, LOCAL_HOSTS)
     got = await ask(app, "GET", "/v1/models")
     assert got.status == 421

@@ -109,7 +109,7 @@ async def test_a_request() -> None:
         await wait_for(lambda: service.counters.connections == 0)
 
 
-async def test_one_who_leaves_stops_it() -> None:
+async def test_client_that_leaves_stops_its_request() -> None:
     async with mounted(endless(), grace_seconds=0) as (peer, service):
         await peer.hear()
         await peer.say(type="generate", id="a", token_ids=[1])
@@ -118,7 +118,7 @@ async def test_one_who_leaves_stops_it() -> None:
         await wait_for(lambda: not service._streams)
 
 
-async def test_one_who_reads_nothing_is_dropped() -> None:
+async def test_client_that_reads_nothing_is_disconnected() -> None:
     async with mounted(endless(), send_seconds=0.2, grace_seconds=0) as (peer, service):
         await peer.hear()
         peer.is_stalled = True

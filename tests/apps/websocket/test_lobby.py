@@ -93,7 +93,7 @@ async def test_silence_is_closed() -> None:
         assert await anyio.to_thread.run_sync(ask, one, b"GET / HT") == b""
 
 
-async def test_silence_locks_nobody_out() -> None:
+async def test_silent_sockets_do_not_block_others() -> None:
     """Sockets beyond the limit are few, and the one goes that has been silent for longest."""
     async with served(max_connections=2) as one:
         with ExitStack() as stack:

@@ -123,7 +123,7 @@ async def test_a_seed_is_drawn_where_none_was_given() -> None:
         assert found.samples == whole.samples
 
 
-async def test_another_model_goes_on_and_says_that_it_is_another() -> None:
+async def test_another_model_resumes_and_reports_the_change() -> None:
     models = [TableModel(seed=seed, context_length=4096) for seed in (1, 2)]
     async with AsyncExitStack() as stack:
         pair = await pair_of(stack, models, tokenizer=byte_tokenizer())

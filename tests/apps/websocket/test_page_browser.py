@@ -126,7 +126,7 @@ def test_turns_are_one_conversation(
     assert page.wait_done() == model.answer(told, seed=1, max_new_tokens=40).text
 
 
-def test_a_reload_keeps_what_was_said(
+def test_reload_keeps_the_conversation(
     wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
     page = visit(wire())
@@ -340,7 +340,7 @@ def test_at_a_temperature_of_0_the_most_probable_token_wins(
 
 
 @pytest.mark.parametrize("address", ["http://[", "ws://127.0.0.1:99999/", "ftp://127.0.0.1/"])
-def test_an_address_that_is_none_is_said(
+def test_invalid_address_shows_an_error(
     address: str, wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
     page = visit(wire(), f"/?url={address}")

@@ -581,7 +581,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_finished_drain_sends_the_received_text() -> None:
+async def test_finished_drain_sends_the_generated_text() -> None:
     gate = Gate()
     async with served(endless(gate)) as one, one.client() as client:
         await client.begin()

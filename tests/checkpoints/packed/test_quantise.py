@@ -106,7 +106,7 @@ async def test_experts_are_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_streams_of_a_packed_model_do_not_depend_on_their_company() -> None:
+async def test_packed_model_streams_equal_those_of_single_requests() -> None:
     prompts = ["One day", "The old boat", "A girl named Ann"]
     options: Any = {"dtype": "bfloat16", "quantize": "int4"}
     async with asyncgen.AsyncLLM("demo", **options) as llm:

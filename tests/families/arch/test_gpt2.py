@@ -84,7 +84,7 @@ def test_a_checkpoint_of_the_stack_alone_loads(tied: bool, tmp_path: Path) -> No
     torch.testing.assert_close(load_model(tmp_path)(ids).logits, expected, atol=1e-5, rtol=0)
 
 
-def test_running_out_of_positions_says_so(tmp_path: Path) -> None:
+def test_too_many_positions_are_refused(tmp_path: Path) -> None:
     reference = saved(tmp_path)
     model: Any = load_model(tmp_path)
     ids = random_ids(2, 20, vocab_size=40)

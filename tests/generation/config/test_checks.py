@@ -52,7 +52,7 @@ def test_a_method_has_names_of_its_own() -> None:
         check_names({"custom_generate": method, "breadth": 2})
 
 
-def test_a_typo_is_told_what_was_meant() -> None:
+def test_misspelled_parameter_error_suggests_the_name() -> None:
     with pytest.raises(InvalidRequestError, match="did you mean `temperature`"):
         check_names({"temperatur": 1.0})
     with pytest.raises(InvalidRequestError, match=r"unknown parameter$"):

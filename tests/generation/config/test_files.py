@@ -54,7 +54,7 @@ def test_a_model_id_goes_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (OSError("no route"), "no route"),
     ],
 )
-def test_a_failed_download_says_what_to_do(
+def test_failed_download_error_names_the_remedy(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(*_: Any, **__: Any) -> str:

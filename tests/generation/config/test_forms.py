@@ -121,7 +121,7 @@ def test_loading_variants(tmp_path: Path) -> None:
     assert not hasattr(config, "foo")
 
 
-def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
+def test_loading_a_broken_config_file_names_the_fault(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"no file .*generation_config\.json; save one"):
         GenerationConfig.from_pretrained(tmp_path)
     (tmp_path / CONFIG_FILE).write_text("{x")

@@ -77,7 +77,9 @@ def test_a_configuration_keeps_plain_values(
 
 
 @for_each(("given", "same"), GIVEN, ids=lambda given: next(iter(given)))
-def test_both_doors_take_them(given: dict[str, Any], same: dict[str, Any]) -> None:
+def test_generate_and_streams_accept_numpy_values(
+    given: dict[str, Any], same: dict[str, Any]
+) -> None:
     ids = torch.tensor([[1, 2, 3]])
     outputs: list[Any] = []
     for params, length in ((given, np.int64(4)), (same, 4)):

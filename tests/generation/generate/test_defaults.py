@@ -54,7 +54,7 @@ def test_a_criterion_gives_the_length_where_nothing_else_does() -> None:
         TableModel().generate(ids, max_new_tokens=4, **call)
 
 
-def test_the_default_length_is_said_once_with_the_remedy() -> None:
+def test_default_length_warns_once_with_the_remedy() -> None:
     ids = torch.tensor([[1, 2, 3]])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
@@ -102,7 +102,7 @@ def test_keywords_win_over_the_config_and_that_over_the_model() -> None:
     assert model.generation_config.temperature == 0.5
 
 
-def test_a_keyword_that_nobody_knows() -> None:
+def test_unknown_keyword_is_refused() -> None:
     with pytest.raises(ValueError, match="temprature"):
         resolve_config(TableModel(), None, {"temprature": 1.0})
     _, rest = resolve_config(TableModel(), None, {"temprature": 1.0}, frozenset({"temprature"}))

@@ -65,7 +65,7 @@ def test_streamer_gets_prompt_tokens_and_end() -> None:
     assert streamer.calls == [[[5, 6, 7]], *([token] for token in new), "end"]
 
 
-def test_streamer_is_told_of_a_failure() -> None:
+def test_streamer_receives_the_failure() -> None:
     def fail(input_ids: torch.Tensor, positions: torch.Tensor) -> None:
         if positions[0, -1] == 4:
             raise ZeroDivisionError

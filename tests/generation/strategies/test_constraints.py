@@ -146,7 +146,7 @@ class _Forgetful(PhrasalConstraint):
     ("kind", "message"),
     [(_Stubborn, "never completed"), (_Fickle, "refuses"), (_Forgetful, "is reset")],
 )
-def test_a_constraint_of_ones_own_is_tried_out(kind: type, message: str) -> None:
+def test_custom_constraint_is_checked_at_construction(kind: type, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind([1, 2])
 

@@ -275,7 +275,7 @@ def test_all_tokens_on_one_expert_and_none_on_most(dtype: torch.dtype, kernels: 
 @pytest.mark.parametrize(
     "name", ["normalised", "corrected groups", "sparsemixer", "weighed inputs"]
 )
-def test_a_token_is_the_same_in_any_company(name: str, dtype: torch.dtype) -> None:
+def test_token_results_do_not_depend_on_other_rows(name: str, dtype: torch.dtype) -> None:
     routing, corrects = ROUTINGS[name]
     options: dict[str, Any] = {
         "shared_width": 24,

@@ -51,7 +51,7 @@ def test_products_are_rounded_once(rows: int, inputs: int) -> None:
     assert torch.equal(sums, expected.half())
 
 
-def test_rows_do_not_depend_on_their_company() -> None:
+def test_rows_do_not_depend_on_other_rows() -> None:
     kernel = choose_kernel(*drawn())
     x = torch.randn(60, 300).half()
     whole = kernel.product(x)

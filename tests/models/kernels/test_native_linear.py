@@ -120,7 +120,7 @@ def test_silu_of_any_size(value: float) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("runs", ["as installed", "without tiles"])
-def test_a_row_is_the_same_in_any_company(
+def test_rows_do_not_depend_on_other_rows(
     dtype: torch.dtype, runs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if runs == "without tiles" and native.kernels is not None:

@@ -134,7 +134,7 @@ def test_rounding_inputs_errs_by_half_a_step_of_a_group_at_most(
 
 @for_each("dtype", DTYPES, ids=str)
 @for_each("kind", KINDS)
-def test_a_row_does_not_depend_on_its_company(kind: str, dtype: torch.dtype) -> None:
+def test_rows_do_not_depend_on_other_rows(kind: str, dtype: torch.dtype) -> None:
     weight = weight_of(kind, 70, 600, 32)
     kernel = PackedLinearKernel([weight], None, dtype=dtype)
     x = torch.randn(300, 600).to(dtype)

@@ -71,7 +71,7 @@ def test_columns_may_be_of_other_inputs() -> None:
     assert torch.equal(mixed.dequantise()[:, order.long()], straight.dequantise())
 
 
-def test_alike_neighbours_are_joined_and_rows_taken() -> None:
+def test_adjacent_equal_layouts_are_joined_and_rows_selected() -> None:
     one, two, other = random_weight(), random_weight(3), random_weight(4, group=16)
     joined = join([one, two, other])
     assert [part.outputs for part in joined] == [8, 4]

@@ -162,7 +162,7 @@ def test_fields_that_are_refused(fields: dict[str, Any], message: str) -> None:
         ContinuousBatchingConfig(**fields)
 
 
-def test_an_option_that_is_said_twice(model: PreTrainedModel) -> None:
+def test_options_given_twice_are_refused(model: PreTrainedModel) -> None:
     config = ContinuousBatchingConfig()
     doors: Any = (model.init_continuous_batching, lambda **given: model.generate_batch([], **given))
     for door in doors:

@@ -211,6 +211,6 @@ def test_block_sharing(sharing: bool) -> None:
     assert (computed > 3 * 64) is not sharing
 
 
-def test_a_batch_whose_scheduler_schedules_nobody() -> None:
+def test_idle_scheduler_raises_runtime_error() -> None:
     with pytest.raises(RuntimeError, match="schedule_batch"):
         BatchModel().generate_batch(PROMPTS, scheduler=Idle)

@@ -94,7 +94,7 @@ def test_a_token_reads_less_of_packed_weights_and_the_head_in_eight_bits() -> No
     assert token_bytes(untied, "bfloat16", "int4") == token_bytes(small, "bfloat16", "int4")
 
 
-def test_a_program_is_told_what_to_pack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_receives_the_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_doubles(tmp_path, monkeypatch)
     monkeypatch.setitem(SHAPES, "tiny", TINY)
     monkeypatch.setattr(rounds, "read_bandwidth", lambda nbytes, threads: 1e9)
@@ -142,6 +142,6 @@ def test_llamacpp_packs_once(tmp_path: Path) -> None:
     assert not made.exists()
 
 
-def test_ours_is_told_so_too() -> None:
+def test_asyncgen_contender_receives_the_packing() -> None:
     assert CONTENDERS["asyncgen-int4"].python(Path("nowhere")) == sys.executable
     assert CONTENDERS["asyncgen-int4"].weights == "int4"

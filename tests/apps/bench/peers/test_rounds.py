@@ -112,7 +112,7 @@ def test_a_failed_contender_is_reported_and_not_run_again(
     assert after[:40] in turns and after[40:72] == [7] * 32
 
 
-def test_a_neighbour_is_there_for_the_second_run_only(
+def test_busy_process_runs_during_the_second_run_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_doubles(tmp_path, monkeypatch)
@@ -125,7 +125,7 @@ def test_a_neighbour_is_there_for_the_second_run_only(
     assert prompts[0] != prompts[1]
 
 
-def test_figures_are_medians_and_the_worst_of_what_was_kept() -> None:
+def test_figures_are_medians_over_runs() -> None:
     runs = [{"rate": 1.0, "kept": 50.0}, {"rate": 9.0, "kept": 20.0}, {"rate": 2.0, "kept": 90.0}]
     cell = Cell(ONE, {"Good": runs})
     assert cell.figure("rate", "Good") == 2.0

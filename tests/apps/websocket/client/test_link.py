@@ -219,7 +219,7 @@ async def test_an_answer_that_the_server_forgot_is_lost() -> None:
                 await read(client)
 
 
-async def test_a_dead_engine_is_told_apart() -> None:
+async def test_dead_engine_raises_engine_died_error() -> None:
     async def script(peer: Peer) -> None:
         name = await peer.start()
         await peer.say("error", id=name, code="engine_dead", message="it died")
@@ -293,7 +293,7 @@ async def test_another_protocol_is_refused() -> None:
                 raise AssertionError("connected")
 
 
-async def test_a_wrong_token_is_said_at_once() -> None:
+async def test_wrong_token_fails_at_once() -> None:
     def refuse(request: Request) -> Response | None:
         if request.headers.get("Authorization") == "Bearer good":
             return None

@@ -84,7 +84,7 @@ def test_a_gap_and_half_a_repetition_are_errors_and_change_nothing(first: int, s
     assert one.build_result().text == "a"
 
 
-def test_several_samples_are_told_apart() -> None:
+def test_events_of_several_samples_are_separate() -> None:
     one, _ = request(n=3)
     one.accept("t")
     add(one, 1, "a", index=1)

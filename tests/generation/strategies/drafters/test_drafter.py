@@ -46,7 +46,7 @@ def test_no_guess_changes_the_tokens(rounds: list[list[int]], new_tokens: int) -
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(0, 6))
 @settings(max_examples=40, deadline=None)
-def test_it_is_told_how_much_was_right(lengths: list[int], right: int) -> None:
+def test_drafter_receives_the_number_of_accepted_tokens(lengths: list[int], right: int) -> None:
     model = TableModel()
     truth = greedy_ids(model, [1, 2, 3], 80)
     rounds, expected, done = [], [], 0

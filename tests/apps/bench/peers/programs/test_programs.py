@@ -162,7 +162,7 @@ def test_a_prompt_longer_than_a_batch_comes_in_pieces(
     assert [len(batch) for batch in loop._lib.batches] == [4, 2, 1]
 
 
-def test_the_next_turn_computes_only_what_is_new(loop: Loop) -> None:
+def test_next_turn_computes_only_new_tokens(loop: Loop) -> None:
     (answer,) = run(loop, [1, 2, 3])
     run(loop, [1, 2, 3, *answer, 50, 51], new_tokens=1)
     assert loop._lib.removed == [(0, 0), (0, 4)]

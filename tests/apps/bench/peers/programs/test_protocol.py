@@ -111,7 +111,7 @@ def test_lines_are_answered_one_by_one(clock: Clock) -> None:
     assert said[3]["error"].startswith("AttributeError:")
 
 
-def test_a_library_with_a_run_of_its_own_is_not_driven() -> None:
+def test_library_with_its_run_method_is_called_once() -> None:
     (said,) = conversation(Whole(), {"do": "run", "with": {"requests": [1, 2]}})
     assert said == {"result": {"count": 2}}
 
