@@ -83,7 +83,7 @@ def test_the_stub_has_the_class_of_every_family() -> None:
     assert all(kind.__module__ == "asyncgen" for kind in made.values())
 
 
-def test_a_star_imports_what_is_public() -> None:
+def test_star_import_brings_the_public_names() -> None:
     found: dict[str, object] = {}
     exec("from asyncgen import *", found)
     assert set(asyncgen.__all__) <= set(found)

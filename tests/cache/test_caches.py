@@ -31,7 +31,7 @@ def filled(layers: int = 3, size: int = 4) -> DynamicCache:
     return cache
 
 
-def test_it_holds_what_the_reference_holds() -> None:
+def test_dynamic_cache_holds_the_same_as_the_reference() -> None:
     cache_utils = pytest.importorskip("transformers.cache_utils")
     ours, theirs = DynamicCache(), cache_utils.DynamicCache()
     for size in (3, 1, 2):
@@ -210,7 +210,7 @@ def test_offload_only_non_sliding_leaves_windows_on_the_device() -> None:
         DynamicCache(offloading=True, offload_only_non_sliding=True)
 
 
-def test_a_model_goes_on_where_a_cropped_cache_ends() -> None:
+def test_model_continues_at_the_end_of_a_cropped_cache() -> None:
     _, core = random_pair("llama", 2)
     ids, cache = random_ids(1, 9), DynamicCache()
     whole = all_logits(core, ids)
@@ -220,7 +220,7 @@ def test_a_model_goes_on_where_a_cropped_cache_ends() -> None:
     torch.testing.assert_close(rest, whole[:, 4:], atol=1e-5, rtol=0)
 
 
-def test_a_model_goes_on_with_reordered_rows() -> None:
+def test_model_continues_with_reordered_rows() -> None:
     _, core = random_pair("llama", 3)
     ids, cache = random_ids(3, 6), DynamicCache()
     all_logits(core, ids, cache=cache)

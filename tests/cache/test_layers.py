@@ -133,7 +133,7 @@ def test_a_static_layer_stays_where_it_is() -> None:
     assert layer.keys.data_ptr() == address
 
 
-def test_a_static_layer_refuses_what_does_not_fit() -> None:
+def test_static_layer_refuses_too_many_positions_or_rows() -> None:
     layer = StaticLayer(4, rows=B, dtype=torch.float32)
     with pytest.raises(CacheFullError, match=r"4 positions.*5 are needed.*max_cache_len"):
         layer.append(pair(5))

@@ -57,7 +57,7 @@ def test_append_returns_what_the_window_of_each_query_covers(
             whole = whole[:, :, :, : whole.shape[3] - back]
 
 
-def test_update_gives_what_the_new_queries_see() -> None:
+def test_update_returns_the_window_of_the_new_queries() -> None:
     layer, whole = SlidingLayer(5), pair(100)
     layer.update(*whole[:, :, :, :99])
     keys, values = layer.update(*whole[:, :, :, 99:])
@@ -189,7 +189,7 @@ def test_a_device_that_the_model_is_not_on() -> None:
     assert HybridCache(WINDOWED, 1, 9).layers[0].is_initialized
 
 
-def test_rows_change_places_in_what_is_left() -> None:
+def test_reorder_applies_to_the_kept_positions() -> None:
     layer = SlidingLayer(8)
     whole = torch.randn(2, 3, 1, 100, 2)
     whole[:, :, :, :97] = whole[:, :1, :, :97]

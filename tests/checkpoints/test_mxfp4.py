@@ -41,7 +41,7 @@ def test_every_code_of_every_scale_is_that_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
-def test_it_is_what_the_reference_makes_of_it(dtype: torch.dtype) -> None:
+def test_decoded_mxfp4_equals_the_reference(dtype: torch.dtype) -> None:
     theirs = pytest.importorskip("transformers.integrations.mxfp4")
     blocks, scales = drawn(3, 40, 64)
     expected = theirs.convert_moe_packed_tensors(blocks, scales, dtype=dtype).mT.contiguous()
@@ -89,7 +89,7 @@ def declare(folder: Path, method: Mapping[str, object]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_checkpoint_computes_what_its_widened_weights_do(
+def test_mxfp4_checkpoint_computes_the_same_as_widened_weights(
     folders: tuple[Path, Path], dtype: str
 ) -> None:
     ids = torch.tensor([[5, 17, 3, 44, 9, 21, 80]])
@@ -97,7 +97,9 @@ def test_a_checkpoint_computes_what_its_widened_weights_do(
     assert torch.equal(found, expected) and expected.isfinite().all()
 
 
-def test_it_is_saved_as_what_it_was_widened_to(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_mxfp4_model_is_saved_with_widened_weights(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     ours = load_model(folders[0], dtype="bfloat16")
     ours.save_pretrained(tmp_path / "again")
     assert "quantization_config" not in (tmp_path / "again" / "config.json").read_text()

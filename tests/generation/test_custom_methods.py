@@ -103,7 +103,7 @@ def test_a_folder_without_a_method(tmp_path: Path) -> None:
         load_recipe(tmp_path, revision="main")
 
 
-def test_an_error_of_the_method_is_its_own(tmp_path: Path) -> None:
+def test_error_in_a_custom_method_is_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         load_recipe(write(tmp_path, generate="1 / 0"))
 
@@ -149,7 +149,7 @@ class Callable:
         """A method counts as well."""
 
 
-def test_names_of_its_own() -> None:
+def test_extra_parameters_are_those_generate_lacks() -> None:
     assert parameter_names(plain) == {"model", "input_ids", "left_padding"}
     assert extra_parameters(plain) == {"left_padding"}
     assert extra_parameters(open_ended) == frozenset()
@@ -157,7 +157,7 @@ def test_names_of_its_own() -> None:
     assert extra_parameters(partial(plain, left_padding=3)) == {"left_padding"}
 
 
-def test_only_what_it_takes() -> None:
+def test_accepted_arguments_keeps_known_parameters() -> None:
     given = {"left_padding": 1, "use_cache": True}
     assert accepted_arguments(plain, given) == {"left_padding": 1}
     assert accepted_arguments(open_ended, given) == given

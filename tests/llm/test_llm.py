@@ -692,7 +692,7 @@ async def test_use_after_close() -> None:
     assert open_one.result.finish_reason == "aborted"
 
 
-async def test_closing_ends_open_streams_with_what_they_have() -> None:
+async def test_closing_ends_open_streams_with_their_text_so_far() -> None:
     gate = Gate()
     model = TableModel(hook=gate, script="abcdefgh" * 10, prompt_length=3)
     async with anyio.create_task_group() as group:
@@ -980,7 +980,7 @@ def test_forked_child_gets_an_error() -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_metrics_count_what_was_served() -> None:
+async def test_metrics_count_served_requests() -> None:
     llm = make(TableModel())
     with pytest.raises(EngineClosedError):
         llm.metrics()

@@ -155,7 +155,7 @@ async def test_options_are_checked_at_load(options: dict[str, Any], name: str) -
     await llm.aclose()
 
 
-async def test_memory_is_what_was_planned() -> None:
+async def test_pool_size_follows_kv_cache_memory() -> None:
     async with make(TableModel(context_length=2000), kv_cache_memory=40 * 512 + 511) as llm:
         await llm.generate("a", max_new_tokens=2)
         assert llm.metrics().pages_total == 40

@@ -95,7 +95,7 @@ async def test_a_joined_stream_is_the_answer(case: Case) -> None:
 
 
 @every
-def test_puts_are_what_is_returned(case: Case) -> None:
+def test_streamed_tokens_equal_the_returned_ones(case: Case) -> None:
     streamer = Puts()
     assert run(case, [PROMPT], streamer=streamer)[0].tolist() == streamer.ids
 

@@ -209,7 +209,7 @@ def test_special_tokens_must_exist(byte_level: Tokenizer) -> None:
         Tokenizer(byte_level.backend_tokenizer, special_tokens={"end_token": "a"})
 
 
-def test_decode_takes_what_generate_returns(byte_level: Tokenizer) -> None:
+def test_decode_accepts_the_output_of_generate(byte_level: Tokenizer) -> None:
     ids = byte_level.encode("Hello world")
     assert byte_level.decode(torch.tensor(ids)) == "Hello world"
     assert byte_level.decode(ids[0]) == byte_level.decode(torch.tensor(ids[0]))
@@ -220,7 +220,7 @@ def test_decode_takes_what_generate_returns(byte_level: Tokenizer) -> None:
     assert byte_level.decode([]) == ""
 
 
-def test_decode_refuses_what_is_no_row(byte_level: Tokenizer) -> None:
+def test_decode_refuses_inputs_other_than_one_row(byte_level: Tokenizer) -> None:
     with pytest.raises(InvalidRequestError, match="use `batch_decode`"):
         byte_level.decode(torch.tensor([[1, 2]]))
     for bad in ([-1], [1.5], "text", [None]):

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_it_knows_what_it_holds(path: Path) -> None:
+def test_answers_file_counts_answered_and_failed_lines(path: Path) -> None:
     with AnswersFile(path) as answers:
         assert [answers.has(line) for line in LINES] == [True, False, True]
         assert (answers.num_answered, answers.num_failed) == (2, 1)

@@ -98,7 +98,7 @@ async def test_answered_lines_are_skipped(tmp_path: Path) -> None:
         await answer_lines(changed, answers, answer, tally, at_once=1, ordered=True)
 
 
-async def test_a_failure_ends_the_run_and_keeps_what_is_written(tmp_path: Path) -> None:
+async def test_failure_ends_the_run_and_keeps_written_answers(tmp_path: Path) -> None:
     path = tmp_path / "a"
 
     async def answer(line: Line) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_mistakes_in_the_call(files: tuple[Path, Path]) -> None:
     assert call(prompts, answers.parent / "no" / "folder").exit_code == 1
 
 
-def test_figures_say_what_is_left(tmp_path: Path) -> None:
+def test_figures_estimate_the_remaining_time(tmp_path: Path) -> None:
     with AnswersFile(tmp_path / "a") as answers:
         assert figures(Tally(), answers, 100, 0.0) == "0 answered"
         answers.num_answered, answers.num_failed = 1500, 2

@@ -62,7 +62,7 @@ def test_values_are_read_as_typed(name: str, text: str, value: Value) -> None:
         ("stop", '""'),
     ],
 )
-def test_other_values_are_refused_with_what_is_allowed(name: str, text: str) -> None:
+def test_wrong_values_are_refused_with_the_allowed_ones(name: str, text: str) -> None:
     with pytest.raises(SettingError) as caught:
         find_setting(name).parse(text)
     assert "\n" not in str(caught.value)

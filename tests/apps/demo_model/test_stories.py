@@ -16,7 +16,7 @@ from asyncgen_apps.demo_model.world import named, unnamed
 
 
 @pytest.mark.parametrize("plot", plots.PLOTS)
-def test_a_story_holds_what_was_wished_for(plot: str) -> None:
+def test_story_contains_the_wished_elements(plot: str) -> None:
     for seed in range(40):
         wish = Wish(named("Mina", True), "kite", "harbour", "red", plot)
         story = tell(random.Random(seed), wish)

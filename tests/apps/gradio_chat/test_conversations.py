@@ -45,7 +45,7 @@ def test_take_back_returns_the_question_of_a_turn() -> None:
     assert Conversation().take_back() == ""
 
 
-def test_reword_forgets_what_came_after() -> None:
+def test_reword_drops_the_later_turns() -> None:
     conversation = _talk()
     conversation.reword(2, "Three?")
     assert [turn.text for turn in conversation.turns] == ["One?", "1", "Three?"]

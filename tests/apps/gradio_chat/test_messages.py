@@ -19,7 +19,7 @@ def test_an_answer_shows_reasoning_text_and_figures() -> None:
     assert figures["content"] == "in all 1.0 s"
 
 
-def test_an_answer_on_its_way_says_what_it_is_doing() -> None:
+def test_pending_answer_shows_its_status() -> None:
     conversation = Conversation([Turn("user", "?"), Turn("assistant", "")])
     waiting = as_messages(conversation, "In the queue: 3 ahead")[1]
     assert waiting["metadata"] == {"title": "In the queue: 3 ahead", "status": "pending"}

@@ -110,7 +110,7 @@ def test_drawn_choices_of_one_prompt(demo: Running) -> None:
     assert first[0] == first[1] == first[2]
 
 
-def test_usage_counts_what_was_generated(demo: Running) -> None:
+def test_usage_counts_generated_tokens(demo: Running) -> None:
     body = {"model": "demo", "prompt": "abc", "echo": True, "logprobs": 0, "max_tokens": 0}
     usage = demo.post("/completions", body).json()["usage"]
     assert usage["completion_tokens"] == 0

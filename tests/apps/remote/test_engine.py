@@ -144,7 +144,7 @@ async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
     assert not llm.is_healthy
 
 
-async def test_figures_are_those_last_heard_where_nobody_tells_them(
+async def test_metrics_are_the_last_received_if_the_board_is_lost(
     engines: tuple[AsyncLLM, AsyncLLM],
 ) -> None:
     async def lost() -> dict[str, Any]:
@@ -308,7 +308,7 @@ def test_events_cross_as_they_are() -> None:
     assert list(unpacked(crossed, 2.0)) == later
 
 
-async def test_a_position_counts_what_was_read(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
+async def test_position_counts_the_tokens_read(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
     async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
         stream = llm.stream(PROMPT, max_new_tokens=40, n=2, seed=1, generated_ids=[[5, 6], [7]])
         counts = [2, 1]

@@ -58,7 +58,7 @@ def test_malformed_frames_are_refused(frame: str) -> None:
         CLIENT_MESSAGE.validate_json(frame)
 
 
-def test_a_message_reads_what_it_wrote() -> None:
+def test_messages_survive_json_dump_and_validation() -> None:
     resume = Resume(id="a", resume_token="t", after=3)
     assert CLIENT_MESSAGE.validate_json(resume.model_dump_json()) == resume
     pong = '{"type":"pong","nonce":"x"}'

@@ -76,7 +76,7 @@ def test_untaken_pieces_overflow_and_are_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "füchse", "🦊"])
-def test_sizes_are_not_less_than_what_is_kept(text: str) -> None:
+def test_piece_sizes_are_not_below_the_memory_kept(text: str) -> None:
     import sys
 
     top = tuple(TopLogprob(i, "t", -1.0) for i in range(5))

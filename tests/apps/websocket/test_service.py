@@ -60,7 +60,7 @@ async def test_prompts_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) -> 
         assert "request=a" in caplog.text
 
 
-async def test_leaving_the_block_ends_what_runs() -> None:
+async def test_leaving_the_service_block_ends_running_requests() -> None:
     async with AsyncLLM(endless(), tokenizer=byte_tokenizer()) as llm:
         async with StreamService(llm) as service:
             session = service.open(authorization=None, origin=None, host=None)
@@ -102,7 +102,7 @@ async def test_the_answer_is_kept_for_a_client_that_comes_back() -> None:
 
 
 @for_each("name", asyncgen_apps.websocket.__all__)
-def test_a_name_is_what_it_says(name: str) -> None:
+def test_public_names_match_their_objects(name: str) -> None:
     assert getattr(asyncgen_apps.websocket, name).__name__ == name
 
 

@@ -54,7 +54,7 @@ def test_an_object_and_a_name_are_the_same_cache(kind: Any, own: dict[str, Any])
     assert by_name != greedy() or backend == "quanto"
 
 
-def test_a_model_that_is_called_goes_on_with_it() -> None:
+def test_model_call_continues_with_the_given_cache() -> None:
     model = model_of(0)
     cache = QuantoQuantizedCache(cache_config=QuantizedCacheConfig(nbits=4, q_group_size=16))
     output = model(PROMPT, past_key_values=cache, use_cache=True)

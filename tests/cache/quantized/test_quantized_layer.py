@@ -28,7 +28,7 @@ def write(layer: QuantizedLayer, size: int, *, rows: int = 2, seed: int = 0) -> 
 
 
 @for_each("case", expected()["steps"], ids=lambda case: str(case["sizes"]))
-def test_a_layer_gives_back_what_that_of_the_reference_does(case: dict[str, Any]) -> None:
+def test_layer_returns_the_keys_of_the_reference(case: dict[str, Any]) -> None:
     layer = layer_of(case["residual_length"])
     for index, (size, wanted) in enumerate(zip(case["sizes"], case["keys"], strict=True)):
         if index in case.get("reordered", ()):

@@ -190,7 +190,7 @@ def test_all_groups_go_on_from_their_tails(windows: tuple[int | None, ...]) -> N
 
 
 @pytest.mark.parametrize(("lost", "known"), [(1, 14), (2, 8)])
-def test_a_tail_serves_who_sees_nothing_that_is_lost(lost: int, known: int) -> None:
+def test_partial_block_is_reused_if_the_window_needs_no_lost_block(lost: int, known: int) -> None:
     loop = opened(40, 4, windows=(6,))
     state = loop.add(range(14), 2)
     loop.step()

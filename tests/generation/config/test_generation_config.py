@@ -180,7 +180,7 @@ def test_equality_ignores_metadata() -> None:
     assert copy.deepcopy(GenerationConfig(bad_words_ids=[[1]])).bad_words_ids == [[1]]
 
 
-def test_repr_shows_what_is_set() -> None:
+def test_repr_shows_only_set_fields() -> None:
     assert repr(GenerationConfig()) == repr(Reference()) == "GenerationConfig {}\n"
     assert repr(GenerationConfig(max_length=4)) == repr(Reference(max_length=4))
 

@@ -67,7 +67,7 @@ def test_ngrams_of_the_encoder(case: Case, size: int, beams: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(tokens, st.integers(1, 4))
-def test_index_bans_what_a_search_finds(sequence: list[int], size: int) -> None:
+def test_index_bans_the_same_tokens_as_a_search(sequence: list[int], size: int) -> None:
     index = NGramIndex(size, sequence)
     context = tuple(sequence[len(sequence) - size + 1 :])
     found = {

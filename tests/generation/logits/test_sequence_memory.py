@@ -17,7 +17,7 @@ from asyncgen.generation.logits.sequence_memory import Memories, RowTracker, See
 TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=40)
 
 
-def test_only_what_differs_is_reported() -> None:
+def test_row_tracker_reports_only_changes() -> None:
     ids = torch.arange(24).view(2, 12)
     growth = RowTracker()
     assert growth.follow(ids[:, :2]) is None

@@ -151,7 +151,7 @@ def test_out_of_time_ends_with_the_best_so_far() -> None:
     assert steps[0].token_ids == [outcome.sequences[0, 2:].tolist()]
 
 
-def test_cancelled_ends_with_what_was_settled() -> None:
+def test_cancelled_search_returns_the_settled_tokens() -> None:
     cancel = CancelCriteria()
     fields = {"num_beams": 3}
     plan = plan_of(TableModel(), [[1, 2]], new_tokens=9, criteria=(cancel,), fields=fields)

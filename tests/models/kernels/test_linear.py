@@ -176,7 +176,7 @@ def test_a_tied_layer_multiplies_by_the_table(
     assert torch.equal(made.dense_weight(), table)
 
 
-def test_a_layer_without_weight_says_so() -> None:
+def test_layer_without_weight_raises_assertion_error() -> None:
     made = Linear(4, 4)
     made.weight = None
     with pytest.raises(AssertionError, match="without weight"):

@@ -101,7 +101,7 @@ def test_the_next_text_of_a_slot_begins_anew(core: object) -> None:
         states.lay_out([Row(0, 1, 7, 1)])
 
 
-def test_a_slot_takes_what_it_says() -> None:
+def test_slot_bytes_equals_the_memory_of_a_slot() -> None:
     config = ModelConfig.from_hf(RAW)
     storage = StateStorage(config, 3)
     total = sum(tensor.nbytes for tensor in (*storage.windows, *storage.states))

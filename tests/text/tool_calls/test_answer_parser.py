@@ -288,7 +288,7 @@ def test_reasoning_that_the_prompt_has_opened() -> None:
 
 
 @given(st.text(alphabet='<>think/ \nab{}[]"', max_size=40))
-def test_text_without_reasoning_or_calls_is_what_it_was(text: str) -> None:
+def test_text_without_reasoning_or_calls_is_unchanged(text: str) -> None:
     formats = named("qwen", "think")
     if "<think>" not in text:
         assert in_pieces(formats, text).text == text

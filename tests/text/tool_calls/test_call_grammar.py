@@ -68,7 +68,7 @@ def test_text_between_calls_is_told_from_the_text_behind_them(tools: ToolFormat)
 
 
 @for_each("tools", WRITTEN)
-def test_grammar_allows_what_is_read(tools: ToolFormat) -> None:
+def test_grammar_allows_calls_the_parser_reads(tools: ToolFormat) -> None:
     source = grammar(tools, SCHEMA)
     for count in (1, 2):
         text = written(tools, count)
@@ -83,7 +83,7 @@ def test_grammar_allows_what_is_read(tools: ToolFormat) -> None:
 
 
 @for_each("tools", WRITTEN)
-def test_grammar_forbids_what_the_schema_forbids(tools: ToolFormat) -> None:
+def test_grammar_rejects_values_the_schema_forbids(tools: ToolFormat) -> None:
     source, text = grammar(tools, SCHEMA, is_single=True), written(tools)
     assert allows(source, text)
     for other in (text.replace("2", '"x"'), text.replace("Rome", "").replace("city", "town")):

@@ -73,7 +73,7 @@ def test_arrivals_come_two_a_second(found: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("section", list(SECTIONS))
-def test_every_request_fits_what_was_announced(section: str, found: Checkpoint) -> None:
+def test_every_request_fits_the_announced_length(section: str, found: Checkpoint) -> None:
     for size in SIZES[section]:
         row = Row(section, "135m", "float32", size)
         requests = row.requests(found, seed=3)
@@ -84,7 +84,7 @@ def test_every_request_fits_what_was_announced(section: str, found: Checkpoint) 
         assert longest <= row.length
 
 
-def test_the_next_turn_goes_on_with_the_answer(found: Checkpoint) -> None:
+def test_next_turn_continues_with_the_answer(found: Checkpoint) -> None:
     row = Row("turn", "135m", "float32", 100)
     (before,) = row.requests(found, seed=1)
     after = row.next_turn(found, before, [5, 6], seed=2)

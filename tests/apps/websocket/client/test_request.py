@@ -125,7 +125,7 @@ def test_an_end_of_our_own_closes_every_open_sample() -> None:
     assert one.phase is Phase.ENDED
 
 
-def test_a_failure_keeps_what_has_arrived() -> None:
+def test_failure_keeps_received_text() -> None:
     one, _ = request()
     one.accept("t")
     add(one, 1, "a")

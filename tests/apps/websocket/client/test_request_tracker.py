@@ -156,7 +156,7 @@ def test_a_waiting_request_that_is_left_is_never_sent() -> None:
     assert second.build_result().finish_reason == "cancelled"
 
 
-def test_cancelling_is_said_once_and_the_end_is_the_servers() -> None:
+def test_cancel_is_sent_once_and_the_server_sends_the_end() -> None:
     tracker = RequestTracker()
     greet(tracker)
     one = running(tracker)
@@ -271,7 +271,7 @@ def test_a_gap_is_noticed() -> None:
         done(tracker, one, 3)
 
 
-def test_closing_cancels_what_runs_and_ends_everything() -> None:
+def test_closing_cancels_running_requests_and_ends_all() -> None:
     tracker = RequestTracker()
     greet(tracker, max_requests=1)
     one, waiting = running(tracker), request("waiting")
@@ -401,7 +401,7 @@ def test_an_older_server_that_knows_no_going_on_is_no_fault_of_the_caller(param:
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_server_that_drains_keeps_what_it_has_begun(moves: bool) -> None:
+def test_draining_server_keeps_its_running_requests(moves: bool) -> None:
     """A refused request waits for the end of the others, and goes to the next server."""
     tracker = RequestTracker(moves=moves)
     greet(tracker, takes_over=not moves)

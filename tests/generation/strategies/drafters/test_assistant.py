@@ -63,7 +63,7 @@ def test_one_piece_is_one_forward_pass() -> None:
 
 
 @for_each("accepted", range(5))
-def test_only_what_changed_is_computed_again(accepted: int) -> None:
+def test_drafter_recomputes_only_changed_tokens(accepted: int) -> None:
     model = TableModel()
     drafter = drafter_of(model)
     proposal, _ = drafted(drafter, PROMPT)

@@ -56,7 +56,7 @@ def test_ends_before_an_end_token_and_where_there_is_no_room() -> None:
     st.integers(1, 4),
     st.integers(1, 12),
 )
-def test_a_growing_index_finds_what_a_search_finds(
+def test_growing_index_finds_the_same_as_a_search(
     pieces: list[list[int]], count: int, size: int
 ) -> None:
     drafter = LookupDrafter(count, size, [4])
