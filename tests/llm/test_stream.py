@@ -326,7 +326,7 @@ async def test_repr_of_a_stream_shows_its_progress() -> None:
         assert "failed (InvalidRequestError): prompt of 3 characters" in repr(failed)
 
 
-async def test_closed_stream_reports_that_it_was_closed() -> None:
+async def test_repr_of_a_closed_stream_reports_the_close() -> None:
     async with make(TableModel(context_length=100_000)) as llm:
         left = llm.stream(PROMPT, max_new_tokens=90_000)
         await anext(left)

@@ -232,7 +232,7 @@ def asked_by(served: Running, headers: dict[str, str], monkeypatch: pytest.Monke
     return seen[0]
 
 
-def test_client_is_identified_equally_over_http_and_websocket(
+def test_client_is_identified_by_key_or_trusted_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claim = {"X-Forwarded-For": "198.51.100.1, 203.0.113.7"}

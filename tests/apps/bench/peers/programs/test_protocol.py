@@ -111,7 +111,7 @@ def test_lines_are_answered_one_by_one(clock: Clock) -> None:
     assert said[3]["error"].startswith("AttributeError:")
 
 
-def test_library_with_its_run_method_is_called_once() -> None:
+def test_library_with_its_run_method_runs_requests_itself() -> None:
     (said,) = conversation(Whole(), {"do": "run", "with": {"requests": [1, 2]}})
     assert said == {"result": {"count": 2}}
 
