@@ -175,6 +175,7 @@ class MarkerParser(AnswerParser):
             before = text[:place].rstrip(_SPACE)
             scanner.rest = text[place + len(begin) :]
             out.append(before)
+            self._has_text = self._has_text or bool(before)
             self._begin_call(begin)
             return True
         settled = self._settled(text, *begins)
@@ -185,7 +186,7 @@ class MarkerParser(AnswerParser):
     def _begin_call(self, marker: str, *, is_bare: bool = False) -> None:
         assert self._tools is not None and self._tools.parse is not None
         self._place, self._is_bare = _Place.CALL, is_bare
-        self._calls.open(marker)
+        self._scanner.mark(marker)
         self._calls.needs_known = is_bare
         self._parse = self._tools.parse(self._scanner, self._calls)
 
@@ -200,8 +201,9 @@ class MarkerParser(AnswerParser):
         except EnoughCallsError:
             self.is_over = True
         except MalformedCallError as error:
-            out.append(scanner.raw())
-            if not (self._is_bare and calls.undo()):
+            raw = scanner.raw()
+            out.append(raw)
+            if (raw.strip() or calls.is_open) and not (self._is_bare and calls.undo()):
                 calls.fail(str(error))
             self._place, self._has_text = _Place.ANSWER, True
         else:

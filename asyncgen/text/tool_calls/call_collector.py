@@ -23,6 +23,7 @@ class CallCollector:
 
     Attributes:
         count: Number of complete calls.
+        is_open: A call has begun, and is not complete.
         is_single: One call is enough.
         needs_known: The next name must be that of a tool.
         is_sought: Calls are parsed at all.
@@ -46,32 +47,28 @@ class CallCollector:
         self.is_sought = parameters is not None
         self.is_single = is_single
         self.parameters = parameters or {}
-        self._before = ""
-        self.needs_known = False
+        self.needs_known = self.is_open = False
         self.count = 0
         self._name_of = name_of
         self._index = -1
         self._name: str | None = None
+        self._scanner: TextScanner | None = None
         self._held: list[str] = []
         self._arguments: list[str] = []
         self._deltas: list[ToolCallDelta] = []
 
-    def open(self, marker: str) -> None:
-        """Note a marker before calls; it is part of the text of the first one."""
-        self._before = marker
-
     def begin(self, scanner: TextScanner) -> None:
-        """Begin a call, whose text begins here.
+        """Begin a call, whose text begins at the mark of the scanner.
 
         Raises:
             EnoughCallsError: There is one already, and only one is wanted.
         """
         if self.is_single and self.count:
             raise EnoughCallsError
-        scanner.mark(self._before)
-        self._before = ""
+        self._scanner = scanner
         self._index += 1
         self._name = None
+        self.is_open = True
         self._held, self._arguments = [], []
 
     def name(self, name: str) -> None:
@@ -82,6 +79,8 @@ class CallCollector:
         """
         if not name or name != name.strip() or "\n" in name:
             raise MalformedCallError(f"{name!r} is no name of a tool")
+        if self._name is not None:
+            raise MalformedCallError(f"{name!r} is the second name of a call")
         if self.needs_known and name not in self.parameters:
             raise MalformedCallError(f"there is no tool {name!r}")
         self._name = name
@@ -117,6 +116,9 @@ class CallCollector:
         elif not isinstance(_parsed(text), dict):
             raise MalformedCallError(f"the arguments of {self._name!r} are no JSON object")
         self.count += 1
+        self.is_open = False
+        if self._scanner is not None:
+            self._scanner.mark()  # text that is read from here on is no part of this call
 
     def is_string(self, argument: str) -> bool:
         """Tell whether the tool declares an argument of this call as a text."""
@@ -125,14 +127,17 @@ class CallCollector:
         return schema is None or not isinstance(schema, dict) or is_text(schema)
 
     def fail(self, reason: str) -> None:
-        """End the call as malformed."""
+        """End the call as malformed; without an open one, that of text which is no call."""
+        self._index += not self.is_open
+        self.is_open = False
         self._deltas.append(ToolCallDelta(self._index, error=reason))
 
     def undo(self) -> bool:
         """Drop the call if no delta of it exists yet; return whether it was dropped."""
-        if self._name is not None:
+        if self._name is not None or not self.is_open:
             return False
         self._index -= 1
+        self.is_open = False
         return True
 
     def take(self) -> Sequence[ToolCallDelta]:
@@ -143,9 +148,19 @@ class CallCollector:
         return taken
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; of two values of a key, a reader would lose one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise MalformedCallError(f"the arguments have {twice!r} twice")
+    return found
+
+
 def _parsed(text: str) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise MalformedCallError(f"the arguments are no JSON: {error}") from None
 

@@ -1,7 +1,7 @@
 """Parse the answers of gpt-oss: messages on channels, ``<|channel|>…<|message|>…<|end|>``.
 
 ``analysis`` is reasoning; ``commentary`` to a function is a call; all other messages are for the
-user.
+user. A message whose head is none of these is text, head and all.
 """
 
 from __future__ import annotations
@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")
 _BODY_ENDS = (*_ENDS, "<|start|>", "<|channel|>")
-_RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>(\w+)")
+_HEAD = re.compile(
+    r"""(?:<\|start\|>(?:assistant)?)?
+    (?:\s*to=(?P<before>[^\s<]+))?
+    (?:<\|channel\|>\s*(?P<channel>analysis|commentary|final)\b)?
+    (?:\s*to=(?P<behind>[^\s<]+))?
+    (?:(?:\s*<\|constrain\|>\s*|\s+)(?:json|code|text|markdown))?\s*""",
+    re.VERBOSE,
+)
+_FUNCTIONS = "functions."
+_EVERYBODY = (None, "all", "assistant", "user")
+"""Recipients of messages that are no calls."""
 
 FORMAT = ToolFormat(
     name="harmony",
@@ -81,12 +90,26 @@ class HarmonyParser(AnswerParser):
             if not is_head:
                 yield from scanner.stream_until(self._out.append, *_HEADS, or_end=True)
                 continue
-            head: list[str] = []
-            yield from scanner.stream_until(head.append, "<|message|>", or_end=True)
-            yield from scanner.follows("<|message|>")
-            yield from self._body("".join(head))
+            scanner.mark()
+            is_whole = yield from self._read_head()
+            yield from self._message(scanner.raw(), is_whole=is_whole)
             for end in _ENDS:
                 yield from scanner.follows(end)
+
+    def _read_head(self) -> IncrementalParse:
+        """Read a head up to its end, the end of its message or the next head.
+
+        Returns:
+            Whether it ends as a head does.
+        """
+        scanner = self._scanner
+        yield from scanner.follows("<|start|>")
+        yield from scanner.stream_until(_ignore, "<|message|>", *_BODY_ENDS, or_end=True)
+        has_channel = yield from scanner.follows("<|channel|>")
+        if has_channel:
+            yield from scanner.stream_until(_ignore, "<|message|>", *_BODY_ENDS, or_end=True)
+        is_whole = yield from scanner.follows("<|message|>")
+        return is_whole
 
     def _is_head(self) -> IncrementalParse:
         """Tell whether a head follows; the first one may begin with the recipient."""
@@ -99,24 +122,46 @@ class HarmonyParser(AnswerParser):
             rest = self._scanner.rest
         return rest.startswith(heads)
 
-    def _body(self, head: str) -> IncrementalParse:
-        """Read the content of a message."""
-        scanner, found = self._scanner, _CHANNEL.search(head)
-        recipient = _RECIPIENT.search(head)
-        if recipient is not None and self._calls.is_sought:
-            yield from self._call(recipient[1], head)
+    def _message(self, raw: str, *, is_whole: bool) -> IncrementalParse:
+        """Read the content of a message.
+
+        Args:
+            raw: Its head.
+            is_whole: The head ends as a head does.
+        """
+        scanner, calls = self._scanner, self._calls
+        head = _HEAD.fullmatch(raw.removesuffix("<|message|>")) if is_whole else None
+        if head is None:
+            calls.fail(f"{raw!r} is no head of a message")
+            self._out.append(raw)
+            if is_whole:
+                yield from scanner.stream_until(self._out.append, *_BODY_ENDS, or_end=True)
+            return
+        recipient = head["before"] or head["behind"]
+        if recipient not in _EVERYBODY:
+            yield from self._to(recipient, raw)
             return
         put = self._out.append
-        if found is not None and found[1] == "analysis" and not self._keeps:
+        if head["channel"] == "analysis" and not self._keeps:
             self._in_reasoning, put = True, self._reasoning.append
         yield from scanner.stream_until(put, *_BODY_ENDS, or_end=True)
         self._in_reasoning = False
 
-    def _call(self, name: str, head: str) -> IncrementalParse:
-        """Read a call; one that is malformed becomes text."""
+    def _to(self, recipient: str, raw: str) -> IncrementalParse:
+        """Read a message to a function, or to something else, which is text."""
+        calls = self._calls
+        if calls.is_sought and recipient.startswith(_FUNCTIONS):
+            yield from self._call(recipient.removeprefix(_FUNCTIONS))
+            return
+        if calls.is_sought:
+            calls.fail(f"there is no tool {recipient!r}")
+        self._out.append(raw)
+        yield from self._scanner.stream_until(self._out.append, *_BODY_ENDS, or_end=True)
+
+    def _call(self, name: str) -> IncrementalParse:
+        """Read a call, whose head was read; one that is malformed becomes text."""
         scanner, calls = self._scanner, self._calls
         try:
-            calls.open(f"{head}<|message|>")
             calls.begin(scanner)
             calls.name(name)
             yield from scanner.stream_until(calls.arguments, *_BODY_ENDS, or_end=True)
@@ -129,3 +174,7 @@ class HarmonyParser(AnswerParser):
         self.is_over = self.is_over or (calls.is_single and calls.count > 0)
         if self.is_over:
             yield
+
+
+def _ignore(text: str) -> None:
+    """Take a part of a head, which the scanner keeps since its mark."""

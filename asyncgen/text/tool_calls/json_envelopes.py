@@ -204,7 +204,8 @@ def _parse_kimi(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
         prefix, found, rest = name.strip().partition("functions.")
         if prefix or not found:
             raise MalformedCallError(f"{json.dumps(name)} is no id of a call")
-        calls.name(rest.rpartition(":")[0] or rest)
+        number = rest.rpartition(":")[2]
+        calls.name(rest.removesuffix(f":{number}") if number.isdigit() else rest)
         yield from parse_arguments(scanner, calls)
         calls.end()
         yield from scanner.space()

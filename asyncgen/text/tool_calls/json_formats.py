@@ -6,6 +6,7 @@ More of them, which need no parser of their own, stand in `json_envelopes`.
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
+_IDS = ("id", "type", "index", "call_id", "tool_call_id")
+"""Members that say nothing to a reader, since a call gets an id of its own."""
+_LONGEST_ID = 128
 
 
 def parse_object(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
     """Parse a call such as ``{"name": …, "arguments": {…}}``, which has begun.
 
-    The members may stand in any order; others than these two are ignored.
+    The members may stand in any order. Numbers and names of the call are ignored; another member
+    would be lost, so the call is malformed.
     """
     yield from scanner.space()
     yield from scanner.expect("{")
@@ -41,10 +46,19 @@ def parse_object(scanner: TextScanner, calls: CallCollector) -> IncrementalParse
             calls.name(loads_text((yield from scanner.json_text()), "the name"))
         elif key in _ARGUMENTS:
             yield from parse_arguments(scanner, calls)
+        elif key in _IDS:
+            text = yield from scanner.json_text()
+            _check_id(key, str(_loaded(text)))
         else:
-            yield from scanner.json_text()
+            raise MalformedCallError(f"{key!r} is no member of a call")
         yield from scanner.space()
         yield from scanner.follows(",")
+
+
+def _check_id(key: str, text: str) -> None:
+    """Refuse a text that is no id: it would be lost."""
+    if len(text) > _LONGEST_ID or re.search(r"[\s{\[]", text):
+        raise MalformedCallError(f"{key!r} of a call is {text[:_LONGEST_ID]}")
 
 
 def parse_arguments(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
@@ -79,13 +93,17 @@ def parse_entries(scanner: TextScanner, calls: CallCollector) -> IncrementalPars
 
 def loads_text(text: str, what: str) -> str:
     """Return the string that a text of JSON stands for; ``what`` names it in errors."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MalformedCallError(f"no JSON: {error}") from None
+    value = _loaded(text)
     if not isinstance(value, str):
         raise MalformedCallError(f"{what} is no text: {str(value)[:40]}")
     return value
+
+
+def _loaded(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedCallError(f"no JSON: {error}") from None
 
 
 def parse_objects(scanner: TextScanner, calls: CallCollector, end: str) -> IncrementalParse:
@@ -173,7 +191,7 @@ def _parse_mistral(scanner: TextScanner, calls: CallCollector) -> IncrementalPar
     calls.name(name.strip())
     has_id = yield from scanner.follows("[CALL_ID]")
     if has_id:
-        yield from scanner.until("[ARGS]", "{")
+        _check_id("CALL_ID", (yield from scanner.until("[ARGS]", "{")))
     yield from scanner.follows("[ARGS]")
     yield from parse_arguments(scanner, calls)
     calls.end()

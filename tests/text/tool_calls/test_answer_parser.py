@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -82,6 +84,10 @@ OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 XML = 'Pa}r"is\n<é>'
 ACTION = f'{{"tool_call_id": "0", "tool_name": "weather", "parameters": {ARGUMENTS}}}'
 WORDS = "city='Pa}r\"is\\n<é>', days=2"
+CHANNEL_CALL = (
+    f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{ARGUMENTS}<|call|>"
+)
+ROUNDS = 40
 ANSWERS = [
     ("qwen", f"<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>{OBJECT}"),
     (
@@ -230,7 +236,7 @@ def test_answer_that_is_cut_loses_no_text(name: str, answer: str) -> None:
 
 def test_messages_on_channels() -> None:
     formats = named("harmony", "harmony")
-    call = f"commentary to=functions.weather <|constrain|>json<|message|>{ARGUMENTS}<|call|>"
+    call = CHANNEL_CALL.removeprefix("<|channel|>")
     thought = "<|channel|>analysis<|message|>I <think>.<|end|><|start|>assistant"
     found = in_pieces(formats, f"{thought}<|channel|>{call}")
     assert (found.text, found.reasoning, found.calls) == ("", "I <think>.", [("weather", PARIS)])
@@ -240,6 +246,124 @@ def test_messages_on_channels() -> None:
     assert in_pieces(formats, "Only text.").text == "Only text."
     found = in_pieces(formats, "<|channel|>commentary to=functions.weather<|message|>{oh<|call|>")
     assert "to=functions.weather" in found.text and not found.calls and len(found.errors) == 1
+
+
+THOUGHT = "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>Hello!<|return|>"
+
+
+@for_each(
+    ("answer", "text", "reasoning"),
+    [
+        # the head of the analysis has no end, so the message that follows is not a part of it
+        (
+            "<|channel|>analysis I think.<|end|><|start|>assistant" + FINAL,
+            "<|channel|>analysis I think.Hello!",
+            "",
+        ),
+        ("<|channel|>analysis<|end|><|start|>assistant" + FINAL, "<|channel|>analysisHello!", ""),
+        (
+            "<|channel|>analysis I think<|channel|>final<|message|>Hello!",
+            "<|channel|>analysis I thinkHello!",
+            "",
+        ),
+        (THOUGHT + "<|channel|>final Hello!", "<|start|>assistant<|channel|>final Hello!", "I"),
+        (THOUGHT + "<|channel|>final<|return|>", "<|start|>assistant<|channel|>final", "I"),
+        (THOUGHT + " Hello!<|return|>", "<|start|>assistant Hello!", "I"),
+        ("<|channel|>comment<|message|>Hello!<|end|>", "<|channel|>comment<|message|>Hello!", ""),
+        ("<|start|>user<|message|>Hello!", "<|start|>user<|message|>Hello!", ""),
+        (" to=5 is Hello!", " to=5 is Hello!", ""),
+        (THOUGHT + "<|channel|>commentary to=functions.weather Hello!", "Hello!", "I"),
+        (THOUGHT + "<|channel|>commentary to=browser<|message|>Hello!<|call|>", "to=browser", "I"),
+    ],
+)
+def test_heads_that_cannot_be_read_are_text_and_an_error(
+    answer: str, text: str, reasoning: str
+) -> None:
+    found = in_pieces(named("harmony", "harmony"), answer)
+    assert text in found.text and "Hello!" in found.text + "Hello!" * ("Hello!" not in answer)
+    assert len(found.errors) == 1 and not found.calls
+    assert found.reasoning.startswith(reasoning)
+
+
+def test_heads_as_they_are_written() -> None:
+    formats = named("harmony", "harmony")
+    for head in (
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
+        "<|channel|>commentary to=functions.weather<|message|>",
+        "<|channel|>commentary to=functions.weather json<|message|>",
+        " to=functions.weather<|channel|>commentary json<|message|>",
+        "<|start|>assistant to=functions.weather<|channel|>analysis code<|message|>",
+    ):
+        found = in_pieces(formats, f"{head}{ARGUMENTS}<|call|>")
+        assert found == Read("", "", [("weather", PARIS)], ())
+    for head in ("<|channel|>commentary", "<|start|>assistant", "<|channel|>final to=all"):
+        assert in_pieces(formats, f"{head}<|message|>Hello!<|end|>") == Read("Hello!", "", [], ())
+
+
+WORD = re.compile(r"q\d+z")
+ID = re.compile(r'(?:\[CALL_ID\]|_id": ?)\S*')
+EVERYWHERE = [*ANSWERS, ("harmony", f"{THOUGHT}{CHANNEL_CALL}<|start|>assistant{FINAL}")]
+
+
+def told(found: Read) -> str:
+    """All that a reader gets."""
+    return found.text + found.reasoning + str(found.calls)
+
+
+def corrupted(answer: str, draw: random.Random) -> str:
+    """Return an answer with words, deletions, repetitions and a cut at random places."""
+    number = 0
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(answer) + 1)
+        end = min(len(answer), place + draw.choice((1, 2, 8, 30)))
+        kind = draw.choice(("word", "word", "delete", "repeat", "cut"))
+        if kind == "word":
+            number += 1
+            answer = f"{answer[:place]}{draw.choice(('', ' '))}q{number}z{answer[place:]}"
+        elif kind == "delete":
+            answer = answer[:place] + answer[end:]
+        elif kind == "repeat":
+            answer = answer[:end] + answer[place:]
+        elif place > 10:
+            answer = answer[:place]
+    return answer
+
+
+@for_each(("name", "answer"), EVERYWHERE)
+def test_no_character_of_a_corrupted_answer_is_lost(name: str, answer: str) -> None:
+    formats = named(name, "harmony" if name == "harmony" else "think")
+    draw = random.Random(name)
+    for _ in range(ROUNDS):
+        said = corrupted(f"Well. {answer} So?", draw)
+        found = read(formats, said)
+        words = set(WORD.findall(ID.sub("", said)))
+        assert words <= set(WORD.findall(told(found))), said
+        if not found.calls and not found.reasoning and name != "harmony":
+            assert "".join(found.text.split()) == "".join(said.split()), said
+        assert read(formats, said, draw.randint(1, 9)) == found, said
+
+
+def test_a_complete_call_stays_one_where_what_follows_is_malformed() -> None:
+    for name, answer, text in (
+        ("granite", f"<|tool_call|>[{OBJECT}, oh", ", oh"),
+        ("llama", f"<|python_tag|>{OBJECT}; oh", "; oh"),
+        ("lfm2", f"<|tool_call_start|>[weather({WORDS}), oh", ", oh"),
+        ("mistral", f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]", "[TOOL_CALLS]"),
+    ):
+        found = in_pieces(named(name), answer)
+        assert (found.text, found.calls) == (text, [("weather", PARIS)]) and len(found.errors) == 1
+
+
+def test_members_that_would_be_lost_make_a_call_malformed() -> None:
+    qwen = named("qwen")
+    for member in ('"args": {"city": "Rome"}', '"note": "hi"', '"id": "I say so"', '"name": "b"'):
+        answer = f'<tool_call>{{"name": "weather", {member}}}</tool_call>'
+        found = in_pieces(qwen, answer)
+        assert found.text == answer and not found.calls and len(found.errors) == 1
+    for member in ('"id": "a-1"', '"type": "function"', '"index": 0', '"call_id": null'):
+        answer = f'<tool_call>{{{member}, "name": "weather", "arguments": {{}}}}</tool_call>'
+        assert in_pieces(qwen, answer) == Read("", "", [("weather", {})], ())
 
 
 def test_a_bare_call_is_one_only_of_a_tool_that_there_is() -> None:
