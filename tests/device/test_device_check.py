@@ -145,7 +145,7 @@ def test_items_beyond_the_time_are_reported_as_left_out(tmp_path: Path) -> None:
     assert said[-1] == "long: left out: no time"
 
 
-def test_without_a_device_it_says_so_and_stops(tmp_path: Path) -> None:
+def test_check_stops_without_a_device(tmp_path: Path) -> None:
     import torch
 
     if torch.cuda.is_available():

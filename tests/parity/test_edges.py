@@ -115,7 +115,7 @@ def test_plus_infinity_where_transformers_cannot(
     "options",
     [{"do_sample": False}, {"do_sample": True, "seed": 3}, {"num_beams": 2, "do_sample": False}],
 )
-async def test_plus_infinity_in_company(options: dict[str, Any]) -> None:
+async def test_plus_infinity_in_a_shared_batch(options: dict[str, Any]) -> None:
     """In the shared batch, and beside it."""
     async with AsyncLLM(tiny_model(), tokenizer=byte_tokenizer()) as llm:
         done = await llm.generate(

@@ -233,7 +233,7 @@ async def test_a_method_may_take_the_draft_model() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_method_goes_on_after_a_healed_prompt(tmp_path: Path) -> None:
+async def test_custom_method_continues_after_a_healed_prompt(tmp_path: Path) -> None:
     words = Tokenizer.from_folder(save_tokenizer(tmp_path, "byte_level"))
     model: Any = tiny_model(vocab_size=len(words))
     text = "hello wor"

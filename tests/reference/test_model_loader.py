@@ -167,7 +167,7 @@ print("undisturbed")
 
 
 @pytest.mark.gate
-def test_a_model_goes_on_when_its_files_change(tmp_path: Path) -> None:
+def test_loaded_model_works_after_its_files_change(tmp_path: Path) -> None:
     """A file that was cut short while it was mapped ended the process (SIGBUS)."""
     sizes = {"hidden_size": 512, "intermediate_size": 96, "max_position_embeddings": 128}
     folders = []

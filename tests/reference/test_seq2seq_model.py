@@ -194,7 +194,7 @@ def test_a_batch_of_prompts_for_the_encoder(model: Seq2SeqModel) -> None:
     ],
     ids=lambda case: "-".join(case),
 )
-async def test_a_request_goes_on_behind_its_first_tokens(
+async def test_request_resumes_after_its_first_tokens(
     model: Seq2SeqModel, case: dict[str, Any]
 ) -> None:
     async with AsyncLLM(model, tokenizer=byte_tokenizer()) as llm:

@@ -144,7 +144,7 @@ def test_an_error_in_a_model_of_transformers_reaches_the_reader() -> None:
     assert isinstance(caught.value.__cause__, ArithmeticError)
 
 
-def test_a_batch_of_transformers_is_told_apart() -> None:
+def test_rows_of_a_transformers_batch_are_separate() -> None:
     model, tokenizer = model_and_tokenizer()
     tokenizer.padding_side = "left"
     inputs = tokenizer(PROMPTS[:3], return_tensors="pt", padding=True)

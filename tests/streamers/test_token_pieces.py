@@ -26,7 +26,7 @@ def test_pieces_of_whole_characters_are_text_and_others_bytes() -> None:
     assert table.first is table.rest
 
 
-def test_a_first_piece_differs_where_the_decoder_says_so() -> None:
+def test_first_piece_differs_with_a_prepending_decoder() -> None:
     table = table_of(decoders.Metaspace())
     assert (table.first[1], table.rest[1]) == ("b", " b")
     assert (table.first[4], table.rest[4]) == (None, "")

@@ -187,7 +187,7 @@ def test_ring_reports_an_ended_loop(run: Callable[[Any], Any]) -> None:
     assert not bell.ring(lambda: None)
 
 
-def test_a_loop_that_closes_under_a_pending_wake_up_is_told() -> None:
+def test_ring_reports_a_loop_closed_during_a_wake_up() -> None:
     loop = asyncio.new_event_loop()
     bell = LoopBell(loop)
     assert bell.ring(lambda: None)

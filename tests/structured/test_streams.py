@@ -125,7 +125,7 @@ def test_mixes_with_preemption_change_no_token() -> None:
 
 
 @pytest.mark.parametrize("given", [ASKED[1], ASKED[4], ASKED[6]], ids=str)
-def test_a_stream_goes_on_behind_its_tokens(given: dict[str, Any]) -> None:
+def test_stream_resumes_after_given_tokens(given: dict[str, Any]) -> None:
     bench = Bench(MODEL, pages=200)
     _, sink = bench.add("abc", **given)
     bench.run()

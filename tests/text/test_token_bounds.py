@@ -95,7 +95,7 @@ def test_the_longest_token() -> None:
     assert Words(UNBOUNDED["words"]).longest_token is None
 
 
-def test_a_tokenizer_that_is_told_to_cut_later() -> None:
+def test_bound_is_zero_after_truncation_is_enabled() -> None:
     backend = changed()
     assert least_tokens(backend, "x" * 10_000) > 0
     backend.enable_truncation(5)

@@ -333,7 +333,7 @@ def test_clean_up(folders: dict[str, Path], tmp_path: Path) -> None:
     assert ours.decode(ids) == theirs.decode(ids) != ours.decode(ids, False, False)
 
 
-def test_clean_up_is_not_done_to_bpe_because_a_file_says_so(tmp_path: Path) -> None:
+def test_bpe_ignores_clean_up_in_the_tokenizer_file(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path, "byte_level", clean_up_tokenization_spaces=True)
     tokenizer = Tokenizer.from_folder(folder)
     ids = tokenizer.encode("Hello , world .")

@@ -41,7 +41,7 @@ def comparison(name: str = "sampling", dtype: str = "float32") -> Comparison:
     return Comparison("5m", dtype, CASE[name], runs, greedy, same=True)
 
 
-def test_figures_are_medians_of_neighbours() -> None:
+def test_figures_are_medians_of_paired_runs() -> None:
     one = comparison()
     assert one.rate("asyncgen") == pytest.approx(50)
     assert one.rate("transformers") == pytest.approx(20)

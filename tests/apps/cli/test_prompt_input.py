@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ('say """', False),
     ],
 )
-def test_enter_goes_on_inside_a_block_and_after_a_backslash(text: str, unfinished: bool) -> None:
+def test_input_continues_inside_a_block_and_after_a_backslash(text: str, unfinished: bool) -> None:
     assert is_unfinished(text) == unfinished
 
 

@@ -49,7 +49,7 @@ def test_headers(header: str | None, expected: str | None) -> None:
         assert (got.code if isinstance(got, Fault) else got) == expected
 
 
-def test_without_tokens_the_address_says_who_it_is() -> None:
+def test_client_without_token_is_identified_by_address() -> None:
     mine = authenticator(trusted_proxies=("10.0.0.0/8",))
     got = mine.admit(None, None, "host", remote="10.0.0.1", forwarded_for="203.0.113.7")
     assert got == Client("203.0.113.7")

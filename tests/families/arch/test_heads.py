@@ -68,7 +68,7 @@ def test_another_table_of_a_tied_head_brings_a_bias_of_its_size(tmp_path: Path) 
     torch.testing.assert_close(ours(IDS).logits[..., :96], before, atol=1e-5, rtol=1e-5)
 
 
-def test_a_head_without_a_bias_says_so_and_stays_as_it_is_laid_out(tmp_path: Path) -> None:
+def test_head_without_bias_has_none_and_keeps_its_layout(tmp_path: Path) -> None:
     ours = make_pair("llama", tmp_path).ours
     assert ours.get_output_embeddings().bias is None
     assert not ours.core.computes_in_place()

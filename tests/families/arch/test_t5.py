@@ -68,7 +68,7 @@ def test_a_head_of_its_own_is_one_that_is_stored(
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_names_that_nobody_needs_are_ignored(tmp_path: Path) -> None:
+def test_unused_tensor_names_are_ignored(tmp_path: Path) -> None:
     models(2, tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)

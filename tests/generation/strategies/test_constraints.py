@@ -185,7 +185,7 @@ def test_following_a_lists_advice_completes_it(
 
 
 @given(st.lists(ANY, min_size=1, max_size=3), st.lists(IDS, max_size=8), st.lists(IDS, max_size=8))
-def test_a_copy_goes_on_alike_and_alone(
+def test_copied_state_continues_equally_and_independently(
     constraints: list[Constraint], before: list[int], after: list[int]
 ) -> None:
     state, whole = ConstraintListState(constraints), ConstraintListState(constraints)

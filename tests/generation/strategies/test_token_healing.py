@@ -95,7 +95,7 @@ def test_tokens_are_those_of_the_reference(
     ],
     ids=str,
 )
-def test_every_strategy_goes_on_from_the_healed_prompt(
+def test_every_strategy_continues_from_the_healed_prompt(
     options: dict[str, Any], chunk: int | None, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     _, ours = pair(tmp_path / "model", 4, vocab_size=len(tokenizer))

@@ -255,7 +255,7 @@ def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:
 
 @for_each("dtype", DTYPES)
 @for_each("variant", VARIANTS)
-def test_no_bit_depends_on_chunks_company_threads_or_blocks(
+def test_chunks_other_rows_threads_and_blocks_change_no_bit(
     variant: str, dtype: torch.dtype
 ) -> None:
     core, before = made(variant, dtype), torch.get_num_threads()

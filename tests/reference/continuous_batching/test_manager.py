@@ -453,7 +453,7 @@ def test_pages_stay_until_they_are_evicted() -> None:
     manager.stop()
 
 
-def test_a_request_of_the_same_name_goes_on_in_its_pages() -> None:
+def test_request_of_the_same_id_reuses_its_blocks() -> None:
     model = TableModel()
     manager = running(model, manual_eviction=True, allow_block_sharing=False)
     prompt = list(range(21))

@@ -99,6 +99,6 @@ def test_literal_waits_for_a_longer_one() -> None:
         (5, "no text"),
     ],
 )
-def test_what_is_not_read_is_refused_by_name(source: str, reason: str) -> None:
+def test_unsupported_patterns_are_refused_by_name(source: str, reason: str) -> None:
     with pytest.raises(PatternError, match=reason):
         Pattern.compile(source)

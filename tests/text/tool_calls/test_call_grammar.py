@@ -62,7 +62,7 @@ def written(tools: ToolFormat, count: int = 1) -> str:
 
 
 @for_each("tools", list(TOOL_FORMATS))
-def test_text_between_calls_is_told_from_the_text_behind_them(tools: ToolFormat) -> None:
+def test_call_separator_is_no_prefix_of_the_closing_text(tools: ToolFormat) -> None:
     separator, closing = tools.syntax.separator, tools.syntax.closing
     assert not (separator and closing.startswith(separator))
 

@@ -195,7 +195,7 @@ def test_keys_written_by_one_row_are_read_by_others() -> None:
     torch.testing.assert_close(both[0], both[1], atol=1e-5, rtol=1e-5)
 
 
-def test_a_step_goes_on_where_the_last_one_ended() -> None:
+def test_step_continues_where_the_last_one_ended() -> None:
     _, core = random_pair("llama")
     storage = PagedStorage(core.config, 8, 4)
     attention = TorchAttention(core.config, storage)

@@ -79,7 +79,7 @@ def test_it_equals_plain_products(
     [(5, [1, 0]), (6, [2, 0]), (8, [1, 0, 3])],
     ids=["no further", "other pages", "next page"],
 )
-def test_it_goes_on_only_with_the_same_rows(start: int, pages: list[int]) -> None:
+def test_advance_accepts_only_the_same_rows(start: int, pages: list[int]) -> None:
     part = DecodeRows([PlacedRow(0, 5, 1, [1, 0])], storage_of(2, 4, 4), AttentionOptions(), 1)
     assert not part.advance([PlacedRow(0, start, 1, pages)])
     assert not part.advance([])

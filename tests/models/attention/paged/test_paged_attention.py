@@ -148,7 +148,7 @@ def test_greedy_tokens_are_those_of_a_dense_cache(variant: str) -> None:
         assert found[number].tolist() == expected.tolist()
 
 
-def test_a_step_that_goes_on_equals_one_that_is_laid_out_anew() -> None:
+def test_continued_step_equals_a_newly_laid_out_one() -> None:
     core, size = model("llama"), 16
     storage = PagedStorage(core.config, 10, size)
     attention = PagedAttention(core.config, storage)
