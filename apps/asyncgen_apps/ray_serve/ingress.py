@@ -64,10 +64,10 @@ class Ingress:
         async with AsyncExitStack() as stack:
             llm = await stack.enter_async_context(RemoteLLM(self._calls, self._facts))
 
-            async def figures() -> bytes:
+            async def read_metrics() -> bytes:
                 return exposition_of(await llm.metrics_by_engine(), server.model_names[0])
 
-            app = create_app(llm, server, figures=figures)
+            app = create_app(llm, server, figures=read_metrics)
             gate = app.state.gate
             streams = stream_settings(server, settings.drain_seconds, settings.resume_secret)
             await stack.enter_async_context(with_streams(app, llm, gate, streams))

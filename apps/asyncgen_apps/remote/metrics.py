@@ -22,7 +22,7 @@ def summed(snapshots: Iterable[MetricsSnapshot]) -> MetricsSnapshot:
     """
     found = list(snapshots)
     if not found:
-        raise ValueError("no engine has told its figures yet")
+        raise ValueError("no engine has reported its metrics yet")
     shared = {name: getattr(found[0], name) for name in ("page_size", "cache_dtype")}
     values = {
         field.name: _sum([getattr(one, field.name) for one in found])

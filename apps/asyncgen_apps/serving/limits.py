@@ -1,4 +1,4 @@
-"""Limit the size of a request to what the model can use."""
+"""Compute the largest request that a model can use, and define limits of requests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Check the ``Host`` and ``Origin`` of requests that browsers send.
 
-A page of another site can reach this machine by a name of its own that points here (DNS rebinding),
-or send requests whose reply it need not read. Both show in headers that no page can forge. Plain
-ASGI and plain values; knows no server and no engine.
+A page of another site can reach this machine by a name that points here (DNS rebinding), or send
+requests whose reply it need not read. Both show in headers that no page can forge. Plain ASGI and
+plain values; knows no server and no engine.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class StreamConnection(ServerConnection):
         Args:
             session: Session whose frames are sent.
             send_seconds: Longest time for which the socket may take nothing.
-            flush_queue: Queue that all connections of the server share; by default one of its own.
+            flush_queue: Queue that all connections of the server share; by default a new one.
         """
         if flush_queue is not None:
             self._flush_queue = flush_queue

@@ -1,7 +1,7 @@
 """Metrics of the WebSocket server for Prometheus.
 
 =========================================  =======  ===============================================
-name                                       kind     what it is
+name                                       kind     meaning
 =========================================  =======  ===============================================
 ``asyncgen_websocket_connections``         gauge    connections that are open
 ``asyncgen_websocket_requests``            gauge    requests that run
@@ -64,13 +64,13 @@ class CountersCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Read the numbers once."""
         counters, registry = self._counters, self._registry
-        for name, told, value in (
+        for name, text, value in (
             ("connections", "Connections that are open.", counters.connections),
             ("requests", "Requests that run.", registry.num_running),
             ("kept_bytes", "Kept of requests that ended.", registry.kept_bytes),
         ):
-            yield GaugeMetricFamily(PREFIX + name, told, value=value)
-        for name, told, value in (
+            yield GaugeMetricFamily(PREFIX + name, text, value=value)
+        for name, text, value in (
             ("connections", "Connections so far.", counters.connections_total),
             ("dropped", "Connections given up: the client read nothing.", counters.dropped),
             ("requests", "Requests so far.", counters.requests_total),
@@ -78,7 +78,7 @@ class CountersCollector(Collector):
             ("messages_sent", "Messages to clients.", counters.messages_sent),
             ("bytes_sent", "Bytes of messages to clients.", counters.bytes_sent),
         ):
-            yield CounterMetricFamily(f"{PREFIX}{name}", told, value=value)
+            yield CounterMetricFamily(PREFIX + name, text, value=value)
         refused = CounterMetricFamily(PREFIX + "refused", "Refused.", labels=["code"])
         for code, count in counters.refused.items():
             refused.add_metric([code], count)

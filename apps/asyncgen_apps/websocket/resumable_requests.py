@@ -190,13 +190,13 @@ class Registry:
         if answer.token not in self._answers:
             return  # it expired or was dropped before
         if not answer.is_accepted:
-            self._forget(answer)  # it was refused, and no client has its token
+            self.drop(answer)  # it was refused, and no client has its token
             return
         size = answer.replay.size
         self._ended[answer] = size
         self._kept += size
         while self._kept > self._settings.kept_bytes:
-            self._forget(next(iter(self._ended)))
+            self.drop(next(iter(self._ended)))
 
     def leave(self, answer: Answer, now: float) -> None:
         """Begin the grace period of an answer: it has no connection, or everything was sent.
@@ -229,16 +229,13 @@ class Registry:
             answer, deadline = next(iter(self._leaving.items()))
             if deadline > now:
                 break
-            self._forget(answer)
+            self.drop(answer)
             if answer.end is None:
                 expired.append(answer)
         return expired
 
     def drop(self, answer: Answer) -> None:
         """Forget a request at once; it can no longer be resumed."""
-        self._forget(answer)
-
-    def _forget(self, answer: Answer) -> None:
         self._answers.pop(answer.token, None)
         self._leaving.pop(answer, None)
         self._kept -= self._ended.pop(answer, 0)

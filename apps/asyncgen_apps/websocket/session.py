@@ -184,7 +184,7 @@ class Session:
         return True
 
     def _process(self, message: ClientMessage | Fault, *, is_checked: bool = False) -> None:
-        """Pass a message to the protocol, and do what it answers."""
+        """Pass a message to the protocol, and perform the actions that it returns."""
         before = self._channel.num_requests
         actions = self._channel.receive(message, self._service.now(), is_checked=is_checked)
         if isinstance(message, Resume) and self._channel.num_requests > before:

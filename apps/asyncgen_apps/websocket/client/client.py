@@ -98,7 +98,7 @@ class Client:
             Text, ids, counts and timings; several samples where asked for.
 
         Raises:
-            AsyncgenError: As in :meth:`stream`, and what the stream raises.
+            AsyncgenError: As in :meth:`stream`, or while the stream is read.
         """
         async with self.stream(prompt, **params) as stream:
             async for _ in stream.events():

@@ -180,8 +180,8 @@ def _failure(cause: BaseException, reported: AsyncgenError | None) -> Failure:
         return Failure(
             ConnectionLostError(f"the server's certificate is not trusted: {cause}"), True
         )
-    words = str(cause) or type(cause).__name__
-    return Failure(ConnectionLostError(f"no connection to the server: {words}"))
+    text = str(cause) or type(cause).__name__
+    return Failure(ConnectionLostError(f"no connection to the server: {text}"))
 
 
 def _refused(cause: InvalidStatus) -> Failure:
@@ -194,8 +194,8 @@ def _refused(cause: InvalidStatus) -> Failure:
         seconds = float(text) if text.isascii() and text.isdecimal() else RETRY_SECONDS
         error = OverloadedError(f"the server takes no more connections: HTTP {status}", seconds)
         return Failure(error, retry_after=seconds)
-    words = f"the server answers HTTP {status} where a WebSocket was asked for"
-    return Failure(ConnectionLostError(words), fatal=400 <= status < 500 and status != 408)
+    text = f"the server answers HTTP {status} where a WebSocket was asked for"
+    return Failure(ConnectionLostError(text), fatal=400 <= status < 500 and status != 408)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

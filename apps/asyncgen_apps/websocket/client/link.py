@@ -211,14 +211,14 @@ class Link:
                 self.hello = await self._receive_hello(socket)
         except TimeoutError:
             await socket.abort()
-            words = f"it did not greet within {self._patience.open:g} seconds"
-            return failure_from(TimeoutError(words))
+            text = f"it did not greet within {self._patience.open:g} seconds"
+            return failure_from(TimeoutError(text))
         except SocketError as error:
             return failure_from(error.__cause__ or error, self._reported)
         except ValueError as error:
             await socket.abort()
-            words = f"the server does not speak {SUBPROTOCOL}: {error}"
-            return Failure(ConnectionLostError(words), fatal=True)
+            text = f"the server does not speak {SUBPROTOCOL}: {error}"
+            return Failure(ConnectionLostError(text), fatal=True)
         except BaseException:
             await socket.abort()  # a closing handshake would be cancelled as well
             raise
@@ -323,8 +323,8 @@ class Link:
                     is_fatal = isinstance(reason, EngineDiedError)
                     return Failure(reason, fatal=is_fatal, retry_after=later or 0.0)
             except (ValueError, GapError) as error:
-                words = f"the server breaks the protocol: {error}"
-                return Failure(ConnectionLostError(words))
+                text = f"the server breaks the protocol: {error}"
+                return Failure(ConnectionLostError(text))
 
     def _note(self, message: Error) -> None:
         """Remember an error of the server about the connection or its engine."""

@@ -149,7 +149,7 @@ class RequestTracker:
         return frames + self._send_waiting()
 
     def disconnected(self) -> None:
-        """Note that the connection is gone."""
+        """Note that the connection has ended."""
         self._limits = None
         for request in list(self._live.values()):
             if request.cancel_wanted:

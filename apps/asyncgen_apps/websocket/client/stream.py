@@ -117,7 +117,7 @@ class RemoteStream:
         """Ask the request to end with ``"cancelled"``; the stream can be read to its end.
 
         May be called from any thread, any number of times. While there is no connection the
-        stream ends at once, and the server is told as soon as it is back.
+        stream ends at once, and the server gets the cancel after the next connection.
         """
         self._request.cancel_wanted = True
         if self._started:
