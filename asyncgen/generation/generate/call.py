@@ -27,7 +27,6 @@ from asyncgen.generation.generate.inputs import read_past
 from asyncgen.generation.generate.overridden_model import hook_parameters, is_overridden, model_call
 from asyncgen.generation.generate.plan_parts import (
     check_cache,
-    make_criteria,
     make_guidance,
     make_plan,
     make_processors,
@@ -36,6 +35,7 @@ from asyncgen.generation.generate.prompt_rows import PromptRows, make_prompt_row
 from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
 from asyncgen.generation.generate.streamer_feed import StreamerFeed
 from asyncgen.generation.logits.checked_processors import raise_named
+from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.stopping.stop_checks import StopChecks
 from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
@@ -96,13 +96,11 @@ class PreparedCall:
 
     Attributes:
         plan: What to decode.
-        strategy: How.
-        config: The complete configuration.
+        strategy: Decodes it.
     """
 
     plan: Plan
     strategy: Strategy
-    config: GenerationConfig
 
 
 def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
@@ -145,13 +143,15 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
     embedded = None if embeddings is None else embeddings.shape[1]
     own_criteria = take_length(config, given.stopping_criteria)
     resolve_length(config, rows.input_ids.shape[1], model.config, embedded)
-    criteria = make_criteria(
-        model,
+    criteria = build_stopping_criteria(
         config,
         tokenizer=rest.get("tokenizer"),
-        user=own_criteria,
-        cancel=getattr(given.streamer, "cancelled", None),
+        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
+        user_criteria=own_criteria,
     )
+    cancelled = getattr(given.streamer, "cancelled", None)
+    if cancelled is not None:
+        criteria.append(cancelled)
     processors = _processors(model, config, given, prompt, rows)
     plan = make_plan(
         model,
@@ -180,7 +180,7 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
             plan.drafter = make_drafter(model, plan, assistance, remember=True)
     if rows.bias is not None:
         strategy = partial(decode_healed, strategy=strategy, bias=rows.bias)
-    return PreparedCall(plan, strategy, config)
+    return PreparedCall(plan, strategy)
 
 
 def _processors(
@@ -266,7 +266,7 @@ def run_call(call: PreparedCall, streamer: BaseStreamer | None) -> Result:
 
 
 def _drain(call: PreparedCall, streamer: BaseStreamer | None) -> Result:
-    config, plan = call.config, call.plan
+    plan, config = call.plan, call.plan.config
     feed = None
     if streamer is not None:
         feed = StreamerFeed(streamer, copies=plan.copies, pad_token_id=plan.pad_token_id)

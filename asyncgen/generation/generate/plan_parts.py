@@ -23,18 +23,16 @@ from asyncgen.generation.config.modes import uses_beams
 from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
 from asyncgen.generation.logits.base import Guidance
 from asyncgen.generation.logits.build import build_logits_processors, eos_ids
-from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies.step import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
     from asyncgen.families.config import ModelConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
-    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.stop_checks import StopChecks
     from asyncgen.generation.strategies.step import Decoder, EncoderInput, PromptInputs
 
@@ -161,34 +159,6 @@ def make_guidance(
     if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
         return None
     return Guidance(model, ids, attention_mask)
-
-
-def make_criteria(
-    model: GenerativeModel,
-    config: GenerationConfig,
-    *,
-    tokenizer: Any,
-    user: StoppingCriteriaList | None,
-    cancel: Callable[..., Any] | None,
-) -> StoppingCriteriaList:
-    """Make the stopping criteria of a request: built-in, the user's, and the flag that cancels it.
-
-    Args:
-        model: The model that will run.
-        config: Complete configuration.
-        tokenizer: For stop strings.
-        user: The user's criteria.
-        cancel: The flag, a criterion itself.
-    """
-    criteria = build_stopping_criteria(
-        config,
-        tokenizer=tokenizer,
-        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
-        user_criteria=user,
-    )
-    if cancel is not None:
-        criteria.append(cancel)
-    return criteria
 
 
 def rows_per_prompt(config: GenerationConfig) -> int:

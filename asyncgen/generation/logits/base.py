@@ -254,6 +254,28 @@ class ColumnsProcessor(LogitsProcessor):
         return self.definition.batched.alone(self, scores)
 
 
+class FilterWarper(ColumnsProcessor):
+    """Bans unlikely tokens, but leaves some in every row.
+
+    Attributes:
+        filter_value: Score of a banned token.
+        min_tokens_to_keep: Tokens that are left at least.
+    """
+
+    def __init__(self, filter_value: float, min_tokens_to_keep: int) -> None:
+        """Check the number of tokens.
+
+        Args:
+            filter_value: Score of a banned token.
+            min_tokens_to_keep: Tokens that are left at least; 1 or more.
+
+        Raises:
+            InvalidRequestError: ``min_tokens_to_keep`` is not a positive integer.
+        """
+        self.filter_value = filter_value
+        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+
+
 class LogitsProcessorList(list[Callable[..., Any]]):
     """Processors that run one after the other.
 
@@ -337,6 +359,27 @@ def check_positive(name: str, value: object, note: str = "") -> float:
     if not isinstance(value, float) or not value > 0:
         raise InvalidRequestError(name, value, f"must be a float above 0{note}")
     return value
+
+
+def check_share(name: str, value: float, *, open_interval: bool = False) -> float:
+    """Check a probability that a processor is built with.
+
+    Args:
+        name: Name of the parameter.
+        value: Given value.
+        open_interval: Refuse 0 and 1 as well.
+
+    Returns:
+        The value as a float.
+
+    Raises:
+        InvalidRequestError: It is out of range.
+    """
+    share = float(value)
+    if not 0 <= share <= 1 or (open_interval and share in (0, 1)):
+        allowed = "above 0 and below 1" if open_interval else "from 0 to 1"
+        raise InvalidRequestError(name, value, f"must be a float {allowed}")
+    return share
 
 
 def check_count(name: str, value: object, least: int = 1) -> int:

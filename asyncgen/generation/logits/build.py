@@ -48,7 +48,7 @@ def build_logits_processors(
         presence_penalty: Subtracted from generated tokens once; 0.0 is off.
         frequency_penalty: Subtracted from generated tokens each time; 0.0 is off.
         prefix_allowed_tokens_fn: (index of the prompt, ids [T]) -> ids that may follow.
-        grammar: Compiled from the shape that the answer must have.
+        grammar: Compiled format of the answer, for structured output.
         setting_fields: ``prompt_length``, ``eos_token_ids``, ``device`` and the other fields of
             a `BuildContext`.
 
@@ -64,7 +64,7 @@ def build_logits_processors(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-        "shape": grammar,
+        "grammar": grammar,
     }
     setting = BuildContext(config, arguments=arguments, **setting_fields)
     built = _build(Stage.PROCESSOR, setting)

@@ -17,9 +17,10 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import (
     ColumnsProcessor,
     Definition,
+    FilterWarper,
     Stage,
     build_filter,
-    check_count,
+    check_share,
     round_to_dtype,
 )
 from asyncgen.generation.logits.batched import Columns
@@ -164,14 +165,13 @@ def keep_top_h(scores: Tensor, top_h: Parameter, *, filter_value: float = -_INF)
     return torch.full_like(scores, filter_value).scatter_(-1, index, chosen)
 
 
-class TypicalLogitsWarper(ColumnsProcessor):
+class TypicalLogitsWarper(FilterWarper):
     """Keeps the most typical tokens (`keep_typical`)."""
 
     definition = Definition(
         Stage.WARPER,
         60,
         "typical_p",
-        off=1.0,
         is_on=lambda mass: mass < 1.0,
         build=build_filter,
         batched=Columns(keep_typical, "mass"),
@@ -190,19 +190,17 @@ class TypicalLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        self.mass = _open_interval("typical_p", mass)
-        self.filter_value = filter_value
-        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+        self.mass = check_share("typical_p", mass, open_interval=True)
+        super().__init__(filter_value, min_tokens_to_keep)
 
 
-class EpsilonLogitsWarper(ColumnsProcessor):
+class EpsilonLogitsWarper(FilterWarper):
     """Keeps tokens of at least a probability (`keep_above_epsilon`)."""
 
     definition = Definition(
         Stage.WARPER,
         70,
         "epsilon_cutoff",
-        off=0.0,
         is_on=lambda epsilon: 0.0 < epsilon < 1.0,
         build=build_filter,
         batched=Columns(keep_above_epsilon, "epsilon"),
@@ -221,19 +219,17 @@ class EpsilonLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        self.epsilon = _open_interval("epsilon_cutoff", epsilon)
-        self.filter_value = filter_value
-        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+        self.epsilon = check_share("epsilon_cutoff", epsilon, open_interval=True)
+        super().__init__(filter_value, min_tokens_to_keep)
 
 
-class EtaLogitsWarper(ColumnsProcessor):
+class EtaLogitsWarper(FilterWarper):
     """Keeps tokens above an entropy-dependent probability (`keep_above_eta`)."""
 
     definition = Definition(
         Stage.WARPER,
         80,
         "eta_cutoff",
-        off=0.0,
         is_on=lambda epsilon: 0.0 < epsilon < 1.0,
         build=build_filter,
         batched=Columns(keep_above_eta, "epsilon"),
@@ -257,9 +253,8 @@ class EtaLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        self.epsilon = _open_interval("eta_cutoff", epsilon)
-        self.filter_value = filter_value
-        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+        self.epsilon = check_share("eta_cutoff", epsilon, open_interval=True)
+        super().__init__(filter_value, min_tokens_to_keep)
 
 
 class TopHLogitsWarper(ColumnsProcessor):
@@ -281,9 +276,3 @@ class TopHLogitsWarper(ColumnsProcessor):
             raise InvalidRequestError("top_h", top_h, "must be a float above 0 and at most 1")
         self.top_h = top_h
         self.filter_value = filter_value
-
-
-def _open_interval(name: str, value: float) -> float:
-    if not 0 < float(value) < 1:
-        raise InvalidRequestError(name, value, "must be a float above 0 and below 1")
-    return float(value)

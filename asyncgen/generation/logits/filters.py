@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import (
     ColumnsProcessor,
     Definition,
+    FilterWarper,
     Stage,
     as_float,
     build_filter,
     check_count,
     check_positive,
+    check_share,
 )
 from asyncgen.generation.logits.batched import Columns, column
 from asyncgen.runtime.transfer import to_device
@@ -348,14 +349,13 @@ class TopKLogitsWarper(ColumnsProcessor):
         self.filter_value = filter_value
 
 
-class TopPLogitsWarper(ColumnsProcessor):
+class TopPLogitsWarper(FilterWarper):
     """Keeps the smallest set of likeliest tokens that reaches a probability (`keep_top_p`)."""
 
     definition = Definition(
         Stage.WARPER,
         40,
         "top_p",
-        off=1.0,
         is_on=lambda top_p: top_p < 1.0,
         build=build_filter,
         batched=Columns(keep_top_p, "top_p"),
@@ -375,14 +375,11 @@ class TopPLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        self.top_p = float(top_p)
-        if not 0 <= self.top_p <= 1:
-            raise InvalidRequestError("top_p", top_p, "must be a float from 0 to 1")
-        self.filter_value = filter_value
-        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+        self.top_p = check_share("top_p", top_p)
+        super().__init__(filter_value, min_tokens_to_keep)
 
 
-class MinPLogitsWarper(ColumnsProcessor):
+class MinPLogitsWarper(FilterWarper):
     """Keeps tokens not much less likely than the likeliest (`keep_min_p`)."""
 
     definition = Definition(
@@ -407,8 +404,6 @@ class MinPLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        if not 0 <= min_p <= 1:
-            raise InvalidRequestError("min_p", min_p, "must be a float from 0 to 1")
+        check_share("min_p", min_p)
         self.min_p = min_p
-        self.filter_value = filter_value
-        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+        super().__init__(filter_value, min_tokens_to_keep)

@@ -1,4 +1,4 @@
-"""Only tokens that a grammar allows: answers in a shape."""
+"""Allow only the tokens of a grammar, for structured output."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def ban(scores: Tensor, words: Tensor, places: Tensor) -> None:
         scores[place].masked_fill_(own, -torch.inf)
 
 
-class _Masks:
+class _BatchedGrammars:
     """Bans what the grammars of several rows do not allow, in place; one mask for all of them.
 
-    Rows without a shape cost nothing, and those whose shape has not begun are not touched.
+    Rows without a grammar cost nothing. A row whose format has not begun is not changed.
     """
 
     def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
@@ -87,7 +87,7 @@ class _Masks:
         self._plain = torch.tensor([part.row for part in parts if not is_crowded(part)])
 
     def __call__(self, scores: BatchScores) -> None:
-        """Ask where each row is, and ban."""
+        """Follow each row, and ban what its grammar does not allow."""
         rows, failures = scores.rows, scores.failures
         for row, matcher, prompt_length, words in self._matched:
             try:
@@ -122,30 +122,30 @@ def _build(kind: Any, grammar: Grammar, setting: BuildContext) -> Any:
 
 
 class GrammarLogitsProcessor(LogitsProcessor):
-    """Bans every token that would leave the shape of an answer.
+    """Bans every token that the grammar of an answer does not allow.
 
-    The end-of-sequence ids are allowed where the shape is complete, and nowhere else. What the
-    grammar forces is tokenised as the tokenizer would, and then it is the one token allowed, even
-    where another processor has banned it.
+    The end-of-sequence ids are allowed only where the answer is complete. Text that the grammar
+    forces is tokenised as the tokenizer would; its next token is then the only one allowed, even
+    if another processor has banned it.
 
     Example:
         ```python
-        shape = GrammarLogitsProcessor.of(model, tokenizer, json_schema=schema)
-        model.generate(**inputs, logits_processor=[shape], max_new_tokens=200)
+        grammar = GrammarLogitsProcessor.of(model, tokenizer, json_schema=schema)
+        model.generate(**inputs, logits_processor=[grammar], max_new_tokens=200)
         ```
 
     Attributes:
-        grammar: The compiled shape.
-        prompt_length: Tokens of a row that are its prompt, padding included; ``None`` before the
-            first call of one that was not told.
+        grammar: The compiled grammar.
+        prompt_length: Tokens of a row that are its prompt, padding included; ``None`` until the
+            first call, if it was not given.
     """
 
     definition = Definition(
         Stage.PROCESSOR,
         200,
-        "shape",
+        "grammar",
         build=_build,
-        batched=_Masks,
+        batched=_BatchedGrammars,
         for_sample=lambda own: own.fresh(),
     )
 
@@ -156,10 +156,10 @@ class GrammarLogitsProcessor(LogitsProcessor):
         *,
         prompt_length: int | None = None,
     ) -> None:
-        """Begin.
+        """Begin before the first token.
 
         Args:
-            grammar: The compiled shape.
+            grammar: The compiled grammar.
             eos_token_ids: Ids that end a row.
             prompt_length: Tokens of a row that are its prompt; ``None`` takes the length of the
                 first call.
@@ -170,24 +170,27 @@ class GrammarLogitsProcessor(LogitsProcessor):
         self._matchers: list[Matcher] = []
 
     @classmethod
-    def of(cls, model: Any, tokenizer: Any, **shape: Any) -> Self:
-        """Compile a shape for one call of ``model.generate``.
+    def of(cls, model: Any, tokenizer: Any, **output_format: Any) -> Self:
+        """Compile a grammar for one call of ``model.generate``.
 
         Args:
-            model: Of this library; its generation config tells what ends a row.
+            model: A model of this library; its generation config has the end-of-sequence ids.
             tokenizer: Its tokenizer.
-            **shape: One of ``json_schema``, ``json_object``, ``response_model``, ``regex``,
+            **output_format: One of ``json_schema``, ``json_object``, ``response_model``, ``regex``,
                 ``grammar`` and ``choice``, as of a stream.
 
         Raises:
-            InvalidRequestError: Another name, none or several, or a shape that cannot be compiled.
+            InvalidRequestError: Another name, none or several, or a format that cannot be
+                compiled.
         """
-        unknown = next((name for name in shape if name not in PARAMETERS), None)
+        unknown = next((name for name in output_format if name not in PARAMETERS), None)
         if unknown is not None:
-            raise InvalidRequestError(unknown, shape[unknown], f"one of {', '.join(PARAMETERS)}")
-        read = read_output_format(shape)
+            raise InvalidRequestError(
+                unknown, output_format[unknown], f"one of {', '.join(PARAMETERS)}"
+            )
+        read = read_output_format(output_format)
         if read is None:
-            raise InvalidRequestError("shape", None, f"one of {', '.join(PARAMETERS)}")
+            raise InvalidRequestError("output_format", None, f"one of {', '.join(PARAMETERS)}")
         eos = model.generation_config.eos_token_id
         ids = [] if eos is None else [eos] if isinstance(eos, int) else eos
         return cls(compile_grammar(read, tokenizer, model.config.vocab_size), ids)

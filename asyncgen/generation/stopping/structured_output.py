@@ -1,4 +1,4 @@
-"""Ends a row where the shape of its answer is complete and nothing may follow."""
+"""End rows of structured output where the answer is complete and nothing may follow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class GrammarCriteria(StoppingCriteria):
-    """Ends a row with the token that completes its grammar, where no other may come behind it."""
+    """Ends a row with the token that completes its grammar, if no other token may follow."""
 
     def __init__(self, grammar: Grammar, prompt_length: int) -> None:
-        """Begin.
+        """Begin before the first token.
 
         Args:
-            grammar: The compiled shape.
+            grammar: The compiled grammar.
             prompt_length: Tokens of a row that are its prompt, padding included.
         """
         self._grammar = grammar

@@ -156,10 +156,14 @@ class Forward:
                 f"the model has {self._core.config.position_limit} positions and no more; ask for "
                 "fewer tokens",
             )
+        return self._positions(start, self.length, input_ids.device)
+
+    def _positions(self, start: int, end: int, device: torch.device) -> Tensor:
+        """Return the position ids of positions ``start`` to ``end``, ``[1 or B, S]``."""
         if self._given_positions is not None:
-            given, beyond = self._given_positions(start, self.length)
+            given, beyond = self._given_positions(start, end)
             return given + beyond
-        positions = torch.arange(start, self.length, device=input_ids.device)[None]
+        positions = torch.arange(start, end, device=device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
         return positions

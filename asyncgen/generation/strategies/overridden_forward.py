@@ -168,7 +168,11 @@ class OverriddenForward(Forward):
         if self._is_cached:
             arguments["past_key_values"] = self._call.cache
         if plan.encoder is None:
-            arguments |= {"attention_mask": mask, "position_ids": self._positions(end)}
+            positions = self._positions(self._first_given("position_ids"), end, self._ids.device)
+            arguments |= {
+                "attention_mask": mask,
+                "position_ids": positions.expand(len(self._ids), -1),
+            }
             if self._chooses_logits:
                 arguments["logits_to_keep"] = last if last > 1 or self._kept is None else self._kept
         else:
@@ -184,23 +188,10 @@ class OverriddenForward(Forward):
             arguments["cache_position"] = torch.arange(first, end, device=self._ids.device)
         return arguments
 
-    def _positions(self, end: int) -> Tensor:
-        """Return the position ids up to ``end``, int64 ``[B, n]``."""
-        plan, rows = self._plan, len(self._ids)
-        if self._given_positions is not None:
-            is_given = plan.inputs is not None and plan.inputs.position_ids is not None
-            given, beyond = self._given_positions(
-                self._first_given("position_ids") if is_given else 0, end
-            )
-            return given + beyond
-        positions = torch.arange(end, device=self._ids.device)[None]
-        if self._padding is not None:
-            positions = (positions - self._padding).clamp_(min=0)
-        return positions.expand(rows, -1)
-
     def _first_given(self, name: str) -> int:
-        """The first position of which the caller said something."""
-        return self._plan.num_positions - int(getattr(self._plan.inputs, name).shape[1])
+        """Return the first position that the caller gave a table of; 0 without the table."""
+        table = None if self._plan.inputs is None else getattr(self._plan.inputs, name)
+        return 0 if table is None else self._plan.num_positions - int(table.shape[1])
 
 
 def _layer_outputs(output: Any) -> LayerOutputs:

@@ -21,7 +21,6 @@ from asyncgen.generation.strategies.step import Outcome
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.generation.strategies.beam_scorers.search import RankedScorer
     from asyncgen.generation.strategies.step import Plan, Steps
 
 
@@ -64,7 +63,7 @@ def _options(plan: Plan) -> dict[str, Any]:
 class ScorerSelection(BeamSelection):
     """Let a documented scorer select the beams and keep the complete hypotheses."""
 
-    def __init__(self, plan: Plan, scorer: RankedScorer) -> None:
+    def __init__(self, plan: Plan, scorer: BeamSearchScorer) -> None:
         """Begin with the prompts of a plan.
 
         Args:
@@ -81,7 +80,7 @@ class ScorerSelection(BeamSelection):
     @property
     def agreed(self) -> int:
         """See `BeamSelection`; beams of a prompt that is done continue those of another."""
-        return 0 if self._scorer.has_idle else min(self.stream.sent)
+        return 0 if self._scorer.has_done_prompts else min(self.stream.sent)
 
     def advance(self, logits: Tensor) -> bool:
         """See `BeamSelection`."""
@@ -154,7 +153,7 @@ class ScorerSelection(BeamSelection):
         all_rows = beams.rows
         by_group = self._groups.view(len(self._groups), len(self.plan.input_ids), -1)
         for prompt in range(by_group.shape[1]):
-            if scorer.is_done_with(prompt):
+            if scorer.is_prompt_done(prompt):
                 continue
             live = by_group[scorer.live_groups(prompt), prompt].flatten()
             ids, end = all_rows[live], length

@@ -37,7 +37,7 @@ def test_every_documented_field_is_there() -> None:
 def test_every_field_that_is_served_has_a_builder_or_a_reader() -> None:
     built = {kind.definition.parameter for kind in processor_classes() if kind.definition.parameter}
     # These are arguments of our own.
-    built -= {"presence_penalty", "frequency_penalty", "shape"}
+    built -= {"presence_penalty", "frequency_penalty", "grammar"}
     assert built <= {*BY_NAME, *(each.name for each in GENERATE_ARGUMENTS)}
     assert all(BY_NAME[name].awaits is None for name in built & set(BY_NAME))
 

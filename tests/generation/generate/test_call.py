@@ -31,7 +31,7 @@ def test_the_configuration_names_the_strategy_and_nothing_runs() -> None:
     model = TableModel()
     for options in ({}, {"do_sample": True}, {"num_beams": 2}):
         call = _call(model, **options)
-        assert call.strategy is STRATEGIES[call.config.get_generation_mode()]
+        assert call.strategy is STRATEGIES[call.plan.config.get_generation_mode()]
     assert model.num_forwards == 0
 
 

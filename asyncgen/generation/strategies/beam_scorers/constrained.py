@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.generation.strategies.beam_scorers.search import RankedScorer
+from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
 from asyncgen.generation.strategies.constraints import Constraint, ConstraintListState
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.strategies.beam_scorers.search import Continuation, StepOfGroup
+    from asyncgen.generation.strategies.beam_scorers.search import Continuation, GroupStep
 
 
 _BANK = 100
 """What one token of progress weighs against a sum of log-probabilities, in the order of banks."""
 
 
-class ConstrainedBeamSearchScorer(RankedScorer):
+class ConstrainedBeamSearchScorer(BeamSearchScorer):
     """Ranks candidates so that every constraint is met; a sequence ends only when all are."""
 
     def __init__(
@@ -78,7 +78,7 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         """Tell whether a sequence meets all constraints."""
         return self._state(tuple(sequence)).completed
 
-    def process(
+    def process(  # type: ignore[override]  # the documented order differs
         self,
         input_ids: Tensor,
         next_scores: Tensor,
@@ -108,31 +108,33 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         """
         if scores_for_all_vocab is None:
             raise TypeError("`scores_for_all_vocab` is needed to bring constraints further")
-        answer = self._process(
+        answer = super().process(
             input_ids,
-            (next_scores, next_tokens, next_indices),
+            next_scores,
+            next_tokens,
+            next_indices,
             pad_token_id,
             eos_token_id,
             beam_indices,
-            decoder_prompt_len,
-            totals=scores_for_all_vocab,
+            decoder_prompt_len=decoder_prompt_len,
+            scores_for_all_vocab=scores_for_all_vocab,
         )
         # Of the next step only sequences of this length are continued.
         length = input_ids.shape[-1] + 1
         self._known = {ids: state for ids, state in self._known.items() if len(ids) == length}
         return answer
 
-    def _accepts(self, ids: Tensor) -> bool:
+    def _may_end(self, ids: Tensor) -> bool:
         return self.check_completes_constraints(ids.tolist())
 
-    def _to_keep(self, rows: range, input_ids: Tensor) -> list[int]:
+    def _final_rows(self, rows: range, input_ids: Tensor) -> list[int]:
         """Beams that meet all constraints; others only where these are too few."""
         meeting = [row for row in rows if self.check_completes_constraints(input_ids[row].tolist())]
         others = [row for row in rows if row not in meeting]
         return meeting + (others if len(meeting) < self.num_beam_hyps_to_keep else [])
 
-    def _arranged(
-        self, step: StepOfGroup, prompt: int, beams: list[Continuation]
+    def _rearrange(
+        self, step: GroupStep, prompt: int, beams: list[Continuation]
     ) -> list[Continuation]:
         """Add candidates that bring a constraint further; share the beams out over the banks."""
         assert step.totals is not None
@@ -152,7 +154,7 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         if len(sequences) == size:
             return beams
         banks = [self._state(ids).get_bank() for ids in sequences]
-        order = _by_banks(banks, totals.new_tensor([score for score, _, _ in beams]))
+        order = _order_by_banks(banks, totals.new_tensor([score for score, _, _ in beams]))
         return [beams[place] for place in order[:size]]
 
     def _state(self, ids: tuple[int, ...]) -> ConstraintListState:
@@ -170,7 +172,7 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         return state
 
 
-def _by_banks(banks: list[int], scores: Tensor) -> list[int]:
+def _order_by_banks(banks: list[int], scores: Tensor) -> list[int]:
     """Order of candidates: the best of each bank, furthest bank first, then the second best …"""
     weights = torch.tensor(banks, device=scores.device) * _BANK + scores
     order: list[int] = torch.sort(weights, descending=True).indices.tolist()

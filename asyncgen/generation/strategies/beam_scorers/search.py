@@ -1,4 +1,4 @@
-"""The scorer of standard and diverse beam search, and what it shares with the constrained one.
+"""Score the beams of standard and diverse beam search; the constrained scorer extends it.
 
 Diverse beam search (Vijayakumar et al. 2016, arXiv 1610.02424) runs several groups of beams for
 each prompt, one after the other in every step; each group has its own n-best list.
@@ -29,7 +29,7 @@ Continuation: TypeAlias = tuple[float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class StepOfGroup:
+class GroupStep:
     """Inputs of a group's step beside its candidates.
 
     Attributes:
@@ -52,8 +52,10 @@ class StepOfGroup:
     totals: Tensor | None
 
 
-class RankedScorer(BeamScorer):
-    """N-best lists, one for each group of each prompt.
+class BeamSearchScorer(BeamScorer):
+    """Ranks candidates by their sums of log-probabilities, in n-best lists.
+
+    Each group of each prompt has its own list.
 
     Attributes:
         group_size: Beams of a group, ``num_beams // num_beam_groups``.
@@ -113,23 +115,23 @@ class RankedScorer(BeamScorer):
         return all(self._done)
 
     @property
-    def has_idle(self) -> bool:
+    def has_done_prompts(self) -> bool:
         """True if some prompts are done, and their beams only fill the batch."""
         return any(self._done)
 
-    def is_done_with(self, prompt: int) -> bool:
+    def is_prompt_done(self, prompt: int) -> bool:
         """Return whether this prompt can get no better hypothesis."""
-        return all(self._done[place] for place in self._places(prompt))
+        return all(self._done[place] for place in self._lists(prompt))
 
     def best(self, prompt: int) -> tuple[float, Tensor, Sequence[int] | None] | None:
         """The best complete hypothesis of a prompt: score, ids, beam indices."""
-        found = [self._hypotheses[place].best for place in self._places(prompt)]
+        found = [self._hypotheses[place].best for place in self._lists(prompt)]
         kept = [each for each in found if each is not None]
         return max(reversed(kept), key=lambda beam: beam[0]) if kept else None
 
     def live_groups(self, prompt: int) -> list[int]:
         """Groups of a prompt that are not done."""
-        places = self._places(prompt)
+        places = self._lists(prompt)
         return [place - places.start for place in places if not self._done[place]]
 
     def finalize(  # type: ignore[override]  # the documented names differ
@@ -168,7 +170,7 @@ class RankedScorer(BeamScorer):
         going_on = [place for place, done in enumerate(self._done) if not done]
         for place in going_on:
             rows = range(place * self.group_size, (place + 1) * self.group_size)
-            for row in self._to_keep(rows, input_ids):
+            for row in self._final_rows(rows, input_ids):
                 origins = None if beam_indices is None else beam_indices[row]
                 self._hypotheses[place].add(input_ids[row], scores[row], origins, length)
         best = [
@@ -194,126 +196,6 @@ class RankedScorer(BeamScorer):
             "sequence_lengths": lengths,
         }
 
-    def _process(
-        self,
-        input_ids: Tensor,
-        candidates: tuple[Tensor, Tensor, Tensor],
-        pad_token_id: Any,
-        eos_token_id: Any,
-        beam_indices: Sequence[Sequence[int]] | None,
-        prompt_length: int | None,
-        *,
-        group: int | None = 0,
-        totals: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Take the candidates of one step of one group: scores, tokens and indices ``[B, K]``.
-
-        Raises:
-            InvalidRequestError: The number of rows does not fit.
-            ValueError: Fewer candidates than beams go on.
-        """
-        step = StepOfGroup(
-            input_ids,
-            frozenset(id_list(eos_token_id)),
-            first_id(pad_token_id),
-            beam_indices,
-            group or 0,
-            prompt_length or 0,
-            totals,
-        )
-        rows = len(self._hypotheses) // self.num_beam_groups * self.group_size
-        if len(input_ids) != rows:
-            raise InvalidRequestError("input_ids", tuple(input_ids.shape), f"needs {rows} rows")
-        chosen: list[Continuation] = []
-        tables = (table.tolist() for table in candidates)
-        for prompt, ranked in enumerate(zip(*tables, strict=True)):
-            place = prompt * self.num_beam_groups + step.group
-            if self._done[place]:
-                chosen += self._idle(step)
-                continue
-            chosen += self._arranged(step, prompt, self._go_through(step, prompt, *ranked))
-            length = input_ids.shape[-1] + 1
-            self._done[place] |= self._hypotheses[place].is_done(
-                max(ranked[0]), length, step.prompt_length
-            )
-        names = ("next_beam_scores", "next_beam_tokens", "next_beam_indices")
-        columns = zip(names, candidates, zip(*chosen, strict=True), strict=True)
-        return {name: table.new_tensor(column) for name, table, column in columns}
-
-    def _go_through(
-        self,
-        step: StepOfGroup,
-        prompt: int,
-        scores: list[float],
-        tokens: list[int],
-        indices: list[int],
-    ) -> list[Continuation]:
-        """Candidates of a prompt, best first: they end, or go on until there are enough."""
-        size, beams = self.group_size, list[Continuation]()
-        for rank, (score, token, index) in enumerate(zip(scores, tokens, indices, strict=True)):
-            row = prompt * size + index
-            if token not in step.ends:
-                beams.append((score, token, row))
-            elif rank < size and self._accepts(step.input_ids[row]):
-                self._complete(step, prompt, index, score)
-            if len(beams) == size:
-                return beams
-        raise ValueError(
-            f"only {len(beams)} of {size} beams go on, from the candidates {tokens}; give "
-            f"more candidates than there can be ends ({sorted(step.ends)})"
-        )
-
-    def _complete(self, step: StepOfGroup, prompt: int, index: int, score: float) -> None:
-        place, row = prompt * self.num_beam_groups + step.group, prompt * self.group_size + index
-        origins = None
-        if step.beam_indices is not None:
-            origins = (*step.beam_indices[row], place * self.group_size + index)
-        length = step.input_ids.shape[-1] + 1 - step.prompt_length
-        self._hypotheses[place].add(step.input_ids[row].clone(), score, origins, length)
-
-    def _idle(self, step: StepOfGroup) -> list[Continuation]:
-        """Return the filler beams of a prompt that is done."""
-        if step.filler is None or not step.ends:
-            raise ValueError(
-                "a prompt is done before the others: `pad_token_id` and `eos_token_id` have to "
-                "be defined"
-            )
-        return [(0.0, step.filler, 0)] * self.group_size
-
-    def _arranged(
-        self, step: StepOfGroup, prompt: int, beams: list[Continuation]
-    ) -> list[Continuation]:
-        """The last word on the beams that a prompt goes on with."""
-        return beams
-
-    def _accepts(self, ids: Tensor) -> bool:
-        """Return whether a sequence may end here."""
-        return True
-
-    def _to_keep(self, rows: range, input_ids: Tensor) -> list[int]:
-        """Return the live beams that count as results."""
-        return list(rows)
-
-    def _places(self, prompt: int) -> range:
-        return range(prompt * self.num_beam_groups, (prompt + 1) * self.num_beam_groups)
-
-    def _ranked(self, prompt: int) -> list[tuple[float, Tensor, Sequence[int] | None]]:
-        """All hypotheses of a prompt, best first; the newest first among equals."""
-        found = [beam for place in self._places(prompt) for beam in self._hypotheses[place].beams]
-        return sorted(found, key=lambda beam: beam[0])[::-1]
-
-    def _origins(self, found: list[Sequence[int] | None], like: Tensor) -> Tensor | None:
-        if any(origins is None for origins in found):
-            return None
-        table = like.new_full(like.shape, -1)
-        for row, origins in enumerate(found):
-            table[row, : len(origins or ())] = like.new_tensor(origins)
-        return table
-
-
-class BeamSearchScorer(RankedScorer):
-    """Ranks candidates by their sums of log-probabilities."""
-
     def process(
         self,
         input_ids: Tensor,
@@ -334,13 +216,13 @@ class BeamSearchScorer(RankedScorer):
             next_scores: float32 ``[B, K]``, best first.
             next_tokens: int64 ``[B, K]``.
             next_indices: int64 ``[B, K]``, 0 to ``group_size - 1``.
-            pad_token_id: What prompts that are done go on with.
+            pad_token_id: Id that fills the rows of prompts that are done.
             eos_token_id: Id or ids that end a sequence.
             beam_indices: Rows of the generated tokens of each beam, if they are wanted; counted
                 over the beams of all groups.
             group_index: The group.
             decoder_prompt_len: Length of the prompt, which the length penalty does not count.
-            kwargs: Not used.
+            kwargs: ``scores_for_all_vocab``, for constraints.
 
         Returns:
             See `BeamScorer`.
@@ -349,12 +231,101 @@ class BeamSearchScorer(RankedScorer):
             InvalidRequestError: The number of rows does not fit.
             ValueError: Fewer candidates than beams go on.
         """
-        return self._process(
+        step = GroupStep(
             input_ids,
-            (next_scores, next_tokens, next_indices),
-            pad_token_id,
-            eos_token_id,
+            frozenset(id_list(eos_token_id)),
+            first_id(pad_token_id),
             beam_indices,
-            decoder_prompt_len,
-            group=group_index,
+            group_index or 0,
+            decoder_prompt_len or 0,
+            kwargs.get("scores_for_all_vocab"),
         )
+        candidates = next_scores, next_tokens, next_indices
+        rows = len(self._hypotheses) // self.num_beam_groups * self.group_size
+        if len(input_ids) != rows:
+            raise InvalidRequestError("input_ids", tuple(input_ids.shape), f"needs {rows} rows")
+        chosen: list[Continuation] = []
+        tables = (table.tolist() for table in candidates)
+        for prompt, ranked in enumerate(zip(*tables, strict=True)):
+            place = prompt * self.num_beam_groups + step.group
+            if self._done[place]:
+                chosen += self._filler_beams(step)
+                continue
+            chosen += self._rearrange(step, prompt, self._select_beams(step, prompt, *ranked))
+            length = input_ids.shape[-1] + 1
+            self._done[place] |= self._hypotheses[place].is_done(
+                max(ranked[0]), length, step.prompt_length
+            )
+        names = ("next_beam_scores", "next_beam_tokens", "next_beam_indices")
+        columns = zip(names, candidates, zip(*chosen, strict=True), strict=True)
+        return {name: table.new_tensor(column) for name, table, column in columns}
+
+    def _select_beams(
+        self,
+        step: GroupStep,
+        prompt: int,
+        scores: list[float],
+        tokens: list[int],
+        indices: list[int],
+    ) -> list[Continuation]:
+        """Candidates of a prompt, best first: they end, or go on until there are enough."""
+        size, beams = self.group_size, list[Continuation]()
+        for rank, (score, token, index) in enumerate(zip(scores, tokens, indices, strict=True)):
+            row = prompt * size + index
+            if token not in step.ends:
+                beams.append((score, token, row))
+            elif rank < size and self._may_end(step.input_ids[row]):
+                self._complete(step, prompt, index, score)
+            if len(beams) == size:
+                return beams
+        raise ValueError(
+            f"only {len(beams)} of {size} beams go on, from the candidates {tokens}; give "
+            f"more candidates than there can be ends ({sorted(step.ends)})"
+        )
+
+    def _complete(self, step: GroupStep, prompt: int, index: int, score: float) -> None:
+        place, row = prompt * self.num_beam_groups + step.group, prompt * self.group_size + index
+        origins = None
+        if step.beam_indices is not None:
+            origins = (*step.beam_indices[row], place * self.group_size + index)
+        length = step.input_ids.shape[-1] + 1 - step.prompt_length
+        self._hypotheses[place].add(step.input_ids[row].clone(), score, origins, length)
+
+    def _filler_beams(self, step: GroupStep) -> list[Continuation]:
+        """Return the filler beams of a prompt that is done."""
+        if step.filler is None or not step.ends:
+            raise ValueError(
+                "a prompt is done before the others: `pad_token_id` and `eos_token_id` have to "
+                "be defined"
+            )
+        return [(0.0, step.filler, 0)] * self.group_size
+
+    def _rearrange(
+        self, step: GroupStep, prompt: int, beams: list[Continuation]
+    ) -> list[Continuation]:
+        """Change the beams that a prompt goes on with; constraints do."""
+        return beams
+
+    def _may_end(self, ids: Tensor) -> bool:
+        """Return whether a sequence may end here."""
+        return True
+
+    def _final_rows(self, rows: range, input_ids: Tensor) -> list[int]:
+        """Return the live beams that count as results."""
+        return list(rows)
+
+    def _lists(self, prompt: int) -> range:
+        return range(prompt * self.num_beam_groups, (prompt + 1) * self.num_beam_groups)
+
+    def _ranked(self, prompt: int) -> list[tuple[float, Tensor, Sequence[int] | None]]:
+        """All hypotheses of a prompt, best first; the newest first among equals."""
+        found = [beam for place in self._lists(prompt) for beam in self._hypotheses[place].beams]
+        return sorted(found, key=lambda beam: beam[0])[::-1]
+
+    def _origins(self, found: list[Sequence[int] | None], like: Tensor) -> Tensor | None:
+        if any(origins is None for origins in found):
+            return None
+        table = like.new_full(like.shape, -1)
+        for row, origins in enumerate(found):
+            table[row, : len(origins or ())] = like.new_tensor(origins)
+        return table

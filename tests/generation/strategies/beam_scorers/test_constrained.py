@@ -7,7 +7,7 @@ import torch
 
 from asyncgen.generation.strategies.beam_scorers.constrained import (
     ConstrainedBeamSearchScorer,
-    _by_banks,
+    _order_by_banks,
 )
 from asyncgen.generation.strategies.constraints import (
     Constraint,
@@ -38,7 +38,7 @@ def test_finished_beams_meet_all_constraints(seed: int) -> None:
 def test_banks_take_turns_and_the_furthest_is_first() -> None:
     banks = [0, 0, 2, 1, 2, 0]
     scores = torch.tensor([-1.0, -2.0, -5.0, -3.0, -4.0, -0.5])
-    assert _by_banks(banks, scores) == [4, 3, 5, 2, 0, 1]
+    assert _order_by_banks(banks, scores) == [4, 3, 5, 2, 0, 1]
 
 
 def test_states_and_scores_of_the_vocabulary() -> None:

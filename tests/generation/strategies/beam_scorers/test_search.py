@@ -43,7 +43,7 @@ def test_a_prompt_that_is_done_waits_for_the_others() -> None:
     ends: dict[str, Any] = {"pad_token_id": PAD, "eos_token_id": END}
     first = scorer.process(ids, scores, tokens, beams, **ends)
     assert first["next_beam_tokens"].tolist() == [7, 8, 7, 8]
-    assert scorer.is_done_with(0)
+    assert scorer.is_prompt_done(0)
     assert not scorer.is_done
     assert scorer.live_groups(0) == []
     assert scorer.live_groups(1) == [0]
