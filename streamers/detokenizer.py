@@ -116,7 +116,7 @@ class _PieceDecoder:
         # Nothing is held and all pieces come from `table.rest`: a piece of text goes out as it is.
         self._plain = not self._left and table.first is table.rest
         if prompt_ids:
-            self._prime(prompt_ids)
+            self._read_prompt(prompt_ids)
 
     def put(self, token_ids: Sequence[int]) -> str:
         text = ""
@@ -171,7 +171,7 @@ class _PieceDecoder:
         self._left = 0 if stripped else self._left - cut
         return text[cut:]
 
-    def _prime(self, prompt_ids: Sequence[int]) -> None:
+    def _read_prompt(self, prompt_ids: Sequence[int]) -> None:
         """Get into the state after the prompt: its beginning and its end are enough."""
         at = 0
         while at < len(prompt_ids) and (self._pieces is not self._table.rest or self._left):

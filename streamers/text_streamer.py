@@ -39,14 +39,14 @@ class TextStreamer(RowStreamer):
             text: Text of whole words; a `RowText` has its row.
             stream_end: True if nothing follows.
         """
-        out: str = self._labelled(text) if self._batch > 1 else text
+        out: str = self._with_row_label(text) if self._batch > 1 else text
         if stream_end:
             out += "\n"
             self._row, self._at_line_start = None, True
         sys.stdout.write(out)
         sys.stdout.flush()
 
-    def _labelled(self, text: str) -> str:
+    def _with_row_label(self, text: str) -> str:
         row = text.row if isinstance(text, RowText) else 0
         if not text:
             return ""

@@ -46,22 +46,22 @@ class ThreadMailbox(Generic[T]):
     """
 
     def __init__(
-        self, *, pace: float = 0.0, presses: Callable[[T], bool] = lambda item: False
+        self, *, pace: float = 0.0, is_urgent: Callable[[T], bool] = lambda item: False
     ) -> None:
         """Args:
         pace: Seconds, from 0. A reader that was woken twice within this time then waits until it
             has passed, as in `Mailbox`.
-        presses: Tells whether an item wakes the reader at once. It must be quick and must not
+        is_urgent: Tells whether an item wakes the reader at once. It must be quick and must not
             raise.
         """
         self.closed = False
         self._pace = pace
-        self._presses = presses
+        self._is_urgent = is_urgent
         self._woken_at = float("-inf")
-        self._hurried = self._dropped = False
+        self._is_paced = self._dropped = False
         self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._num_drains = 0
-        # Bell of the reader that waits now, and True if only an item that presses rings it.
+        # Bell of the reader that waits now, and True if only an urgent item rings it.
         self._bell: tuple[queue.SimpleQueue[None], bool] | None = None
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class ThreadMailbox(Generic[T]):
             return False
         self._queue.put(item)
         bell = self._bell
-        if bell is not None and (not bell[1] or self._presses(item)):
+        if bell is not None and (not bell[1] or self._is_urgent(item)):
             bell[0].put(None)
         return not self.closed
 
@@ -93,25 +93,27 @@ class ThreadMailbox(Generic[T]):
         if len(self) or self.closed:
             return
         started = time.monotonic()
-        if self._hurried:
+        if self._is_paced:
             rest = max(0.0, self._woken_at + self._pace - started)
-            is_rung = self._sit(rest if seconds is None else min(rest, seconds), dozes=True)
+            is_rung = self._wait_for_wake(
+                rest if seconds is None else min(rest, seconds), urgent_only=True
+            )
             if is_rung or len(self) or self.closed:
                 self._woken_at = time.monotonic()
                 return
         if seconds is not None:
             seconds = max(0.0, started + seconds - time.monotonic())
-        if self._sit(seconds, dozes=False):
+        if self._wait_for_wake(seconds, urgent_only=False):
             now = time.monotonic()
-            self._hurried = now - self._woken_at < self._pace
+            self._is_paced = now - self._woken_at < self._pace
             self._woken_at = now
 
-    def _sit(self, seconds: float | None, *, dozes: bool) -> bool:
-        """Wait to be woken, while it dozes only by an item that presses; return whether it was."""
+    def _wait_for_wake(self, seconds: float | None, *, urgent_only: bool) -> bool:
+        """Wait to be woken, or only for an urgent item; return whether it was."""
         end = None if seconds is None else time.monotonic() + seconds
         ring: queue.SimpleQueue[None] = queue.SimpleQueue()
         drains = self._num_drains
-        self._bell = ring, dozes
+        self._bell = ring, urgent_only
         try:
             # A sender just before had no bell to ring, and one whose item was drained already may
             # ring only now.

@@ -40,7 +40,7 @@ T = TypeVar("T")
 _PROBE_EVERY = 8
 
 # Most callbacks of one turn of the loop: a thousand at once would delay its other tasks.
-_TOGETHER = 64
+_MOST_CALLBACKS = 64
 
 
 class _GatheredBells(local):
@@ -169,7 +169,7 @@ class LoopBell:
         finally:
             _gathering.bells = None
             for bell in bells:
-                bell._sound()
+                bell._wake_for_gathered()
 
     def ring(self, wake: Callable[[], object]) -> bool:
         """Have `wake` called in the loop soon, from any thread, without waiting.
@@ -192,35 +192,35 @@ class LoopBell:
                 if self in gathered or not self._loop_is_closed():
                     gathered.add(self)
                     return True
-            elif self._schedule_answer(self._schedule):
+            elif self._schedule_run(self._schedule):
                 return True
-            self._die()
+            self._mark_gone()
             return False
 
-    def _sound(self) -> None:
+    def _wake_for_gathered(self) -> None:
         """Wake the loop for gathered rings, unless it was woken meanwhile."""
         with self._lock:
-            if self._wakes and not self._pending and not self._schedule_answer(self._schedule):
-                self._die()
+            if self._wakes and not self._pending and not self._schedule_run(self._schedule):
+                self._mark_gone()
 
-    def _die(self) -> None:
+    def _mark_gone(self) -> None:
         self._gone = True
         self._wakes = []
 
-    def _answer(self) -> None:
+    def _run_callbacks(self) -> None:
         # Under the lock: a ring that comes after it schedules again, one before it is in the list.
         with self._lock:
-            wakes, self._wakes = self._wakes[:_TOGETHER], self._wakes[_TOGETHER:]
+            wakes, self._wakes = self._wakes[:_MOST_CALLBACKS], self._wakes[_MOST_CALLBACKS:]
             self._pending = False
-            if self._wakes and not self._schedule_answer(self._schedule_inside):
-                self._die()
+            if self._wakes and not self._schedule_run(self._schedule_inside):
+                self._mark_gone()
         for wake in wakes:
             wake()
 
-    def _schedule_answer(self, schedule: Callable[[Callable[[], None]], Any]) -> bool:
+    def _schedule_run(self, schedule: Callable[[Callable[[], None]], Any]) -> bool:
         self._pending = True
         try:
-            schedule(self._answer)
+            schedule(self._run_callbacks)
         except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError
             return False
         return True
@@ -247,7 +247,7 @@ class Mailbox(Generic[T]):
         on_loop_gone: Callable[[], None] | None = None,
         *,
         pace: float = 0.0,
-        presses: Callable[[T], bool] = lambda item: False,
+        is_urgent: Callable[[T], bool] = lambda item: False,
     ) -> None:
         """Args:
         on_loop_gone: Called once, in the sending thread, when a send finds that the reader's loop
@@ -255,14 +255,14 @@ class Mailbox(Generic[T]):
         pace: Seconds, from 0. A reader that was woken twice within this time then waits until it
             has passed, and reads all items of that time together: a sender that is much faster
             than people read does not wake the loop for every item.
-        presses: Tells whether an item wakes the reader at once, whatever its pace. It must be
+        is_urgent: Tells whether an item wakes the reader at once, whatever its pace. It must be
             quick and must not raise.
         """
         self._pace = pace
-        self._presses = presses
+        self._is_urgent = is_urgent
         self._woken_at = float("-inf")
-        self._hurried = False
-        self._dozes = False  # only an item that presses wakes the reader
+        self._is_paced = False
+        self._urgent_only = False  # only an urgent item wakes the reader
         self._on_loop_gone = on_loop_gone
         self._lock = RLock()
         self._items: list[T] = []
@@ -291,7 +291,7 @@ class Mailbox(Generic[T]):
             items.append(item)
             wake = self._wake
             bell = self._bell
-            if wake is not None and self._dozes and not self._presses(item):
+            if wake is not None and self._urgent_only and not self._is_urgent(item):
                 wake = None
             is_alive = bell is None or not (bell._gone or bell._loop_is_closed())
             if wake is None and len(items) % _PROBE_EVERY and is_alive:
@@ -317,18 +317,18 @@ class Mailbox(Generic[T]):
         """
         if self._items or self.closed:
             return
-        if self._hurried:
+        if self._is_paced:
             rest = max(0.0, self._woken_at + self._pace - monotonic())
-            if await self._sit(most=rest) or self._items or self.closed:
+            if await self._wait_for_wake(most=rest) or self._items or self.closed:
                 self._woken_at = monotonic()
                 return
-        await self._sit()
+        await self._wait_for_wake()
         now = monotonic()
-        self._hurried = now - self._woken_at < self._pace
+        self._is_paced = now - self._woken_at < self._pace
         self._woken_at = now
 
-    async def _sit(self, *, most: float | None = None) -> bool:
-        """Wait to be woken; with a limit of seconds, only by an item that presses.
+    async def _wait_for_wake(self, *, most: float | None = None) -> bool:
+        """Wait to be woken; with a limit of seconds, only by an urgent item.
 
         Returns:
             True if it was woken or had no reason to wait; another reader may have drained the item.
@@ -342,7 +342,7 @@ class Mailbox(Generic[T]):
                 return True
             if self._wake is not None:
                 raise anyio.BusyResourceError("waiting for")
-            self._bell, self._dozes, self._wake = bell, most is not None, wake
+            self._bell, self._urgent_only, self._wake = bell, most is not None, wake
         try:
             await bell.await_waiter(waiter, wake, most)
             return self._wake is not wake

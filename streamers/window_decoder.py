@@ -44,7 +44,7 @@ class WindowDecoder:
         self._shown = 0  # characters of the window's text that are out
         self._stalled = 0  # ids since the last character came out
         if self._ids:
-            self._prime(inside=len(self._ids) < len(prompt_ids))
+            self._read_prompt(inside=len(self._ids) < len(prompt_ids))
 
     def put(self, token_ids: Sequence[int]) -> str:
         """Take ids; return the text that they complete."""
@@ -61,7 +61,7 @@ class WindowDecoder:
         self._stalled = 0
         return new
 
-    def _prime(self, inside: bool) -> None:
+    def _read_prompt(self, inside: bool) -> None:
         """Begin after the complete characters of the prompt; the ids are its last ones.
 
         An incomplete character at either end may make all bytes near it look invalid. So the text
@@ -85,7 +85,7 @@ class WindowDecoder:
     def _extend(self, token_ids: Sequence[int]) -> str:
         self._ids = [*self._ids, *token_ids]  # never changed in place: a copy may share it
         text = self._decode(self._ids)
-        certain = self._certain(text)
+        certain = self._stable_length(text)
         if certain > self._shown:
             new = text[self._shown : certain]
             self._shown = certain
@@ -97,7 +97,7 @@ class WindowDecoder:
             self._cut(text)
         return new
 
-    def _certain(self, text: str) -> int:
+    def _stable_length(self, text: str) -> int:
         """Return the length of the text that more ids will not change."""
         whole = text.rstrip("\ufffd")
         if len(whole) < len(text) and self._stalled >= _CHARACTER:

@@ -43,11 +43,11 @@ class MambaLayer(StateLayer):
         super().__init__()
         self._cache = cache
         self._index = index
-        self._show()
+        self._view_states()
 
     def open(self, plan: StateShape, rows: int, like: Tensor) -> None:
         """See `StateLayer.open`; the cache may have been written to from outside since."""
-        self._show()
+        self._view_states()
         super().open(plan, rows, like)
         if self._cache.ssm_state_size != plan.shape[-1]:
             size = self._cache.ssm_state_size
@@ -66,7 +66,7 @@ class MambaLayer(StateLayer):
             raise InvalidRequestError("past_key_values", f"MambaCache of {rows} rows", allowed)
         cache.conv_states[self._index].copy_(window.mT)
         cache.update_ssm_state(self._index, state[:, :, 0])
-        self._show()
+        self._view_states()
 
     def reset(self) -> None:
         """Set both to zero, in place."""
@@ -74,7 +74,7 @@ class MambaLayer(StateLayer):
         self._cache.conv_states[self._index].zero_()
         self._cache.ssm_states[self._index].zero_()
 
-    def _show(self) -> None:
+    def _view_states(self) -> None:
         self.window = self._cache.conv_states[self._index].mT
         self.state = self._cache.ssm_states[self._index][:, :, None].float()
 

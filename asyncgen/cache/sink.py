@@ -96,7 +96,7 @@ class SinkCache(Cache):
             raise InvalidRequestError("cache_kwargs", sorted(given), "`cos` and `sin` go together")
         layer = super().ensure_layers(layer_idx + 1)[layer_idx]
         if layer_idx == 0 and cos is not None and sin is not None:
-            self._learn(cos, sin)
+            self._remember_angles(cos, sin)
         size, before = key_states.shape[2], layer.length
         excess = min(before + size - self.window_length, before - self.num_sink_tokens)
         keys, values = layer.update(key_states, value_states)
@@ -105,7 +105,7 @@ class SinkCache(Cache):
         sinks = self.num_sink_tokens
         moved = keys[:, :, sinks + excess : before]
         if cos is not None:
-            moved = self._turn_back(moved, excess, given.get("partial_rotation_size"))
+            moved = self._rotate_back(moved, excess, given.get("partial_rotation_size"))
         keys = torch.cat((keys[:, :, :sinks], moved, keys[:, :, before:]), dim=2)
         values = torch.cat((values[:, :, :sinks], values[:, :, sinks + excess :]), dim=2)
         layer.reset()
@@ -120,7 +120,7 @@ class SinkCache(Cache):
         super().reset()
         self._angles = None
 
-    def _learn(self, cos: Tensor, sin: Tensor) -> None:
+    def _remember_angles(self, cos: Tensor, sin: Tensor) -> None:
         """Remember the angles of consecutive positions, until there are enough of them."""
         # All rows move as far, so one row is enough.
         new_cos, new_sin = (each[0] if each.dim() == 3 else each for each in (cos, sin))
@@ -130,7 +130,7 @@ class SinkCache(Cache):
             old_cos, old_sin = self._angles
             self._angles = torch.cat((old_cos, new_cos)), torch.cat((old_sin, new_sin))
 
-    def _turn_back(self, keys: Tensor, positions: int, partial: int | None) -> Tensor:
+    def _rotate_back(self, keys: Tensor, positions: int, partial: int | None) -> Tensor:
         """Rotate keys ``[B, K, T, D]`` back by so many positions.
 
         The cosines and sines of two positions that lie so far apart are known; those of the

@@ -87,7 +87,7 @@ class Waiting(Protocol):
 class InLoop:
     """Let a task wait, on asyncio and trio; a loop that ended is a reader that left."""
 
-    inbox = partial(Mailbox[Letter], pace=READER_PACE, presses=is_last)
+    inbox = partial(Mailbox[Letter], pace=READER_PACE, is_urgent=is_last)
     loaded = staticmethod(DecodeThread.wait_ready)
     prepared = staticmethod(PreparingThreads.run)
     filled = staticmethod(Mailbox.wait)
@@ -100,7 +100,7 @@ class InThread:
 
     def inbox(self, on_gone: Callable[[], None]) -> ThreadMailbox[Letter]:
         """A mailbox for threads; a thread cannot end unseen: it drops its reader."""
-        return ThreadMailbox(pace=READER_PACE, presses=is_last)
+        return ThreadMailbox(pace=READER_PACE, is_urgent=is_last)
 
     async def loaded(self, thread: DecodeThread[Opened]) -> Opened:
         """As the thread does for threads."""

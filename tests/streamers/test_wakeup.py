@@ -256,7 +256,7 @@ async def test_a_waiting_reader_is_rung_for_once(monkeypatch: pytest.MonkeyPatch
     assert got == list(range(15))
 
 
-async def hurried(mailbox: Mailbox[int]) -> None:
+async def paced(mailbox: Mailbox[int]) -> None:
     """Have its reader woken for two items, one right after the other."""
     for number in (1, 2):
         async with anyio.create_task_group() as group:
@@ -266,7 +266,7 @@ async def hurried(mailbox: Mailbox[int]) -> None:
         assert mailbox.drain() == [number]
 
 
-async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_paced_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     bell = Counted()
     monkeypatch.setattr(LoopBell, "current", lambda: bell)
     limits: list[float | None] = []
@@ -279,7 +279,7 @@ async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bell, "await_waiter", spied)
     monkeypatch.setattr(wakeup, "monotonic", lambda: 7.0)  # the clock stands still
     mailbox: Mailbox[int] = Mailbox(pace=0.2)
-    await hurried(mailbox)
+    await paced(mailbox)
     assert bell.scheduled == 2
     async with anyio.create_task_group() as group:
         group.start_soon(mailbox.wait)
@@ -291,9 +291,9 @@ async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyP
     assert limits == [None, None, pytest.approx(0.2)]
 
 
-async def test_a_hurried_reader_comes_at_once_for_what_presses() -> None:
-    mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 5)
-    await hurried(mailbox)
+async def test_a_paced_reader_comes_at_once_for_urgent_items() -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0, is_urgent=lambda item: item == 5)
+    await paced(mailbox)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(mailbox.wait)
@@ -306,9 +306,9 @@ async def test_a_hurried_reader_comes_at_once_for_what_presses() -> None:
     assert mailbox.drain() == [3, 4, 5]
 
 
-async def test_a_hurried_reader_is_woken_as_its_mailbox_closes() -> None:
+async def test_a_paced_reader_is_woken_as_its_mailbox_closes() -> None:
     mailbox: Mailbox[int] = Mailbox(pace=1000.0)
-    await hurried(mailbox)
+    await paced(mailbox)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(mailbox.wait)
@@ -316,25 +316,25 @@ async def test_a_hurried_reader_is_woken_as_its_mailbox_closes() -> None:
             in_threads(mailbox.close)
 
 
-@pytest.mark.parametrize("is_hurried", [False, True])
+@pytest.mark.parametrize("is_paced", [False, True])
 async def test_a_reader_comes_back_though_another_took_what_it_was_rung_for(
-    is_hurried: bool,
+    is_paced: bool,
 ) -> None:
-    mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 3)
-    if is_hurried:
-        await hurried(mailbox)
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0, is_urgent=lambda item: item == 3)
+    if is_paced:
+        await paced(mailbox)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(mailbox.wait)
             await anyio.wait_all_tasks_blocked()
-            assert mailbox._dozes is is_hurried
+            assert mailbox._urgent_only is is_paced
             mailbox.put_nowait(3)
             assert mailbox.drain() == [3]
 
 
-async def test_a_hurried_reader_can_be_cancelled_and_loses_nothing() -> None:
-    mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 4)
-    await hurried(mailbox)
+async def test_a_paced_reader_can_be_cancelled_and_loses_nothing() -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0, is_urgent=lambda item: item == 4)
+    await paced(mailbox)
     with anyio.move_on_after(0.01):
         await mailbox.wait()
     assert mailbox.put_nowait(3)
@@ -346,26 +346,26 @@ async def test_a_hurried_reader_can_be_cancelled_and_loses_nothing() -> None:
     assert mailbox.drain() == [4]
 
 
-async def test_a_hurried_reader_of_a_slow_sender_is_rung_for_again() -> None:
+async def test_a_paced_reader_of_a_slow_sender_is_rung_for_again() -> None:
     mailbox: Mailbox[int] = Mailbox(pace=0.01)
     assert await read(mailbox_after(mailbox, [1, 2]), 2) == [1, 2]
-    mailbox._hurried = True
+    mailbox._is_paced = True
     async with anyio.create_task_group() as group:
         group.start_soon(mailbox.wait)
-        while mailbox._wake is None or mailbox._dozes:  # until it waits for any item again
+        while mailbox._wake is None or mailbox._urgent_only:  # until it waits for any item again
             await checkpoint()
         in_threads(lambda: mailbox.put_nowait(3))
     assert mailbox.drain() == [3]
 
 
-async def test_a_hurried_reader_that_is_dropped_is_gone_at_once() -> None:
+async def test_a_paced_reader_that_is_dropped_is_gone_at_once() -> None:
     class Reader:
         async def read(self) -> None:
             await mailbox.wait()
 
     mailbox: Mailbox[int] = Mailbox(pace=0.01)
     assert await read(mailbox_after(mailbox, [1]), 1) == [1]
-    mailbox._hurried, mailbox._woken_at = True, time.monotonic()
+    mailbox._is_paced, mailbox._woken_at = True, time.monotonic()
     reader = Reader()
     gone = weakref.ref(reader)
     gc.disable()

@@ -126,7 +126,7 @@ class _SeenTokensLayout:
         return values.repeat_interleave(self._lengths, output_size=self.total)
 
 
-_NOTHING = SeenTokens()
+_NO_TOKENS = SeenTokens()
 
 
 class _BatchedPenalty:
@@ -140,7 +140,7 @@ class _BatchedPenalty:
 
     def __call__(self, scores: BatchScores) -> None:
         """Penalise what each row has seen so far."""
-        memories = [_NOTHING] * len(self._parts)
+        memories = [_NO_TOKENS] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
             try:
                 memories[number] = processor.seen(scores.rows[row].tokens, scores.size)
@@ -288,10 +288,10 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
         Raises:
             IndexError: A token is not of the vocabulary.
         """
-        return _within(self._meant, size)
+        return _within(self._encoder_tokens, size)
 
     @functools.cached_property
-    def _meant(self) -> SeenTokens:
+    def _encoder_tokens(self) -> SeenTokens:
         return SeenTokens(tokens=self.encoder_input_ids[0].tolist())
 
 
@@ -316,7 +316,7 @@ class _CountsProcessor(_SeenTokensProcessor):
         self.memories = Memories(lambda _: SeenTokens(prompt_length), tail_only=tail_only)
 
 
-def _of_generated(rank: int, parameter: str) -> Definition:
+def _generated_tokens_definition(rank: int, parameter: str) -> Definition:
     """Define a penalty on generated tokens."""
     return Definition(
         Stage.PROCESSOR,
@@ -334,14 +334,14 @@ def _of_generated(rank: int, parameter: str) -> Definition:
 class PresencePenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens, however often they occur (`penalize_presence`)."""
 
-    definition = _of_generated(180, "presence_penalty")
+    definition = _generated_tokens_definition(180, "presence_penalty")
     change = staticmethod(penalize_presence)
 
 
 class FrequencyPenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens for each time they occur (`penalize_frequency`)."""
 
-    definition = _of_generated(190, "frequency_penalty")
+    definition = _generated_tokens_definition(190, "frequency_penalty")
     change = staticmethod(penalize_frequency)
 
 

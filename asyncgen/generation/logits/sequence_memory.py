@@ -166,16 +166,16 @@ class Memories(Generic[M]):
             tail_only: See `RowTracker`.
         """
         self._make = make
-        self._growth = RowTracker(tail_only=tail_only)
+        self._tracker = RowTracker(tail_only=tail_only)
         self._rows: list[M] = []
 
     def fresh(self) -> Memories[M]:
         """Return memories of the same kind that have seen nothing."""
-        return Memories(self._make, tail_only=self._growth.tail_only)
+        return Memories(self._make, tail_only=self._tracker.tail_only)
 
     def of(self, input_ids: Tensor) -> list[M]:
         """Bring the memories up to the sequences of a call, int64 [B, T]."""
-        kept = self._growth.follow(input_ids)
+        kept = self._tracker.follow(input_ids)
         if kept is None:
             kept, self._rows = 0, [self._make(row) for row in range(len(input_ids))]
         # A memory that raised in an earlier call may have taken less in.

@@ -52,12 +52,12 @@ def assisted(plan: Plan) -> Steps:
     while True:
         is_embedded = plan.embeddings is not None and forward.length < plan.num_positions
         proposal = Proposal(ids[0, :0])
-        if forward.mark() and not is_embedded and _repeat(plan, forward, ids[:, :length]):
+        if forward.mark() and not is_embedded and _recompute(plan, forward, ids[:, :length]):
             yield Step([[]])
         if not is_embedded:  # beside embeddings no guesses can be read, which are ids
             proposal = yield from _draft(plan, ids[:, :length])
         count = len(proposal.token_ids)
-        ids = _with_room(ids, length + count + 1)
+        ids = _grown(ids, length + count + 1)
         ids[0, length : length + count] = proposal.token_ids
         start = forward.length
         fresh = plan.unread(start) if is_embedded else ids[:, start - offset : length + count]
@@ -85,7 +85,7 @@ def assisted(plan: Plan) -> Steps:
             return Outcome(ids[:, :length].clone())
 
 
-def _repeat(plan: Plan, forward: Forward, ids: Tensor) -> bool:
+def _recompute(plan: Plan, forward: Forward, ids: Tensor) -> bool:
     """Compute what stands and is not in the cache, where many guesses had to be taken back.
 
     A state goes back to where it was marked, and what was right behind it is computed again,
@@ -109,14 +109,11 @@ def _repeat(plan: Plan, forward: Forward, ids: Tensor) -> bool:
 def _draft(plan: Plan, ids: Tensor) -> Drafting:
     """Have the drafter make a proposal; an empty one where no guess is of use."""
     assert plan.drafter is not None
-    room = (
-        None
-        if plan.stop_checks.max_length is None
-        else plan.stop_checks.max_length - ids.shape[1] - 1
-    )
-    if room is not None and room < 1:
+    longest = plan.stop_checks.max_length
+    room = 1 << 30 if longest is None else longest - ids.shape[1] - 1
+    if room < 1:
         return Proposal(ids.new_empty(0))
-    return (yield from plan.drafter.propose(ids, 1 << 30 if room is None else room))
+    return (yield from plan.drafter.propose(ids, room))
 
 
 def _settle(
@@ -133,7 +130,7 @@ def _settle(
     return verdict.token_ids, None
 
 
-def _with_room(ids: Tensor, length: int) -> Tensor:
+def _grown(ids: Tensor, length: int) -> Tensor:
     """The ids ``[1, T]`` in a buffer of at least ``length``, which doubles when it is full."""
     if ids.shape[1] >= length:
         return ids

@@ -175,11 +175,11 @@ class PoolSelection(BeamSelection):
             scores = self.plan.processors(pool.rows, scores)
         count = pool.rules.num_candidates
         found = self.candidates(pool.total(scores), scores.shape[-1], count, self._choose)
-        hits, reason = self._hits(found, scores)
+        hits, reason = self._ended(found, scores)
         self.scores = scores
         pool.advance(found, hits)
         is_over = bool(hits.all()) or bool(pool.is_closed.all())
-        self._hand_on(is_over, reason)
+        self._stream_settled(is_over, reason)
         return is_over
 
     def outcome(self) -> Outcome:
@@ -195,7 +195,7 @@ class PoolSelection(BeamSelection):
             },
         )
 
-    def _hits(self, found: Candidates, scores: Tensor) -> tuple[Tensor, str | None]:
+    def _ended(self, found: Candidates, scores: Tensor) -> tuple[Tensor, str | None]:
         """Find the candidates that end, bool ``[B, K]``, and the reason common to all, if any."""
         pool = self.beams
 
@@ -206,7 +206,7 @@ class PoolSelection(BeamSelection):
         hits, reason = self.plan.stop_checks.hits(found.tokens.flatten(), pool.length + 1, seen)
         return hits.view_as(found.tokens), reason
 
-    def _hand_on(self, is_over: bool, reason: str | None) -> None:
+    def _stream_settled(self, is_over: bool, reason: str | None) -> None:
         """Tell the stream what this step settled of each prompt."""
         pool, stream = self.beams, self.stream
         closed: list[bool] = pool.is_closed.tolist()

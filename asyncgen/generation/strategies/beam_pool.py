@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_OUT = -1.0e9
+_EXCLUDED = -1.0e9
 """Added to scores of beams that must not win; finite, so that their sums still compare."""
 _ROOM = 256
 
@@ -78,7 +78,7 @@ class Hypotheses:
             self.lengths.gather(1, which),
         )
 
-    def beside(self, others: Hypotheses) -> Hypotheses:
+    def joined(self, others: Hypotheses) -> Hypotheses:
         """Join both along the second dimension."""
         return Hypotheses(
             torch.cat((self.ids, others.ids), dim=1),
@@ -140,7 +140,7 @@ class LiveBeams:
         ids = torch.full((batch, beams, room), rules.filler, dtype=torch.int64, device=device)
         ids[:, :, :length] = prompt[:, None]
         origins = torch.full((batch, beams, room - length), -1, dtype=torch.int32, device=device)
-        scores = torch.full((batch, beams), _OUT, device=device)
+        scores = torch.full((batch, beams), _EXCLUDED, device=device)
         scores[:, :: beams // groups] = 0.0
         lengths = torch.full((batch, beams), length, device=device)
         self.live = Hypotheses(ids, origins, scores, lengths)
@@ -156,7 +156,7 @@ class LiveBeams:
         """Row of each generated token of each beam, int32 ``[B * N, length - prompt_length]``."""
         return self.live.origins[:, :, : self.length - self.prompt_length].flatten(0, 1)
 
-    def go_on(self, parents: Tensor, tokens: Tensor, scores: Tensor, agreed: int) -> None:
+    def extend(self, parents: Tensor, tokens: Tensor, scores: Tensor, agreed: int) -> None:
         """Continue each beam by one token.
 
         Args:
@@ -206,7 +206,7 @@ class BeamPool(LiveBeams):
         self.complete = Hypotheses(
             live.ids.clone(),
             live.origins.clone(),
-            torch.full_like(live.scores, _OUT),
+            torch.full_like(live.scores, _EXCLUDED),
             live.lengths.clone(),
         )
         self.is_complete = torch.zeros_like(live.scores, dtype=torch.bool)
@@ -248,13 +248,13 @@ class BeamPool(LiveBeams):
             Index of the candidate that each live beam now is, int64 ``[B, N]``.
         """
         # Keep finished candidates only to fill the batch.
-        best = torch.topk(found.scores + hits * _OUT, self.rules.num_beams)
+        best = torch.topk(found.scores + hits * _EXCLUDED, self.rules.num_beams)
         ends = hits & self._is_new[: hits.shape[1]]
         if bool(ends.any()):
             self._complete(self.continued(found), ends)
         parents = found.parents.gather(1, best.indices) + self.first_row
         tokens = found.tokens.gather(1, best.indices)
-        self.go_on(parents.flatten(), tokens.flatten(), best.values, min(self.agreed))
+        self.extend(parents.flatten(), tokens.flatten(), best.values, min(self.agreed))
         self.agreed = self._agreed()
         self.is_open &= self._may_improve()
         return best.indices
@@ -285,10 +285,10 @@ class BeamPool(LiveBeams):
         size = float(self.length + 1 - self.prompt_length) ** self.rules.length_penalty
         scores = longer.scores / size
         if self.rules.early_stopping is True:
-            scores = scores + self.is_complete.all(dim=1, keepdim=True) * _OUT
-        scores = scores + ~self.is_open[:, None] * _OUT
-        longer = Hypotheses(longer.ids, longer.origins, scores + ~ends * _OUT, longer.lengths)
-        both = self.complete.beside(longer)
+            scores = scores + self.is_complete.all(dim=1, keepdim=True) * _EXCLUDED
+        scores = scores + ~self.is_open[:, None] * _EXCLUDED
+        longer = Hypotheses(longer.ids, longer.origins, scores + ~ends * _EXCLUDED, longer.lengths)
+        both = self.complete.joined(longer)
         best = torch.topk(both.scores, self.rules.num_beams).indices
         self.complete = both.pick(best)
         self.is_complete = torch.cat((self.is_complete, ends), dim=1).gather(1, best)
@@ -303,5 +303,5 @@ class BeamPool(LiveBeams):
         size = float(length - self.prompt_length) ** rules.length_penalty
         best = self.live.scores[:, :1] / size
         worst = self.complete.scores.amin(dim=1, keepdim=True)
-        worst = torch.where(self.is_complete, worst, _OUT)
+        worst = torch.where(self.is_complete, worst, _EXCLUDED)
         return (best > worst).any(dim=1)

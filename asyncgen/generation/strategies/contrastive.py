@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
 
 
-Looked: TypeAlias = "tuple[Tensor, Tensor]"
+LookAhead: TypeAlias = "tuple[Tensor, Tensor]"
 """Hidden states ``[B, k, E]`` of the candidates, and the logits ``[B, k, V]`` after them."""
 
 
@@ -100,16 +100,16 @@ def contrastive(plan: Plan) -> Steps:
         scores = plan.processors(sequences.ids, logits.clone()) if plan.processors else logits
         require_finite(scores.max(dim=-1).values, sequences.length)
         chances, guesses = torch.softmax(scores, dim=-1).topk(width)  # [B, k]
-        seen, after = yield from candidates.look(guesses)
-        likeness = context.likeness(seen)
-        best = ((1.0 - alpha) * chances - alpha * likeness).argmax(dim=-1)  # [B]
+        seen, after = yield from candidates.look_ahead(guesses)
+        similarity = context.similarity(seen)
+        best = ((1.0 - alpha) * chances - alpha * similarity).argmax(dim=-1)  # [B]
         step = sequences.settle(guesses[rows, best], scores)
         step.logits, step.scores = logits, scores
         is_over = not any(sequences.live)
         if is_over:
             candidates.finish()
         if record is not None:
-            record.fresh, inside = inside, [candidates.inside(best)]
+            record.fresh, inside = inside, [candidates.layer_outputs(best)]
         yield step
         if is_over:
             return Outcome(sequences.ids.clone())
@@ -158,7 +158,7 @@ class _Context:
         old[:, self._length : end] = F.normalize(hidden.float(), dim=-1)
         self._length = end
 
-    def likeness(self, hidden: Tensor) -> Tensor:
+    def similarity(self, hidden: Tensor) -> Tensor:
         """Largest cosine ``[B, k]`` between hidden states ``[B, k, E]`` and any so far."""
         assert self._states is not None
         known = self._states[:, : self._length]
@@ -192,7 +192,7 @@ class _Candidates:
 class _AllCandidatesAtOnce(_Candidates):
     """Looks at all candidates in one forward pass of B · k rows."""
 
-    def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
+    def look_ahead(self, guesses: Tensor) -> Generator[Step, None, LookAhead]:
         """Run candidates ``[B, k]``."""
         hidden = self._forward.hidden(guesses.reshape(-1, 1))[:, 0]  # [B * k, E]
         logits = self.project(hidden.contiguous())
@@ -209,7 +209,7 @@ class _AllCandidatesAtOnce(_Candidates):
         ]
         _replace_newest(self._forward, self._cache, newest)
 
-    def inside(self, best: Tensor) -> LayerOutputs:
+    def layer_outputs(self, best: Tensor) -> LayerOutputs:
         """Return the outputs of the last look-ahead for the best candidates ``[B]``."""
         assert self._record is not None
         (whole,) = self._record.take()
@@ -223,12 +223,12 @@ class _AllCandidatesAtOnce(_Candidates):
 class _CandidatesOneByOne(_Candidates):
     """Looks at one candidate of every row after the other, in the memory of B rows."""
 
-    def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
+    def look_ahead(self, guesses: Tensor) -> Generator[Step, None, LookAhead]:
         """Run candidates ``[B, k]``, one column a piece of work."""
         length = self._forward.length
         states, logits = [], []
         self._newest: list[list[tuple[Tensor, Tensor]]] = []
-        self._insides: list[LayerOutputs] = []
+        self._layer_outputs: list[LayerOutputs] = []
         for place in range(guesses.shape[1]):
             if place:
                 yield Step([[] for _ in range(len(guesses))])
@@ -241,7 +241,7 @@ class _CandidatesOneByOne(_Candidates):
             ]
             self._newest.append([(keys.clone(), values.clone()) for keys, values in pairs])
             if self._record is not None:
-                self._insides += self._record.take()
+                self._layer_outputs += self._record.take()
         return torch.stack(states, dim=1), torch.stack(logits, dim=1)
 
     def keep(self, best: Tensor) -> None:
@@ -253,9 +253,9 @@ class _CandidatesOneByOne(_Candidates):
             newest.append((keys[best, rows], values[best, rows]))
         _replace_newest(self._forward, self._cache, newest)
 
-    def inside(self, best: Tensor) -> LayerOutputs:
+    def layer_outputs(self, best: Tensor) -> LayerOutputs:
         """Return the outputs of the last look-ahead for the best candidates ``[B]``."""
-        return LayerOutputs.chosen(self._insides, best.tolist())
+        return LayerOutputs.chosen(self._layer_outputs, best.tolist())
 
 
 def _decoder_cache(cache: Cache) -> Cache:

@@ -96,7 +96,7 @@ class ScorerSelection(BeamSelection):
             tokens[places] = answer["next_beam_tokens"]
             scores[places] = answer["next_beam_scores"]
             parents[places] = places[answer["next_beam_indices"]]
-        beams.go_on(parents, tokens, scores.view_as(beams.live.scores), agreed)
+        beams.extend(parents, tokens, scores.view_as(beams.live.scores), agreed)
         hits, reason = plan.stop_checks.hits(
             tokens, beams.length, lambda: (beams.rows, self.scores)
         )

@@ -166,8 +166,8 @@ class GreenLists:
                 ``context_width`` of them have a say, the candidate among them.
         """
         # The products wrap modulo 2**64, which is part of the definition.
-        mixed = self._mixed[ngrams[..., -self._width :] % _TABLE_SIZE] + 1
-        own = self._mixed[ngrams[..., -1:] % _TABLE_SIZE] + 1
+        mixed = self._permutation[ngrams[..., -self._width :] % _TABLE_SIZE] + 1
+        own = self._permutation[ngrams[..., -1:] % _TABLE_SIZE] + 1
         return (self._key_tensor * mixed * own).amin(-1)
 
     def green_candidates(self, context: Tensor, candidates: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class GreenLists:
         return torch.tensor(green, device=candidates.device).view_as(candidates)
 
     @functools.cached_property
-    def _mixed(self) -> Tensor:
+    def _permutation(self) -> Tensor:
         self._generator.manual_seed(self._key)
         return torch.randperm(_TABLE_SIZE, device=self.device, generator=self._generator)
 
