@@ -356,6 +356,7 @@ class TopPLogitsWarper(FilterWarper):
         Stage.WARPER,
         40,
         "top_p",
+        off=1.0,
         is_on=lambda top_p: top_p < 1.0,
         build=build_filter,
         batched=Columns(keep_top_p, "top_p"),

@@ -77,6 +77,7 @@ class MinLengthLogitsProcessor(TimedBan):
         Stage.PROCESSOR,
         90,
         "min_length",
+        off=0,
         is_on=lambda length: length > 0,
         needs_eos=True,
         build=lambda kind, length, setting: kind(length, setting.eos_token_ids, setting.device),
@@ -111,6 +112,7 @@ class MinNewTokensLengthLogitsProcessor(TimedBan):
         Stage.PROCESSOR,
         100,
         "min_new_tokens",
+        off=0,
         is_on=lambda count: count > 0,
         needs_eos=True,
         build=lambda kind, count, setting: kind(

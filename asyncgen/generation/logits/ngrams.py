@@ -100,6 +100,7 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
         Stage.PROCESSOR,
         60,
         "no_repeat_ngram_size",
+        off=0,
         is_on=lambda size: size > 0,
         build=lambda kind, size, setting: kind(size, tail_only=setting.tail_only),
         batched=Ban,
@@ -141,6 +142,7 @@ class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
         Stage.PROCESSOR,
         70,
         "encoder_no_repeat_ngram_size",
+        off=0,
         is_on=lambda size: size > 0,
         build=lambda kind, size, setting: kind(
             size, setting.encoder_ids("encoder_no_repeat_ngram_size")
