@@ -46,7 +46,7 @@ def made(*, paced: bool, pace: float = FOREVER) -> ThreadMailbox[int]:
     return mailbox
 
 
-def test_a_reader_comes_for_any_item_and_a_hurried_one_for_what_presses() -> None:
+def test_a_reader_comes_for_any_item_and_a_paced_one_for_urgent_items() -> None:
     mailbox = made(paced=False)
     thread = waiting(mailbox, urgent_only=False)
     mailbox.put_nowait(1)
