@@ -122,9 +122,14 @@ class CallCollector:
 
     def is_string(self, argument: str) -> bool:
         """Tell whether the tool declares an argument of this call as a text."""
-        properties = self.parameters.get(self._name or "", {}).get("properties", {})
-        schema = properties.get(argument) if isinstance(properties, dict) else None
+        schema, _ = self.schema_of(argument)
         return schema is None or not isinstance(schema, dict) or is_text(schema)
+
+    def schema_of(self, argument: str) -> tuple[Any, Mapping[str, Any]]:
+        """Return the schema of an argument of this call, and that of all its arguments."""
+        whole = self.parameters.get(self._name or "", {})
+        properties = whole.get("properties", {})
+        return (properties.get(argument) if isinstance(properties, dict) else None), whole
 
     def fail(self, reason: str) -> None:
         """End the call as malformed; without an open one, that of text which is no call."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from asyncgen.text.tool_calls.text_scanner import IncrementalParse, TextScanner
 
 _MOST_NESTED = 64
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""Words of Python that models write in the place of those of JSON."""
 
 
 def _parse(scanner: TextScanner, calls: CallCollector, end: str, quote: str) -> IncrementalParse:
@@ -50,7 +52,8 @@ def _value(scanner: TextScanner, calls: CallCollector, quote: str, depth: int) -
     if first in "{[":
         yield from _members(scanner, calls, quote, depth, "}" if first == "{" else "]")
         return
-    yield from scanner.json_value(calls.arguments)
+    text: str = yield from scanner.json_text()
+    calls.arguments(_WORDS.get(text, text))
 
 
 def _members(

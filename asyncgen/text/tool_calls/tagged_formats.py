@@ -9,6 +9,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from asyncgen.text.tool_calls.argument_values import value_as_json
 from asyncgen.text.tool_calls.formats import CallSyntax, ToolFormat
 from asyncgen.text.tool_calls.tagged_grammar import Tags
 
@@ -24,7 +25,7 @@ def parse_tagged(
 ) -> IncrementalParse:
     """Parse all arguments of a call, and the tag ``end`` behind them.
 
-    The tool declares whether a value is a text; another one that is no JSON is a text too.
+    The tool declares whether a value is a text; another one is read by its schema.
     """
     separator = "{"
     while True:
@@ -62,7 +63,7 @@ def _parse_value(
         while _ends_in_a_string(text):  # so the tag is a part of it
             text += scanner.skip(1)
             text += yield from scanner.until("\n" + end, end)
-        calls.arguments(_as_json(text))
+        calls.arguments(value_as_json(text, *calls.schema_of(key)))
     yield from scanner.follows("\n")
     yield from scanner.expect(end)
 
@@ -76,15 +77,6 @@ def _ends_in_a_string(text: str) -> bool:
     if not text.lstrip().startswith(('"', "{", "[")):
         return False
     return _QUOTES.findall(text).count('"') % 2 == 1
-
-
-def _as_json(text: str) -> str:
-    """Return a text that is JSON as it is, and another one as a JSON string."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    return text.strip()
 
 
 _GLM_TAGS = Tags(
