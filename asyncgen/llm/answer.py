@@ -404,7 +404,7 @@ class Answer:
         builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
         unfinished: FinishReason = "cancelled" if self._failure is None else "error"
         request = self._request
-        shape = None if request is None else request.params.shape
+        shape = None if request is None else request.params.output_format
         if request is None or shape is None:
             samples = tuple(builder.build(unfinished) for builder in builders)
         else:

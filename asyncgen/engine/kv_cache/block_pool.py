@@ -23,12 +23,13 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.engine.kv_cache.block_hashes import block_hashes, group_hash
-from asyncgen.engine.kv_cache.cached_sequence import GONE, blocks_in
+from asyncgen.engine.kv_cache.cached_sequence import GONE
 from asyncgen.engine.kv_cache.partial_blocks import PartialBlocks
 
 if TYPE_CHECKING:
@@ -468,3 +469,11 @@ class CacheSize:
             key=lambda blocks: max_blocks(self.windows, self.page_size, blocks * self.page_size),
         )
         return min(fits * self.page_size, limit)
+
+
+def blocks_in(tables: Sequence[Sequence[int]]) -> list[int]:
+    """Return the blocks in some tables, from the beginning of the text to its end."""
+    if len(tables) == 1:
+        return [block for block in tables[0] if block != GONE]
+    columns = zip_longest(*tables, fillvalue=GONE)
+    return [block for column in columns for block in column if block != GONE]

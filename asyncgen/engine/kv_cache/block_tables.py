@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.engine.kv_cache.block_hashes import extend_block_hashes, group_hash, next_block_hash
-from asyncgen.engine.kv_cache.cached_sequence import GONE, NO_SLOT, UNREAD, blocks_in
+from asyncgen.engine.kv_cache.block_pool import blocks_in
+from asyncgen.engine.kv_cache.cached_sequence import GONE, NO_SLOT, UNREAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,11 +6,7 @@ Plain Python over integers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 UNREAD: Final = -1
 """Token id of a token that was sampled, but not yet read from the device."""
@@ -79,11 +75,3 @@ class CachedSequence:
         """Have its state kept behind so many blocks, if it has not come there yet."""
         if num_blocks and num_blocks not in self.branch_blocks:
             self.branch_blocks.append(num_blocks)
-
-
-def blocks_in(tables: Sequence[Sequence[int]]) -> list[int]:
-    """Return the blocks in some tables, from the beginning of the text to its end."""
-    if len(tables) == 1:
-        return [block for block in tables[0] if block != GONE]
-    columns = zip_longest(*tables, fillvalue=GONE)
-    return [block for column in columns for block in column if block != GONE]

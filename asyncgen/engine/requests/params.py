@@ -11,18 +11,21 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from asyncgen.engine.requests.scoring import end_with_prompt
+from asyncgen.engine.requests.guidance import negative_prompt
+from asyncgen.engine.requests.resume import given_ids
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import (
-    check_beams,
     check_config,
-    check_drafting,
     check_no_text,
     check_supported,
     check_values,
+    join_equal_ids,
     minor_issues,
+)
+from asyncgen.generation.config.combinations import (
+    COMBINATIONS,
+    Parameters,
+    check_combinations,
 )
 from asyncgen.generation.config.generation_config import plain_values
 from asyncgen.generation.config.modes import GenerationMode
@@ -97,7 +100,7 @@ class RequestParams:
         assistant_model: Draft model: an object, or where to load it from.
         assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
         prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
-        shape: What the answer must look like; ``None``: it is free.
+        output_format: Form that the answer must have; ``None``: it is free.
         prompt_logprobs: Alternatives a token of the prompt; ``None`` where its log-probabilities
             were not asked for.
         generates: Whether any token is wanted; else the text ends where the prompt does.
@@ -128,7 +131,7 @@ class RequestParams:
     assistant_tokenizer: Any = None
     length: str | None = None
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
-    shape: OutputFormat | None = None
+    output_format: OutputFormat | None = None
     prompt_logprobs: int | None = None
     generates: bool = True
 
@@ -181,13 +184,11 @@ def resolve_params(
         raise
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _from_value_error(error, given) from error
-    if generates:
-        _set_length(config, given, prompt_length, context_length)
-    else:
-        end_with_prompt(config, given, prompt_length, context_length)
+    end_of = _end_of_text if generates else _end_of_prompt
+    _set_end(config, end_of(config, given, prompt_length, context_length), prompt_length)
     stop, num_samples = params.get("stop", ()), config.num_return_sequences or 1
     negative: dict[str, Any] = {
-        name: _negative_prompt(params, name, config) for name in _NEGATIVE & params.keys()
+        name: negative_prompt(params, name, config) for name in _NEGATIVE & params.keys()
     }
     return RequestParams(
         config=config,
@@ -204,9 +205,9 @@ def resolve_params(
         method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
         presence_penalty=float(params.get("presence_penalty", 0.0)),
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
-        generated_ids=_generated_ids(params, num_samples) if "generated_ids" in params else (),
+        generated_ids=given_ids(params, num_samples) if "generated_ids" in params else (),
         **negative,
-        shape=read_output_format(params) if OUTPUT_FORMATS & params.keys() else None,
+        output_format=read_output_format(params) if OUTPUT_FORMATS & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )
@@ -224,11 +225,11 @@ def _check(
             raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
     check_config(config, given)
     check_supported(config)
-    check_beams(config)
+    join_equal_ids(config)
     mode = config.get_generation_mode(params.get("assistant_model"))
+    check_combinations(COMBINATIONS, Parameters(config, params, mode))
     if mode is GenerationMode.CONSTRAINED_BEAM_SEARCH:
         check_constraints(config)
-    check_drafting(config, params, mode)
     return mode
 
 
@@ -244,32 +245,6 @@ def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[...,
     """The custom decoding method, under either of its names."""
     given = params.get("custom_generate"), params.get("recipe")
     return None if given == (None, None) else choose_method(*given)
-
-
-def move_end(params: RequestParams, prompt_length: int, room: int) -> None:
-    """Move the end of a request that could outgrow an empty cache to where the cache ends.
-
-    Args:
-        params: Of the request; its end is moved if it is a default.
-        prompt_length: Number of prompt ids.
-        room: Positions that the whole memory has for each row of the request; less than its end.
-
-    Raises:
-        ContextLengthError: It asks for more, so it could never be served.
-        InvalidRequestError: It asks for more new tokens at the least than there is room for.
-    """
-    config, end = params.config, params.config.max_length
-    assert end is not None
-    if params.length is not None or prompt_length >= room:
-        raise ContextLengthError(
-            params.length or "prompt",
-            end - prompt_length if params.length == "max_new_tokens" else end,
-            f"the prompt has {prompt_length} tokens, and the memory for keys and values holds "
-            f"{room}; shorten the prompt, ask for fewer tokens, or give the engine a larger "
-            "`kv_cache_memory`",
-        )
-    config.max_length = room
-    _floor_of_new_tokens(config, prompt_length)
 
 
 def _greedy_at_zero(params: dict[str, Any]) -> dict[str, Any]:
@@ -308,10 +283,10 @@ def _join_samples(given: dict[str, Any], params: Mapping[str, Any]) -> None:
         raise InvalidRequestError("n", n, "the same thing as `num_return_sequences`; give one")
 
 
-def _set_length(
+def _end_of_text(
     config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
-) -> None:
-    """Turn the two length parameters into one absolute end, ``config.max_length``."""
+) -> int:
+    """Return the position at which the text ends at the latest, from the two lengths."""
     for name, other in (("min_length", "min_new_tokens"), ("max_length", "max_new_tokens")):
         if name in given and other in given:
             raise InvalidRequestError(name, given[name], f"also `{other}` is given; give one")
@@ -344,14 +319,53 @@ def _set_length(
     if "min_length" in given and (config.min_length or 0) > end:
         allowed = f"the text ends at {end} tokens, prompt included; ask for less, or allow more"
         raise InvalidRequestError("min_length", config.min_length, allowed)
+    return end
+
+
+def _end_of_prompt(
+    config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
+) -> int:
+    """Return the end of a text that ends where the prompt does, which may fill the context."""
+    for name in ("max_length", "min_length", "min_new_tokens"):
+        if given.get(name):
+            allowed = "`max_new_tokens` is 0, so nothing follows the prompt; leave it out"
+            raise InvalidRequestError(name, given[name], allowed)
+    if context is not None and prompt_length > context:
+        allowed = f"it has {prompt_length} tokens, and the context holds {context}; shorten it"
+        raise ContextLengthError("prompt", prompt_length, allowed)
+    config.min_length, config.min_new_tokens = 0, None
+    return prompt_length
+
+
+def shorten_to_memory(params: RequestParams, prompt_length: int, positions: int) -> None:
+    """End a request that could outgrow an empty cache where the cache ends.
+
+    Args:
+        params: Of the request; its end may move if it is a default.
+        prompt_length: Number of prompt ids.
+        positions: Positions that the whole memory has for each row; less than its end.
+
+    Raises:
+        ContextLengthError: It asks for more, so it could never be served.
+        InvalidRequestError: It asks for more new tokens at the least than there is room for.
+    """
+    end = params.config.max_length
+    assert end is not None
+    if params.length is not None or prompt_length >= positions:
+        raise ContextLengthError(
+            params.length or "prompt",
+            end - prompt_length if params.length == "max_new_tokens" else end,
+            f"the prompt has {prompt_length} tokens, and the memory for keys and values holds "
+            f"{positions}; shorten the prompt, ask for fewer tokens, or give the engine a larger "
+            "`kv_cache_memory`",
+        )
+    _set_end(params.config, positions, prompt_length)
+
+
+def _set_end(config: GenerationConfig, end: int, prompt_length: int) -> None:
+    """Let a text end at a position; its fewest new tokens must fit before it."""
     config.max_length, config.max_new_tokens = end, None
-    _floor_of_new_tokens(config, prompt_length)
-
-
-def _floor_of_new_tokens(config: GenerationConfig, prompt_length: int) -> None:
-    """``min_new_tokens`` beyond the end could never be met."""
-    least = config.min_new_tokens
-    most = (config.max_length or 0) - prompt_length
+    least, most = config.min_new_tokens, end - prompt_length
     if least is not None and least > most:
         raise InvalidRequestError("min_new_tokens", least, f"at most {most} tokens can follow")
 
@@ -373,43 +387,6 @@ def _top_logprobs(params: Mapping[str, Any]) -> int | None:
     if top:
         raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
     return None
-
-
-def _generated_ids(params: Mapping[str, Any], num_samples: int) -> tuple[tuple[int, ...], ...]:
-    """The tokens of each sample, or nothing at all where none are given."""
-    value: Sequence[Any] = params.get("generated_ids", ())
-    if not value:
-        return ()
-    if isinstance(value[0], int):
-        value = [value]
-    if len(value) != num_samples:
-        allowed = f"one list of token ids for each sample, and there are {num_samples}"
-        raise InvalidRequestError("generated_ids", f"{len(value)} lists", allowed)
-    return tuple(map(tuple, value)) if any(value) else ()
-
-
-def _negative_prompt(
-    params: Mapping[str, Any], name: str, config: GenerationConfig
-) -> Tensor | None:
-    """The ids of the other branch, or their mask, as one row."""
-    value = params.get(name)
-    if value is None:
-        return None
-    if config.guidance_scale in (None, 1):
-        raise InvalidRequestError(name, value, "needs a `guidance_scale` other than 1")
-    is_mask = name == "negative_prompt_attention_mask"
-    what = "zeros and ones" if is_mask else "token ids"
-    allowed = f"{what} as a list, or as a tensor [1, S] or [S]"
-    try:
-        row = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidRequestError(name, value, allowed) from error
-    row = row[None] if row.dim() == 1 else row
-    is_row = row.dim() == 2 and row.shape[0] == 1 and row.shape[1] > 0
-    wrong = ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool
-    if not is_row or row.is_floating_point() or wrong:
-        raise InvalidRequestError(name, value, allowed)
-    return row
 
 
 def _from_value_error(error: Exception, given: Mapping[str, Any]) -> InvalidRequestError:

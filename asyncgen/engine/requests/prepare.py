@@ -7,7 +7,6 @@ the model; the tensors that processors are built of are small.
 
 from __future__ import annotations
 
-import inspect
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,32 +14,27 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
-from asyncgen.engine.requests.params import RequestParams, move_end, resolve_params
+from asyncgen.engine.requests.custom_method import check_method, load_method
+from asyncgen.engine.requests.guidance import guidance_for
+from asyncgen.engine.requests.healing import heal_prompt
+from asyncgen.engine.requests.params import RequestParams, resolve_params, shorten_to_memory
 from asyncgen.engine.requests.request import Request, Sink, clock
 from asyncgen.engine.requests.resume import check_continues, take_up
-from asyncgen.engine.requests.scoring import scores_for
-from asyncgen.engine.requests.structured_output import compile_for
-from asyncgen.engine.requests.tool_call_output import shape_beside_calls, told_shape
+from asyncgen.engine.requests.structured_output import structured_output
+from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError
-from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
+from asyncgen.generation.config.checks import check_token_ids, check_values
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.custom_methods import load_recipe
-from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
-from asyncgen.generation.generate.plan_parts import (
-    check_cache,
-    make_guidance,
-)
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.logits.build import build_logits_processors, eos_ids
 from asyncgen.generation.logits.reasoning import ReasoningBudget
-from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.stopping.stop_checks import StopChecks
 from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
-from asyncgen.generation.strategies.token_healing import Healing, plan_healing
 from asyncgen.text.hidden_stops import make_stops
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer
@@ -49,16 +43,12 @@ from asyncgen.types import is_messages, size_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from asyncgen.engine.kv_cache.block_pool import CacheSize
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.engine.requests.served_model import ServedModel
-    from asyncgen.generation.generate.plan_parts import GenerativeModel
-    from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.structured.grammar import Grammar
-    from asyncgen.structured.output_format import OutputFormat
-    from asyncgen.text.tool_calls.format_detection import ChatFormats
     from asyncgen.types import Message, Prompt
 
 
@@ -141,47 +131,27 @@ def prepare_request(
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
     accepted_at = clock()
-    model, tokenizer, formats = served.model, served.tokenizer, served.formats
+    model, tokenizer = served.model, served.tokenizer
     if served.is_bidirectional:
         check_direction(model)
     given = {name: value for name, value in given.items() if value is not None}
     prompt_ids, rendered = read_prompt(served, prompt, given)
-    has_encoder = served.has_encoder
-    params = _params(served, given, 1 if has_encoder else len(prompt_ids))
-    check_token_ids(params.config, given.keys(), served.vocab_size)
-    if "stop_token_ids" in given:
-        _check_stop_ids(model, given)
-    if params.config.max_cache_len is not None:
-        _check_cache_length(served, params)
-    if params.generated_ids:
-        check_continues(model, params)
-    if params.method is not None:
-        _check_method(model, params)
-    elif served.is_ours:
-        if why_alone(served, params) is not None:  # what shares the batch can do no wrong
-            check_mode(params.mode, _situation(model, tokenizer, params))
-    elif params.assistant_model is not None:
-        name = type(params.assistant_model).__name__
-        raise InvalidRequestError("assistant_model", name, "needs a model of this library")
+    params = _params(served, given, prompt_ids)
+    _check(served, params, given)
     healing, shown = None, ""
     if params.config.token_healing:
-        healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
+        healing, shown = heal_prompt(served, prompt, prompt_ids)
         (prompt_ids,) = healing.rows
-        params = _params(served, given, len(prompt_ids))  # lengths count from the prompt's new end
+        params = _params(served, given, prompt_ids)  # lengths count from the prompt's new end
     alone = why_alone(served, params)
-    scores, top = None, params.prompt_logprobs
-    if top is not None:
-        scores = scores_for(model, tokenizer, prompt_ids, top, alone, generates=params.generates)
-    num_pages = _make_room(served.room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
-    shape = params.shape
-    if rendered is not None:
-        shape = _shape(shape, rendered, formats, tokenizer, given)
-        params = replace(params, shape=_told(params.shape, rendered, formats))
-    grammar = None if shape is None else compile_for(model, tokenizer, params, shape)
+    scores = _prompt_logprobs(served, params, prompt_ids, alone)
+    num_pages = _fit_memory(served, params, prompt_ids, alone)
+    grammar, starts = None, 1 if served.has_encoder else len(prompt_ids)
+    if rendered is not None or params.output_format is not None:
+        params, grammar = structured_output(served, params, rendered, given)
     processors = _processors(served, params, prompt_ids, grammar)
-    budget = given.get("max_reasoning_tokens")
-    if budget is not None and tokenizer is not None and rendered is not None:
-        processors.append(_budget(budget, tokenizer, formats, rendered, params, len(prompt_ids)))
+    if rendered is not None and given.get("max_reasoning_tokens") is not None:
+        processors.append(_reasoning_budget(served, rendered, given, len(prompt_ids)))
     criteria = build_stopping_criteria(
         params.config,
         tokenizer=tokenizer,
@@ -190,7 +160,14 @@ def prepare_request(
     )
     criteria.append(cancel)
     if grammar is not None and alone is not None:  # in the batch a sample asks its own matcher
-        criteria.append(GrammarCriteria(grammar, 1 if has_encoder else len(prompt_ids)))
+        criteria.append(GrammarCriteria(grammar, starts))
+    method = None
+    if params.method is not None:
+        method = load_method(model, params, processors, criteria, cancel)
+    stops = None
+    if params.stop:
+        stops = make_stops(params.stop, tokenizer, hides=params.skip_special_tokens)
+    stands_alone = rendered is not None or served.has_encoder
     request = Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -198,21 +175,15 @@ def prepare_request(
         ends=StopChecks(criteria),
         cancel=cancel,
         sink=sink,
-        continues_text=not (
-            rendered is not None or has_encoder or (grammar and _is_cut(tokenizer, prompt_ids))
-        ),
+        continues_text=not (stands_alone or grammar and _is_cut(tokenizer, prompt_ids)),
         healing=healing,
         shown=shown,
         accepted_at=accepted_at,
-        decoder_ids=_decoder_ids(params) if has_encoder else None,
-        method=None
-        if params.method is None
-        else _method(model, params, processors, criteria, cancel),
+        decoder_ids=_decoder_ids(params) if served.has_encoder else None,
+        method=method,
         alone=alone,
         num_pages=num_pages,
-        stops=make_stops(params.stop, tokenizer, hides=params.skip_special_tokens)
-        if params.stop
-        else None,
+        stops=stops,
         place=place,
         fingerprint=served.fingerprint,
         reading=None if rendered is None else rendered.reading,
@@ -222,88 +193,83 @@ def prepare_request(
     return replace(request, given=take_up(request, tokenizer)) if params.generated_ids else request
 
 
+def _check(served: ServedModel, params: RequestParams, given: Mapping[str, Any]) -> None:
+    """Refuse parameters that this model cannot serve, alone or together."""
+    config = params.config
+    check_token_ids(config, given.keys(), served.vocab_size)
+    for token_id in given.get("stop_token_ids", ()):
+        _check_id("stop_token_ids", token_id, served.model.config.vocab_size)
+    length, context = config.max_cache_len, served.context_length
+    if length is not None and context is not None and length > context:
+        # A static cache is allocated whole.
+        allowed = f"at most the model's context, {context}"
+        raise InvalidRequestError("max_cache_len", length, allowed)
+    if params.generated_ids:
+        check_continues(served.model, params)
+    if params.method is not None:
+        check_method(served.model, params)
+    elif served.is_ours:
+        if why_alone(served, params) is not None:  # what shares the batch can do no wrong
+            check_mode(params.mode, _situation(served, params))
+    elif params.assistant_model is not None:
+        name = type(params.assistant_model).__name__
+        raise InvalidRequestError("assistant_model", name, "needs a model of this library")
+
+
+def _check_id(name: str, token_id: int, size: int) -> None:
+    """Refuse an id that the vocabulary does not have."""
+    if not 0 <= token_id < size:
+        raise InvalidRequestError(name, token_id, f"token ids are from 0 to {size - 1}")
+
+
 def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:
     """Tell whether a prompt ends inside of a character, which the answer completes."""
     return tokenizer is not None and tokenizer.decode(prompt_ids[-4:]).endswith("\ufffd")
 
 
-def _check_cache_length(served: ServedModel, params: RequestParams) -> None:
-    """A static cache is allocated whole: no more of it than the model has positions."""
-    length, context = params.config.max_cache_len, served.context_length
-    if length is not None and context is not None and length > context:
-        allowed = f"at most the model's context, {context}"
-        raise InvalidRequestError("max_cache_len", length, allowed)
-
-
-def _make_room(
-    room: CacheSize | None,
-    params: RequestParams,
-    prompt_ids: list[int],
-    *,
-    has_encoder: bool,
-    alone: str | None,
+def _fit_memory(
+    served: ServedModel, params: RequestParams, prompt_ids: list[int], alone: str | None
 ) -> int:
     """Bring the end of a request within the memory; return the blocks that it reserves if alone."""
-    end, prompt_length = params.config.max_length, len(prompt_ids)
+    room, end, has_encoder = served.room, params.config.max_length, served.has_encoder
     if room is None:
         return 0
     assert end is not None
     if alone is None:
-        longest = room.longest_text(max(end, prompt_length))
+        longest = room.longest_text(max(end, len(prompt_ids)))
         if longest < end:
-            move_end(params, prompt_length, longest)
+            shorten_to_memory(params, len(prompt_ids), longest)
         return 0
     rows = num_rows(params)
     # An encoder's output is kept for each row as keys and values, as long as what it read.
-    encoded = prompt_length if has_encoder else 0
+    encoded = len(prompt_ids) if has_encoder else 0
     longest = room.positions(rows) - encoded
     if longest < end:
-        move_end(params, 1 if has_encoder else prompt_length, longest)
+        shorten_to_memory(params, 1 if has_encoder else len(prompt_ids), longest)
     assert params.config.max_length is not None
     return rows * room.pages(params.config.max_length + encoded)
 
 
-def _situation(
-    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams
-) -> StrategyInputs:
+def _situation(served: ServedModel, params: RequestParams) -> StrategyInputs:
     """Describe the call to the strategy; a draft model is checked once it is loaded."""
     helper, other = params.assistant_model, params.assistant_tokenizer
     assistance = None
     if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
-        assistance = Assistance(helper, None if other is None else tokenizer, other)
-    return StrategyInputs(model, params.config, params.num_samples, assistance=assistance)
+        assistance = Assistance(helper, None if other is None else served.tokenizer, other)
+    return StrategyInputs(served.model, params.config, params.num_samples, assistance=assistance)
 
 
-def _params(served: ServedModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
+def _params(served: ServedModel, given: Mapping[str, Any], prompt_ids: list[int]) -> RequestParams:
     """Check the parameters for a prompt."""
     model = served.model
     if given.get("generation_config") is None and getattr(model.config, "changes", None):
         check_model_config(model.config)
-    params = resolve_params(
+    return resolve_params(
         given,
         model.generation_config,
-        prompt_length=prompt_length,
+        prompt_length=1 if served.has_encoder else len(prompt_ids),
         context_length=served.context_length,
     )
-    join_equal_ids(params.config)
-    return params
-
-
-def _heal(
-    model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt, prompt_ids: list[int]
-) -> tuple[Healing, str]:
-    """Plan token healing, and return the text that is chosen again."""
-    if not hasattr(model, "core") or model.config.is_encoder_decoder:
-        raise InvalidRequestError("token_healing", True, "needs a decoder-only model of ours")
-    if is_messages(prompt):
-        raise InvalidRequestError(
-            "token_healing", True, "heals the end of a text, and messages end with their template"
-        )
-    if tokenizer is None:
-        raise InvalidRequestError("token_healing", True, "needs a tokenizer; pass `tokenizer=`")
-    healing = plan_healing(tokenizer, [prompt_ids], model.core.config.vocab_size)
-    whole, kept = tokenizer.decode(prompt_ids), tokenizer.decode(healing.rows[0][:-1])
-    return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
 def read_prompt(
@@ -335,8 +301,7 @@ def read_prompt(
     if not (isinstance(prompt, str) or has_messages):
         ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
         for token_id in ids:
-            if not 0 <= token_id < size:
-                raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
+            _check_id("prompt", token_id, size)
         return ids, None
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
@@ -354,53 +319,14 @@ def read_prompt(
     return ids, None
 
 
-def _check_stop_ids(model: GenerativeModel, given: Mapping[str, Any]) -> None:
-    """Refuse ids that never come."""
-    size = model.config.vocab_size
-    for token_id in given.get("stop_token_ids") or ():
-        if token_id >= size:
-            allowed = f"token ids are from 0 to {size - 1}"
-            raise InvalidRequestError("stop_token_ids", token_id, allowed)
-
-
-def _shape(
-    own: OutputFormat | None,
-    rendered: Rendered,
-    formats: ChatFormats,
-    tokenizer: Tokenizer | None,
-    given: Mapping[str, Any],
-) -> OutputFormat | None:
-    """The one shape of an answer, from what it was asked for and what its calls must be."""
-    if own is None:
-        return rendered.shape
-    if rendered.in_reasoning and formats.reasoning is not None:
-        own = replace(own, after=formats.reasoning.end)
-    if rendered.reading is None or rendered.reading.parameters is None:
-        return own
-    return shape_beside_calls(own, tokenizer, formats, given)
-
-
-def _told(
-    own: OutputFormat | None, rendered: Rendered, formats: ChatFormats
-) -> OutputFormat | None:
-    reading = rendered.reading
-    is_told_apart = reading is not None and reading.reads_reasoning
-    return told_shape(own, formats, in_reasoning=rendered.in_reasoning, is_told_apart=is_told_apart)
-
-
-def _budget(
-    budget: int,
-    tokenizer: Tokenizer,
-    formats: ChatFormats,
-    rendered: Rendered,
-    params: RequestParams,
-    prompt_length: int,
+def _reasoning_budget(
+    served: ServedModel, rendered: Rendered, given: Mapping[str, Any], prompt_length: int
 ) -> ReasoningBudget:
     """Make the processor that ends the reasoning of a request in time."""
-    reasoning = formats.reasoning
-    assert reasoning is not None
+    reasoning, tokenizer = served.formats.reasoning, served.tokenizer
+    assert reasoning is not None and tokenizer is not None
     return ReasoningBudget(
-        budget,
+        given["max_reasoning_tokens"],
         prompt_length=prompt_length,
         begin=reasoning.begin.strip(),
         end=reasoning.end.strip(),
@@ -452,9 +378,10 @@ def _processors(
     """Build the processors of the configuration, and append the user's."""
     # Only strategies of our own promise that rows change at their end alone.
     has_strategy = served.is_ours and params.method is None
-    model, device, is_guided = served.model, served.device, params.config.guidance_scale is not None
-    device = model.device if device is None else device
+    device = served.device
+    device = served.model.device if device is None else device
     eos = eos_ids(params.config)
+    is_guided = params.config.guidance_scale is not None
     try:
         return build_logits_processors(
             params.config,
@@ -464,7 +391,7 @@ def _processors(
             vocab_size=served.vocab_size,
             user_processors=params.processors,
             encoder_input_ids=torch.tensor([prompt_ids], device=device),
-            guidance=_guidance(served, params) if is_guided else None,
+            guidance=guidance_for(served, params) if is_guided else None,
             tail_only=has_strategy and params.mode in TAIL_ONLY,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
@@ -477,56 +404,22 @@ def _processors(
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 
-def _guidance(served: ServedModel, params: RequestParams) -> Guidance | None:
-    """Make the input of classifier-free guidance, and check its prompt."""
-    model = served.model
-    ids, size = params.negative_prompt_ids, model.config.vocab_size
-    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        allowed = f"token ids are from 0 to {size - 1}"
-        raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
-    context = served.context_length
-    if ids is not None and context is not None and ids.shape[1] >= context:
-        allowed = f"it has {ids.shape[1]} tokens, and the context holds {context}; shorten it"
-        raise ContextLengthError("negative_prompt_ids", ids.tolist(), allowed)
-    return make_guidance(model, ids, params.negative_prompt_attention_mask)
-
-
-def _check_method(model: GenerativeModel, params: RequestParams) -> None:
-    """Refuse parameters that a decoding method of the user cannot serve."""
-    if not hasattr(model, "core"):
-        raise InvalidRequestError(
-            "custom_generate", params.method, "a foreign model object has a `generate` of its own"
-        )
-    if params.top_logprobs is not None:
-        raise InvalidRequestError("logprobs", True, "not available from `custom_generate`")
-    check_cache(model, params.config)
-
-
-def _method(
-    model: GenerativeModel,
-    params: RequestParams,
-    processors: LogitsProcessorList,
-    criteria: StoppingCriteriaList,
-    cancel: CancelCriteria,
-) -> CustomMethod | None:
-    """The user's method, loaded, with what it gets; a folder's gets the user's objects only."""
-    function = params.method
-    if function is None:
+def _prompt_logprobs(
+    served: ServedModel, params: RequestParams, prompt_ids: list[int], alone: str | None
+) -> PromptLogprobs | None:
+    """Make the receiver of the log-probabilities of the prompt, where they are asked for."""
+    top = params.prompt_logprobs
+    if top is None:
         return None
-    is_recipe = False
-    if not callable(function):
-        function = load_recipe(function, trust_remote_code=params.trust_remote_code)
-        is_recipe = not inspect.isgeneratorfunction(function)
-    if is_recipe:
-        processors = params.processors
-        criteria = StoppingCriteriaList([*params.criteria, cancel])
-    return CustomMethod(
-        function,
-        model,
-        processors,
-        criteria,
-        extras={**helper_arguments(function, params.assistant_model), **params.method_arguments},
-        seed=params.seed,
-        needs_ids=True,
-        is_recipe=is_recipe,
+    if alone is not None:
+        allowed = f"needs the shared batch, which cannot serve this request: {alone}"
+        raise InvalidRequestError("prompt_logprobs", top, allowed)
+    model = served.model
+    return PromptLogprobs(
+        prompt_ids,
+        top,
+        model.core.project,
+        model.config.vocab_size,
+        served.tokenizer,
+        generates=params.generates,
     )

@@ -6,7 +6,7 @@ the tokens. So a request that is told its first tokens goes on as if it had gene
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -16,6 +16,8 @@ from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.stopping.criteria import StopStringCriteria
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.requests.request import Request
     from asyncgen.generation.generate.plan_parts import GenerativeModel
@@ -25,6 +27,23 @@ if TYPE_CHECKING:
 
 _MODES = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
 """Strategies that settle a token a step for good, and keep nothing else between two steps."""
+
+
+def given_ids(params: Mapping[str, Any], num_samples: int) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens that each sample has generated; empty where none has.
+
+    Raises:
+        InvalidRequestError: The number of lists is not that of the samples.
+    """
+    value: Sequence[Any] = params.get("generated_ids", ())
+    if not value:
+        return ()
+    if isinstance(value[0], int):
+        value = [value]
+    if len(value) != num_samples:
+        allowed = f"one list of token ids for each sample, and there are {num_samples}"
+        raise InvalidRequestError("generated_ids", f"{len(value)} lists", allowed)
+    return tuple(map(tuple, value)) if any(value) else ()
 
 
 def check_continues(model: GenerativeModel, params: RequestParams) -> None:
@@ -132,7 +151,7 @@ def _shaped(request: Request, index: int, ids: tuple[int, ...], reason: str | No
 
 def _asked(request: Request) -> str:
     """The parameter that asked for a shape."""
-    return "" if request.params.shape is None else request.params.shape.parameter
+    return "" if request.params.output_format is None else request.params.output_format.parameter
 
 
 def _meets_stop_strings(request: Request, index: int) -> bool:

@@ -1,15 +1,21 @@
-"""The grammar of a request: what a shape can be had together with, and its compilation."""
+"""Make the grammar of a request from the format that its answer must have."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from asyncgen.engine.requests.tool_call_output import shape_beside_calls, told_shape
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.structured.grammar_compiler import compile_grammar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.engine.requests.served_model import ServedModel
     from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.structured.grammar import Grammar
     from asyncgen.structured.output_format import OutputFormat
@@ -20,24 +26,53 @@ _OTHERWISE = frozenset({GenerationMode.CONTRASTIVE_SEARCH, GenerationMode.CONSTR
 """Strategies that weigh tokens which a grammar bans, or have words of their own to place."""
 
 
-def compile_for(
-    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams, shape: OutputFormat
-) -> Grammar:
-    """Compile the shape of a request.
+def structured_output(
+    served: ServedModel,
+    params: RequestParams,
+    rendered: Rendered | None,
+    given: Mapping[str, Any],
+) -> tuple[RequestParams, Grammar | None]:
+    """Join the format that an answer was asked for with the one that its calls must have.
 
     Args:
-        model: The engine's model.
-        tokenizer: Its tokenizer.
+        served: The engine's model.
         params: Of the request, resolved.
-        shape: What its answers must look like.
+        rendered: Its messages, as the model reads them; ``None`` for another prompt.
+        given: Parameters of the request; tools may be called.
 
     Returns:
-        The grammar.
+        The parameters, whose output format is the one of the text that the reader gets, and the
+        grammar of the whole answer; ``None`` where it is free.
 
     Raises:
-        InvalidRequestError: The shape is wrong, not supported or too complex, or cannot be had
+        InvalidRequestError: The format is wrong, not supported or too complex, or cannot be had
             together with another parameter.
     """
+    asked = whole = params.output_format
+    formats = served.formats
+    if rendered is not None:
+        reading = rendered.reading
+        if asked is None:
+            whole = rendered.shape
+        elif rendered.in_reasoning and formats.reasoning is not None:
+            whole = replace(asked, after=formats.reasoning.end)
+        if asked is not None and reading is not None and reading.parameters is not None:
+            assert whole is not None
+            whole = shape_beside_calls(whole, served.tokenizer, formats, given)
+        is_told_apart = reading is not None and reading.reads_reasoning
+        told = told_shape(
+            asked, formats, in_reasoning=rendered.in_reasoning, is_told_apart=is_told_apart
+        )
+        params = replace(params, output_format=told)
+    if whole is None:
+        return params, None
+    return params, _compile(served.model, served.tokenizer, params, whole)
+
+
+def _compile(
+    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams, asked: OutputFormat
+) -> Grammar:
+    """Compile the format of an answer, where it can be had together with the other parameters."""
     config = params.config
     what = None
     if not hasattr(model, "core"):
@@ -53,5 +88,5 @@ def compile_for(
     elif tokenizer is None:
         what = "a grammar needs a tokenizer; pass `tokenizer=`"
     if what is not None:
-        raise InvalidRequestError(shape.parameter, shape.source[:80], f"{what}; leave one out")
-    return compile_grammar(shape, tokenizer, model.core.config.vocab_size)
+        raise InvalidRequestError(asked.parameter, asked.source[:80], f"{what}; leave one out")
+    return compile_grammar(asked, tokenizer, model.core.config.vocab_size)

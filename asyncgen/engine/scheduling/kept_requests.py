@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from asyncgen.cache.layer_groups import first_block
 from asyncgen.engine.kv_cache.block_hashes import num_common
-from asyncgen.engine.kv_cache.cached_sequence import GONE, blocks_in
+from asyncgen.engine.kv_cache.block_pool import blocks_in
+from asyncgen.engine.kv_cache.cached_sequence import GONE
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.kv_cache.block_hashes import extend_block_hashes
-from asyncgen.engine.kv_cache.block_pool import max_blocks
+from asyncgen.engine.kv_cache.block_pool import blocks_in, max_blocks
 from asyncgen.engine.kv_cache.block_tables import (
     allocate,
     blocks_to_start,
@@ -36,7 +36,7 @@ from asyncgen.engine.kv_cache.block_tables import (
     publish_full_blocks,
     share_cached,
 )
-from asyncgen.engine.kv_cache.cached_sequence import NO_SLOT, blocks_in
+from asyncgen.engine.kv_cache.cached_sequence import NO_SLOT
 from asyncgen.engine.kv_cache.state_snapshots import (
     advance_state,
     keep_snapshot,

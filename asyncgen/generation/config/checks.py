@@ -1,8 +1,8 @@
 """Check parameters before any work: names, values, token ids and combinations.
 
-What a single value must be is a rule in the table of `parameters`; here are the rules that tie
-parameters together, and the functions that apply them all. A parameter that would be off, or of no
-effect, is an error that names it: nothing is dropped or reinterpreted in silence.
+A single value is held to its rule in the table of `parameters`, several together to the tables of
+`combinations`. A parameter that would be off, or of no effect, is an error that names it: nothing
+is dropped or reinterpreted in silence.
 
 Knows nothing of models or tensors; of a configuration it reads the attributes.
 """
@@ -15,14 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError, did_you_mean, shorten
 from asyncgen.generation.config import rules
+from asyncgen.generation.config.combinations import SAMPLES, Parameters, check_combinations
 from asyncgen.generation.config.modes import GenerationMode, base_mode
-from asyncgen.generation.config.parameters import (
-    BY_NAME,
-    DRAFTING,
-    FIELDS,
-    PARAMETERS,
-    Parameter,
-)
+from asyncgen.generation.config.parameters import BY_NAME, FIELDS, PARAMETERS, Parameter
 from asyncgen.generation.config.rules import Documented, require
 
 if TYPE_CHECKING:
@@ -147,20 +142,10 @@ def hard_rules(config: Any) -> None:
     pad = config.pad_token_id
     if pad is not None and rules.one_id(pad) is not None:
         raise TypeError(f"`pad_token_id` is {shorten(pad)}: must be a token id")
-    count, beams = config.num_return_sequences, config.num_beams
-    if count is None:
-        return
-    if not isinstance(count, int | float):
+    count = config.num_return_sequences
+    if count is not None and not isinstance(count, int | float):
         raise TypeError(f"`num_return_sequences` is {shorten(count)}: must be a number")
-    if count <= 1:
-        return
-    if beams is None or beams == 1:
-        if not config.do_sample:
-            allowed = "must be 1 for greedy decoding; set `do_sample=True` or `num_beams` above 1"
-            raise InvalidRequestError("num_return_sequences", count, allowed)
-    elif count > beams:
-        allowed = f"must not exceed `num_beams` ({beams})"
-        raise InvalidRequestError("num_return_sequences", count, allowed)
+    check_combinations(SAMPLES, Parameters(config))
 
 
 _IS_OFF: Mapping[str, Callable[[Any], bool]] = {
@@ -292,93 +277,6 @@ def check_made_once(
             allowed = f"the configuration already makes such a {noun}; pass either the object or"
             allowed += " the configuration field"
             raise InvalidRequestError(name, type(each).__name__, allowed)
-
-
-def check_beams(config: Any) -> None:
-    """Refuse combinations of beam parameters that cannot work.
-
-    Args:
-        config: An object with the fields of `GenerationConfig` as attributes.
-
-    Raises:
-        InvalidRequestError: Names the field, its value and what is allowed.
-    """
-    beams = 1 if config.num_beams is None else config.num_beams
-    groups = 1 if config.num_beam_groups is None else config.num_beam_groups
-    if not isinstance(beams, int) or beams < 1:
-        raise InvalidRequestError("num_beams", config.num_beams, "an integer of at least 1")
-    if not isinstance(groups, int) or not 1 <= groups <= beams or beams % groups:
-        allowed = f"an integer that divides `num_beams` ({beams})"
-        raise InvalidRequestError("num_beam_groups", groups, allowed)
-    penalty = config.diversity_penalty or 0.0
-    if groups == 1 and penalty != 0.0:
-        allowed = "needs several groups; set `num_beam_groups` above 1"
-        raise InvalidRequestError("diversity_penalty", penalty, allowed)
-    if groups > 1:
-        _check_groups(config, penalty)
-    if config.length_penalty is not None:
-        check_values({"length_penalty": config.length_penalty})
-
-
-def _check_groups(config: Any, penalty: float) -> None:
-    if config.do_sample:
-        allowed = "must be False for diverse beam search (`num_beam_groups`)"
-        raise InvalidRequestError("do_sample", True, allowed)
-    if not penalty > 0.0:
-        allowed = "must be above 0, or all groups would be the same"
-        raise InvalidRequestError("diversity_penalty", penalty, allowed)
-    # Groups are processed in turn: what remembers what it has seen does not go with them.
-    if config.guidance_scale not in (None, 1):
-        allowed = "not together with `num_beam_groups`"
-        raise InvalidRequestError("guidance_scale", config.guidance_scale, allowed)
-    watermark = config.watermarking_config
-    if watermark is not None:
-        from asyncgen.generation.watermarking.config import watermark_from
-
-        if watermark_from(watermark).remembers:
-            allowed = "a tournament watermark does not go with `num_beam_groups`; use a green list"
-            raise InvalidRequestError("watermarking_config", watermark, allowed)
-
-
-_ONLY = {
-    "penalty_alpha": GenerationMode.CONTRASTIVE_SEARCH,
-    "low_memory": GenerationMode.CONTRASTIVE_SEARCH,
-    "dola_layers": GenerationMode.DOLA_GENERATION,
-}
-"""Fields that mean something to one strategy alone."""
-_HELPERS = ("assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens")
-
-
-def check_drafting(config: Any, params: Mapping[str, Any], mode: GenerationMode) -> None:
-    """Refuse help with decoding that would not be used, and help of two kinds.
-
-    Args:
-        config: The request's.
-        params: What was given.
-        mode: The strategy.
-
-    Raises:
-        InvalidRequestError: Names the parameter.
-    """
-    for name, own in _ONLY.items():
-        if mode is not own and params.get(name) not in (None, False, 0):
-            raise InvalidRequestError(name, params[name], f"has no effect in {mode.value}")
-    helpers = {name: params.get(name, getattr(config, name, None)) for name in _HELPERS}
-    asked = [name for name, value in helpers.items() if value is not None]
-    if asked and mode is not GenerationMode.ASSISTED_GENERATION:
-        allowed = f"has no effect in {mode.value}; leave it out"
-        raise InvalidRequestError(asked[0], helpers[asked[0]], allowed)
-    if len(asked) > 1:
-        allowed = f"`{asked[0]}` drafts already; give one of them"
-        raise InvalidRequestError(asked[1], helpers[asked[1]], allowed)
-    if "assistant_tokenizer" in params and "assistant_model" not in asked:
-        allowed = "needs `assistant_model`"
-        raise InvalidRequestError("assistant_tokenizer", params["assistant_tokenizer"], allowed)
-    if not asked or "prompt_lookup_num_tokens" in asked:
-        for name in DRAFTING:
-            if name in params:
-                allowed = "needs `assistant_model` or `assistant_early_exit`"
-                raise InvalidRequestError(name, params[name], allowed)
 
 
 def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> None:

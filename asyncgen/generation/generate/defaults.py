@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
 from asyncgen.families.config import EditableConfig
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.checks import check_beams, check_no_text, check_supported
+from asyncgen.generation.config.checks import check_no_text, check_supported, check_values
+from asyncgen.generation.config.combinations import BEAMS, Parameters, check_combinations
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
 from asyncgen.generation.logits.build import eos_ids
@@ -72,7 +73,8 @@ def resolve_config(
             setattr(config, name, None)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
-    check_beams(config)
+    check_combinations(BEAMS, Parameters(config))
+    check_values({"length_penalty": config.length_penalty})
     if config.get_generation_mode() is GenerationMode.CONSTRAINED_BEAM_SEARCH:
         check_constraints(config)
     if config.prefill_chunk_size is not None and config.use_cache is False:

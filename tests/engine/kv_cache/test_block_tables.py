@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from asyncgen.cache.layer_groups import first_block, plan_groups
 from asyncgen.engine.kv_cache.block_hashes import block_hashes, group_hash
-from asyncgen.engine.kv_cache.block_pool import BlockPool, CacheSize, max_blocks
+from asyncgen.engine.kv_cache.block_pool import BlockPool, CacheSize, blocks_in, max_blocks
 from asyncgen.engine.kv_cache.block_tables import find_full_blocks, unshare
-from asyncgen.engine.kv_cache.cached_sequence import GONE, blocks_in
+from asyncgen.engine.kv_cache.cached_sequence import GONE
 from asyncgen.engine.scheduling.kept_requests import KeptRequests
 from asyncgen.engine.scheduling.scheduler import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState

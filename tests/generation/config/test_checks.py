@@ -12,14 +12,15 @@ from asyncgen.engine.requests.params import resolve_params
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import (
-    check_beams,
     check_names,
     check_supported,
     check_token_ids,
+    check_values,
     hard_rules,
     join_equal_ids,
     minor_issues,
 )
+from asyncgen.generation.config.combinations import BEAMS, Parameters, check_combinations
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import PARAMETERS, SAMPLING
 from asyncgen.generation.strategies.constraints import check_constraints
@@ -239,7 +240,8 @@ def test_a_request_is_checked(name: str, value: Any) -> None:
 
 def check_all(config: Any) -> None:
     """Run the checks of beams that both entry points run."""
-    check_beams(config)
+    check_combinations(BEAMS, Parameters(config))
+    check_values({"length_penalty": config.length_penalty})
     if config.constraints is not None or config.force_words_ids is not None:
         check_constraints(config)
 
@@ -309,7 +311,7 @@ def test_refused_by_name_before_any_work(options: dict[str, Any], name: str) -> 
     ],
 )
 def test_valid_beam_options_pass_the_check(options: dict[str, Any]) -> None:
-    check_beams(GenerationConfig(**options))
+    check_combinations(BEAMS, Parameters(GenerationConfig(**options)))
 
 
 @pytest.mark.parametrize("returned", [0, 3])
