@@ -1,4 +1,4 @@
-"""Options of the servers that decide who may connect and what clients may do."""
+"""Options that the servers share: address, access, limits; and the checks of these."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +11,13 @@ from asyncgen_apps.websocket.resume_tokens import SECRET_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Host = Annotated[str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")]
+ModelNames = Annotated[
+    list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
+]
+MaxRunning = Annotated[
+    int | None, typer.Option(min=1, help="Most streams that share a step; others queue.")
+]
 AllowAnonymous = Annotated[
     bool,
     typer.Option(
@@ -54,14 +61,6 @@ ResumeSecretFile = Annotated[
         help="File with a secret of servers that resume each other's streams. Or "
         f"{SECRET_VARIABLE}."
     ),
-]
-
-ToolFormat = Annotated[
-    str | None,
-    typer.Option(help="Format of the model's tool calls, or none; found if not given."),
-]
-ReasoningFormat = Annotated[
-    str | None, typer.Option(help="Format of its reasoning, or none; found if not given.")
 ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asyncgen_apps.cli.access import ModelNames
 from asyncgen_apps.cli.common_options import Debug, with_settings, with_source
 from asyncgen_apps.cli.errors import FAILED, UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process
@@ -54,9 +55,7 @@ def batch(
         bool, typer.Option("--ordered/--unordered", help="Answers in the order of their requests.")
     ] = True,
     source: Source = DEMO,
-    name: Annotated[
-        list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
-    ] = None,
+    name: ModelNames = None,
     max_running: Annotated[
         int, typer.Option(min=1, help="Most answers that share a step.")
     ] = MAX_RUNNING,

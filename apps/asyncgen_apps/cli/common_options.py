@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -38,6 +38,13 @@ Threads = Annotated[
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 Token = Annotated[
     str | None, typer.Option(envvar="HF_TOKEN", show_envvar=True, help="Token for the hub.")
+]
+ToolFormat = Annotated[
+    str | None,
+    typer.Option(help="Format of the model's tool calls, or none; found if not given."),
+]
+ReasoningFormat = Annotated[
+    str | None, typer.Option(help="Format of its reasoning, or none; found if not given.")
 ]
 Stats = Annotated[bool, typer.Option("--stats/--no-stats", help="Print a line of statistics.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -86,25 +93,34 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return _shaped(run, command, [*own, *(_keyword(s.name, _option(s)) for s in SETTINGS)])
 
 
-def with_source(command: Callable[..., None]) -> Callable[..., None]:
+def with_served_source(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :func:`with_source`, and the formats of the model's answers."""
+    return with_source(command, FORMAT_OPTIONS | SOURCE_OPTIONS)
+
+
+def with_source(
+    command: Callable[..., None], options: Mapping[str, Any] | None = None
+) -> Callable[..., None]:
     """Give a command the options that choose a model, and pass them on as its ``source``.
 
     Args:
         command: A typer command with the parameters ``source: Source`` and ``debug``.
+        options: Options besides ``--model``; :data:`SOURCE_OPTIONS` if not given.
 
     Returns:
         The command as typer sees it: ``--model`` in place of ``source``, and the other options
         before ``debug``.
     """
+    options = options or SOURCE_OPTIONS
 
     def run(**arguments: Any) -> None:
-        source = Source(**{name: arguments.pop(name) for name in ("model", *SOURCE_OPTIONS)})
+        source = Source(**{name: arguments.pop(name) for name in ("model", *options)})
         command(**arguments, source=source)
 
     shown = []
     for one in _parameters(command):
         if one.name == "debug":
-            shown += [_keyword(name, annotation) for name, annotation in SOURCE_OPTIONS.items()]
+            shown += [_keyword(name, annotation) for name, annotation in options.items()]
         shown.append(_keyword("model", Model, "demo") if one.name == "source" else one)
     return _shaped(run, command, shown)
 
@@ -118,7 +134,10 @@ SOURCE_OPTIONS = {
     "revision": Revision,
     "token": Token,
 }
-"""Options of :class:`Source` besides ``--model``."""
+"""Options of every :class:`Source` besides ``--model``."""
+
+FORMAT_OPTIONS = {"tool_format": ToolFormat, "reasoning_format": ReasoningFormat}
+"""Options of a :class:`Source` that is served."""
 
 
 def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:

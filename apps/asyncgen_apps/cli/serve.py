@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asyncgen_apps.cli import access
-from asyncgen_apps.cli.common_options import Debug, with_source
+from asyncgen_apps.cli.common_options import Debug, with_served_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
-from asyncgen_apps.cli.serving import bind, run_loop, say, say_startup
-from asyncgen_apps.cli.source import DEMO, LLM, Source, examples_of
+from asyncgen_apps.cli.serving import bind, run_loop, say, say_startup, warm_engine
+from asyncgen_apps.cli.source import DEMO, Source, examples_of
 from asyncgen_apps.cli.startup import Startup
 
 if TYPE_CHECKING:
     import socket
 
-    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http import ServerSettings
     from asyncgen_apps.websocket import StreamSettings
 
@@ -44,12 +43,10 @@ class _Plan:
     verbose: bool
 
 
-@with_source
+@with_served_source
 def serve(
     source: Source = DEMO,
-    host: Annotated[
-        str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")
-    ] = "127.0.0.1",
+    host: access.Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8000,
     ws_port: Annotated[
         int | None,
@@ -57,9 +54,7 @@ def serve(
             min=0, max=65535, help="Port for WebSockets alone, with a page; 0 chooses one."
         ),
     ] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
-    ] = None,
+    name: access.ModelNames = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,9 +86,7 @@ def serve(
     max_requests: Annotated[
         int, typer.Option(min=1, help="Most requests at a time; one more gets 429.")
     ] = 1024,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, help="Most streams that share a step; others queue.")
-    ] = None,
+    max_running: access.MaxRunning = None,
     max_queue: Annotated[
         int | None, typer.Option(min=1, help="Most streams that queue; one more gets 429.")
     ] = None,
@@ -131,8 +124,6 @@ def serve(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print the phases of the start; log requests.")
     ] = False,
-    tool_format: access.ToolFormat = None,
-    reasoning_format: access.ReasoningFormat = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, in the way of OpenAI's API."""
@@ -144,8 +135,6 @@ def serve(
             max_running=max_running,
             max_queue_size=max_queue,
             prepare_seconds=prepare_seconds,
-            tool_format=tool_format,
-            reasoning_format=reasoning_format,
         )
         startup = Startup()
 
@@ -193,7 +182,6 @@ async def _serve(
     """Load, warm up, print the address, and serve."""
     import logging
 
-    from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.openai_http import create_app
     from asyncgen_apps.openai_http.server import Server
     from asyncgen_apps.openai_http.server import serve as run
@@ -201,11 +189,7 @@ async def _serve(
 
     if plan.verbose:
         logging.basicConfig(format="%(levelname)s:  %(name)s: %(message)s", level=logging.INFO)
-    async with opened(source) as opened_llm:
-        llm: Engine = opened_llm  # type: ignore[assignment]
-        startup.lap("load")
-        await _warm_up(opened_llm)
-        startup.lap("first token")
+    async with warm_engine(source, startup) as llm:
         app = create_app(llm, plan.settings)
         gate, (listener, *others) = app.state.gate, listeners
         async with with_streams(app, llm, gate, plan.streams, *others) as drain_streams:
@@ -235,11 +219,6 @@ async def _serve(
             settle()
             _announce(plan, listeners, startup)
             await run(server, listener)
-
-
-async def _warm_up(llm: LLM) -> None:
-    """Generate one token, so that the first client does not wait for work of the first use."""
-    await llm.generate([1], max_new_tokens=1)
 
 
 def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.access import AllowAnonymous, AllowedHost, check_reach
+from asyncgen_apps.cli.access import AllowAnonymous, AllowedHost, Host, ModelNames, check_reach
 from asyncgen_apps.cli.common_options import Debug, Device, Dtype, KVCacheDtype, Model, Threads
 from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 
@@ -29,9 +29,7 @@ def serve_ray(
     ingresses: Annotated[int, typer.Option(min=1, help="Processes that hold connections.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of a replica.")] = 0.0,
     cpus: Annotated[float, typer.Option(min=0, help="CPUs of a replica, as Ray counts.")] = 1.0,
-    host: Annotated[
-        str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 8000,
     ray_address: Annotated[
         str, typer.Option(help="A cluster, or `auto`; `local` starts one that ends with this.")
@@ -39,9 +37,7 @@ def serve_ray(
     config: Annotated[
         Path | None, typer.Option(help="JSON or YAML file of settings; options count more.")
     ] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
-    ] = None,
+    name: ModelNames = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(envvar="ASYNCGEN_API_KEY", show_envvar=True, help="Key; repeatable."),

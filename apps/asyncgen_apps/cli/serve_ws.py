@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from asyncgen_apps.cli import access
-from asyncgen_apps.cli.common_options import Debug, with_source
+from asyncgen_apps.cli.common_options import Debug, with_served_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
-from asyncgen_apps.cli.serving import bind, run_loop, say, say_startup
+from asyncgen_apps.cli.serving import bind, run_loop, say, say_startup, warm_engine
 from asyncgen_apps.cli.source import DEMO, Source
 from asyncgen_apps.cli.startup import Startup
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Mapping
 
-    from asyncgen_apps.engine import Engine
     from asyncgen_apps.websocket import StreamServer, StreamSettings
 
 
@@ -47,12 +46,10 @@ class _Plan:
     verbose: bool
 
 
-@with_source
+@with_served_source
 def serve_ws(
     source: Source = DEMO,
-    host: Annotated[
-        str, typer.Option(help="Address; 0.0.0.0 is all of this machine.")
-    ] = "127.0.0.1",
+    host: access.Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8765,
     name: Annotated[str | None, typer.Option(help="Name of the model in `hello`.")] = None,
     api_key_file: Annotated[
@@ -96,9 +93,7 @@ def serve_ws(
     max_prompt: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt, in tokens; else the context.")
     ] = None,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, help="Most streams that share a step; others queue.")
-    ] = None,
+    max_running: access.MaxRunning = None,
     max_queue: Annotated[
         int | None, typer.Option(min=1, help="Most streams that queue; one more is refused.")
     ] = None,
@@ -130,8 +125,6 @@ def serve_ws(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print the phases of the start; --log plain.")
     ] = False,
-    tool_format: access.ToolFormat = None,
-    reasoning_format: access.ReasoningFormat = None,
     debug: Debug = False,
 ) -> None:
     """Serve token streams over WebSocket."""
@@ -143,8 +136,6 @@ def serve_ws(
             max_running=max_running,
             max_queue_size=max_queue,
             prepare_seconds=prepare_seconds,
-            tool_format=tool_format,
-            reasoning_format=reasoning_format,
         )
         startup = Startup()
 
@@ -216,15 +207,10 @@ async def _serve(
     source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
 ) -> None:
     """Load, warm up, print the address, and serve until a signal comes."""
-    from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.websocket import serve_websocket
 
     _set_up_log(plan.log)
-    async with opened(source) as opened_llm:
-        llm: Engine = opened_llm  # type: ignore[assignment]
-        startup.lap("load")
-        await opened_llm.generate([1], max_new_tokens=1)  # warms up
-        startup.lap("first token")
+    async with warm_engine(source, startup) as llm:
         async with serve_websocket(
             llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listeners[0]
         ) as server:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen_apps.cli.errors import UserError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from asyncgen_apps.cli.source import Source
     from asyncgen_apps.cli.startup import Startup
+    from asyncgen_apps.engine import Engine
 
 
 def bind(listen: Callable[[str, int], socket.socket], host: str, port: int) -> socket.socket:
@@ -60,6 +61,23 @@ def run_loop(
         for listener in listeners:
             stack.enter_context(listener)
         anyio.run(serve, source, plan, listeners, startup, backend_options=options)
+
+
+@asynccontextmanager
+async def warm_engine(source: Source, startup: Startup) -> AsyncIterator[Engine]:
+    """Load a model, and generate a token, so that no client waits for work of the first use.
+
+    Args:
+        source: Choice of the model.
+        startup: Gets the time of each phase.
+    """
+    from asyncgen_apps.cli.loading import opened
+
+    async with opened(source) as llm:
+        startup.lap("load")
+        await llm.generate([1], max_new_tokens=1)
+        startup.lap("first token")
+        yield cast("Engine", llm)
 
 
 def say(text: str) -> None:

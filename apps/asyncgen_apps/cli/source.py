@@ -6,14 +6,15 @@ Importing this module does not import torch; opening a local model does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
+
+from asyncgen_apps.engine import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
-    from asyncgen import Completion, Prompt, StreamParams, TokenEvent
+    from asyncgen import Completion, Prompt, StreamParams
 
 
 DEMO_EXAMPLES = (
@@ -23,32 +24,11 @@ DEMO_EXAMPLES = (
 )
 
 
-class LLMStream(Protocol):
+class LLMStream(EventStream, Protocol):
     """Part of ``asyncgen.TextStream`` and of a server's stream that the commands use."""
-
-    @property
-    def result(self) -> Completion:
-        """Everything generated so far; final when the stream has ended."""
-
-    async def __aenter__(self) -> Self:
-        """Return the stream."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        """Cancel what still runs."""
 
     def __aiter__(self) -> AsyncIterator[str]:
         """Read pieces of text."""
-
-    def events(self) -> AsyncIterator[TokenEvent]:
-        """Read the events of each step."""
-
-    def cancel(self) -> None:
-        """Stop the work at the next step."""
 
 
 class LLM(Protocol):

@@ -26,20 +26,42 @@ if TYPE_CHECKING:
         Tokenizer,
     )
 
-__all__ = ["Engine", "EngineStream"]
+__all__ = ["Engine", "EngineStream", "EventStream"]
 
 
-class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
+class EventStream(AbstractAsyncContextManager["EventStream", None], Protocol):
+    """Part of a stream that the commands and the chat page read."""
+
+    @property
+    def result(self) -> Completion:
+        """Generated text with finish reason, usage and timings."""
+
+    async def __aenter__(self) -> Self:
+        """Start the request.
+
+        Raises:
+            AsyncgenError: The engine refuses the request.
+        """
+
+    def events(self) -> AsyncIterator[TokenEvent]:
+        """Read the events of each step.
+
+        Raises:
+            EngineDiedError: The engine or its process died.
+            Exception: The request raised it.
+        """
+
+    def cancel(self) -> None:
+        """Ask the request to end with ``"cancelled"``; the stream can be read to its end."""
+
+
+class EngineStream(EventStream, Protocol):
     """Stream of one answer, as ``asyncgen.TextStream``; read once, by one task.
 
     ``async with`` or the first read starts the request; leaving cancels it. ``prompt_ids``,
     ``seed``, ``position`` and ``is_separated`` are known after the start, ``result`` after the end
     or after leaving.
     """
-
-    @property
-    def result(self) -> Completion:
-        """Generated text with finish reason, usage and timings."""
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -57,29 +79,11 @@ class EngineStream(AbstractAsyncContextManager["EngineStream", None], Protocol):
     def is_separated(self) -> bool:
         """True if its events keep reasoning or tool calls apart from the text."""
 
-    async def __aenter__(self) -> Self:
-        """Start the request.
-
-        Raises:
-            AsyncgenError: The engine refuses the request.
-        """
-
     async def aclose(self) -> None:
         """Leave; cancels what still runs. Idempotent."""
 
     def __aiter__(self) -> AsyncIterator[str]:
         """Read the text of a single sample, merged if the reader is slow."""
-
-    def events(self) -> AsyncIterator[TokenEvent]:
-        """Read the events of each step.
-
-        Raises:
-            EngineDiedError: The engine or its process died.
-            Exception: The request raised it.
-        """
-
-    def cancel(self) -> None:
-        """Ask the request to end with ``"cancelled"``; the stream can be read to its end."""
 
 
 class Engine(Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from asyncgen_apps.gradio_chat.conversations import Turn
 from asyncgen_apps.gradio_chat.queue_position import QueuePosition
 from asyncgen_apps.gradio_chat.statistics import describe, figures
-from asyncgen_apps.gradio_chat.streaming import IDLE, read_paced
+from asyncgen_apps.gradio_chat.streaming import MAX_INTERVAL, read_throttled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.conversations import Conversation
     from asyncgen_apps.gradio_chat.model import ChatModel
     from asyncgen_apps.gradio_chat.sessions import Session
-    from asyncgen_apps.gradio_chat.streaming import Reading
+    from asyncgen_apps.gradio_chat.streaming import PartialAnswer
 
 
-READING = "Reading the prompt"
+READING = "PartialAnswer the prompt"
 STOPPED = {"ended by": "stopped"}
 
 
@@ -34,7 +34,7 @@ async def answer(
     params: StreamParams,
     system: str = "",
     *,
-    idle: float = IDLE,
+    max_interval: float = MAX_INTERVAL,
 ) -> AsyncGenerator[Turn, None]:
     """Answer the last question; leaving the loop stops the model.
 
@@ -63,14 +63,14 @@ async def answer(
             session.end(conversation)
             yield turn
             return
-        async with aclosing(read_paced(stream, idle=idle)) as readings:
-            async for reading in readings:
-                turn.text = reading.text
-                if reading.ended:
-                    _finish(session, turn, reading)
+        async with aclosing(read_throttled(stream, max_interval=max_interval)) as partials:
+            async for partial in partials:
+                turn.text = partial.text
+                if partial.ended:
+                    _finish(session, turn, partial)
                     session.end(conversation)
                 else:
-                    session.statuses[conversation.key] = await _status(reading, position)
+                    session.statuses[conversation.key] = await _status(partial, position)
                 yield turn
     finally:
         session.end(conversation)
@@ -78,18 +78,18 @@ async def answer(
             turn.figures = dict(STOPPED)
 
 
-def _finish(session: Session, turn: Turn, reading: Reading) -> None:
+def _finish(session: Session, turn: Turn, partial: PartialAnswer) -> None:
     """Write down how an answer ended."""
-    if reading.failure is not None:
-        turn.error = describe(reading.failure)
-    if reading.completion is not None:
-        turn.figures = figures(reading.completion)
-    session.record(turn.key, reading.logprobs)
+    if partial.failure is not None:
+        turn.error = describe(partial.failure)
+    if partial.completion is not None:
+        turn.figures = figures(partial.completion)
+    session.record(turn.key, partial.logprobs)
 
 
-async def _status(reading: Reading, position: QueuePosition) -> str:
+async def _status(partial: PartialAnswer, position: QueuePosition) -> str:
     """Say what an answer is doing."""
-    ahead = None if reading.is_begun else await position.ahead()
+    ahead = None if partial.is_begun else await position.ahead()
     if ahead is None:
         return READING
     if ahead == 0:

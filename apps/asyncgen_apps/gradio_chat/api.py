@@ -15,7 +15,7 @@ from asyncgen_apps.gradio_chat.model import ChatModel, encoder
 from asyncgen_apps.gradio_chat.sessions import client_id
 from asyncgen_apps.gradio_chat.settings import checked, stream_params
 from asyncgen_apps.gradio_chat.statistics import describe
-from asyncgen_apps.gradio_chat.streaming import read_paced
+from asyncgen_apps.gradio_chat.streaming import read_throttled
 from asyncgen_apps.serving.clients import Proxies
 
 ROLES = ("system", "user", "assistant")
@@ -69,12 +69,12 @@ def chat_function(
             stream = llm.stream(prompt, **params)
         except Exception as error:
             raise gr.Error(describe(error), print_exception=False) from error
-        async with aclosing(read_paced(stream)) as readings:
-            async for reading in readings:
-                yield reading.text
-                if reading.failure is not None:
-                    message = describe(reading.failure)
-                    raise gr.Error(message, print_exception=False) from reading.failure
+        async with aclosing(read_throttled(stream)) as partials:
+            async for partial in partials:
+                yield partial.text
+                if partial.failure is not None:
+                    message = describe(partial.failure)
+                    raise gr.Error(message, print_exception=False) from partial.failure
 
     return chat
 

@@ -6,46 +6,17 @@ A part of :mod:`asyncgen_apps.engine`: every engine is a model for the page.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from types import TracebackType
-
     from asyncgen import (
-        Completion,
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
         StreamParams,
-        TokenEvent,
     )
+    from asyncgen_apps.engine import EventStream
     from asyncgen_apps.gradio_chat.word_tokens import Encode
-
-
-class ChatStream(Protocol):
-    """Part of an ``EngineStream`` that the chat uses."""
-
-    @property
-    def result(self) -> Completion:
-        """Everything generated; final when the stream has ended."""
-
-    async def __aenter__(self) -> Self:
-        """Start the request."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Cancel what still runs."""
-
-    def events(self) -> AsyncIterator[TokenEvent]:
-        """Read what each step settled."""
-
-    def cancel(self) -> None:
-        """Stop the work at the next step."""
 
 
 class ChatTokenizer(Protocol):
@@ -66,7 +37,7 @@ class ChatModel(Protocol):
     def generation_config(self) -> GenerationConfig:
         """The model's own defaults."""
 
-    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> ChatStream:
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> EventStream:
         """Answer a prompt."""
 
     async def measure(self) -> MetricsSnapshot:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import gradio as gr
 
     from asyncgen import TokenLogprob
+    from asyncgen_apps.engine import EventStream
     from asyncgen_apps.gradio_chat.conversations import Conversation
-    from asyncgen_apps.gradio_chat.model import ChatStream
     from asyncgen_apps.serving.clients import Proxies
 
 
@@ -61,17 +61,17 @@ class Session:
     """
 
     library: Library
-    running: dict[str, ChatStream] = field(default_factory=dict)
+    running: dict[str, EventStream] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)
     logprobs: OrderedDict[str, Sequence[TokenLogprob]] = field(default_factory=OrderedDict)
-    started: dict[str, ChatStream] = field(default_factory=dict)
+    started: dict[str, EventStream] = field(default_factory=dict)
     drawn: tuple[object, ...] = ()
 
     def beside(self) -> Session:
         """Return the session of a second page of the same browser."""
         return Session(self.library.beside(), self.running, self.statuses, self.logprobs)
 
-    def start(self, conversation: Conversation, stream: ChatStream) -> None:
+    def start(self, conversation: Conversation, stream: EventStream) -> None:
         """Note that a conversation is being answered."""
         self.running[conversation.key] = self.started[conversation.key] = stream
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from asyncgen import Completion, TokenEvent, TokenLogprob
-    from asyncgen_apps.gradio_chat.model import ChatStream
+    from asyncgen_apps.engine import EventStream
 
 
-PACE = 0.1
+MIN_INTERVAL = 0.1
 """Least seconds between two updates."""
-IDLE = 0.5
+MAX_INTERVAL = 0.5
 """Most seconds between two updates, also when nothing has come: a reader that has gone is noticed
 at an update only."""
 
 
 @dataclass(slots=True)
-class Reading:
+class PartialAnswer:
     """Received part of an answer.
 
     Attributes:
@@ -70,9 +70,9 @@ class Reading:
         return self.texts[0] if self.texts else ""
 
 
-async def read_paced(
-    stream: ChatStream, *, pace: float = PACE, idle: float = IDLE
-) -> AsyncGenerator[Reading, None]:
+async def read_throttled(
+    stream: EventStream, *, min_interval: float = MIN_INTERVAL, max_interval: float = MAX_INTERVAL
+) -> AsyncGenerator[PartialAnswer, None]:
     """Read a stream to its end; leaving the loop cancels it.
 
     Args:
@@ -84,20 +84,20 @@ async def read_paced(
         The same object each time, further on. The last one has ended; an error of the stream is
         its ``failure``, not raised.
     """
-    reading = Reading()
+    partial = PartialAnswer()
     news = asyncio.Event()
-    task = asyncio.create_task(_read(stream, reading, news))
+    task = asyncio.create_task(_read(stream, partial, news))
     try:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(idle):
+                async with asyncio.timeout(max_interval):
                     await news.wait()
             news.clear()
-            is_last = reading.ended
-            yield reading
+            is_last = partial.ended
+            yield partial
             if is_last:
                 return
-            await asyncio.sleep(pace)
+            await asyncio.sleep(min_interval)
     finally:
         stream.cancel()
         if not task.done():
@@ -105,18 +105,18 @@ async def read_paced(
             await asyncio.wait({task}, timeout=5)
 
 
-async def _read(stream: ChatStream, reading: Reading, news: asyncio.Event) -> None:
+async def _read(stream: EventStream, partial: PartialAnswer, news: asyncio.Event) -> None:
     """Take in events as they come, until the stream ends."""
     try:
         async with stream:
             async for event in stream.events():
-                reading.is_begun = True
-                reading.add(event)
-                reading.logprobs.extend(event.logprobs or ())
+                partial.is_begun = True
+                partial.add(event)
+                partial.logprobs.extend(event.logprobs or ())
                 news.set()
-        reading.completion = stream.result
+        partial.completion = stream.result
     except Exception as error:
-        reading.failure = error
+        partial.failure = error
     finally:
-        reading.ended = True
+        partial.ended = True
         news.set()

@@ -8,7 +8,8 @@ import pytest
 import asyncgen
 from asyncgen_apps.cli import source
 from asyncgen_apps.cli.loading import loading_line, opened
-from asyncgen_apps.cli.source import LLM, LLMStream, Source, examples_of, open_llm
+from asyncgen_apps.cli.source import LLM, Source, examples_of, open_llm
+from asyncgen_apps.engine import EventStream
 from asyncgen_apps.websocket.client.client import Client, RemoteStream
 from tests.apps.cli.doubles import ScriptedLLM
 
@@ -52,8 +53,8 @@ def test_real_classes_have_all_protocol_members() -> None:
     for protocol, real in (
         (LLM, asyncgen.AsyncLLM),
         (LLM, Client),
-        (LLMStream, asyncgen.TextStream),
-        (LLMStream, RemoteStream),
+        (EventStream, asyncgen.TextStream),
+        (EventStream, RemoteStream),
     ):
         used = {name for name in vars(protocol) if not name.startswith("_")}
         assert used and used <= set(dir(real))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncgen import AsyncLLM, TextStream
-from asyncgen_apps.engine import Engine, EngineStream
+from asyncgen_apps.engine import Engine, EngineStream, EventStream
 from asyncgen_apps.openai_http.chat_page import GatedEngine, GatedStream
 from asyncgen_apps.openai_http.concurrency_limit import Gate
 from asyncgen_apps.openai_http.websocket_streams import CountedEngine
@@ -20,7 +20,9 @@ def test_engines_have_all_of_it(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [TextStream, GatedStream])
 def test_streams_have_all_of_it(kind: Any) -> None:
-    names = {name for name in vars(EngineStream) if not name.startswith("_")}
+    names = {
+        name for name in {**vars(EventStream), **vars(EngineStream)} if not name.startswith("_")
+    }
     assert names | {"__aiter__", "__aenter__", "__aexit__"} <= set(dir(kind))
 
 

@@ -66,7 +66,7 @@ async def test_queue_position_is_shown() -> None:
     model = ScriptedModel(streams=[ScriptedStream([], waits=True)], waiting=2)
     session = _session()
     conversation = session.library.current
-    async with aclosing(answer(model, session, conversation, {}, idle=0.01)) as turns:
+    async with aclosing(answer(model, session, conversation, {}, max_interval=0.01)) as turns:
         await anext(turns)
         assert session.statuses[conversation.key] == "In the queue: 1 ahead"
         model.waiting = 1
@@ -74,7 +74,7 @@ async def test_queue_position_is_shown() -> None:
         assert session.statuses[conversation.key] == "In the queue: next"
         model.waiting = 0
         await anext(turns)
-        assert session.statuses[conversation.key] == "Reading the prompt"
+        assert session.statuses[conversation.key] == "PartialAnswer the prompt"
 
 
 async def test_stop_keeps_the_received_text() -> None:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from asyncgen_apps.gradio_chat.streaming import read_paced
+from asyncgen_apps.gradio_chat.streaming import read_throttled
 from tests.apps.gradio_chat.doubles import ScriptedStream
 
 pytestmark = pytest.mark.anyio
@@ -17,21 +17,21 @@ async def test_the_last_update_has_all_the_text() -> None:
     pieces = [f"{number} " for number in range(500)]
     stream = ScriptedStream(pieces)
     texts = []
-    async for reading in read_paced(stream, pace=0.01):
-        texts.append(reading.text)
+    async for partial in read_throttled(stream, min_interval=0.01):
+        texts.append(partial.text)
     assert texts[-1] == "".join(pieces)
     assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
-    assert reading.ended
-    assert reading.completion is not None
-    assert reading.completion.text == texts[-1]
-    assert len(reading.logprobs) == 500
+    assert partial.ended
+    assert partial.completion is not None
+    assert partial.completion.text == texts[-1]
+    assert len(partial.logprobs) == 500
     assert stream.is_closed
 
 
 async def test_no_more_updates_than_the_pace_allows() -> None:
     loop = asyncio.get_running_loop()
     stream = ScriptedStream(["x"] * 100, delay=0.004)
-    times = [loop.time() async for _ in read_paced(stream, pace=0.1)]
+    times = [loop.time() async for _ in read_throttled(stream, min_interval=0.1)]
     gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
     assert len(times) >= 3
     assert min(gaps) > 0.095
@@ -39,10 +39,10 @@ async def test_no_more_updates_than_the_pace_allows() -> None:
 
 async def test_updates_go_on_while_nothing_comes() -> None:
     stream = ScriptedStream([], waits=True)
-    async with aclosing(read_paced(stream, idle=0.01, pace=0.001)) as readings:
-        first = await anext(readings)
+    async with aclosing(read_throttled(stream, max_interval=0.01, min_interval=0.001)) as partials:
+        first = await anext(partials)
         assert not first.is_begun
-        second = await anext(readings)
+        second = await anext(partials)
         assert not second.ended
     assert stream.is_cancelled
     assert stream.is_closed
@@ -50,28 +50,28 @@ async def test_updates_go_on_while_nothing_comes() -> None:
 
 async def test_a_cancel_from_elsewhere_ends_it_with_a_result() -> None:
     stream = ScriptedStream(["An "], waits=True)
-    readings = []
-    async for each in read_paced(stream, idle=5, pace=0.001):
-        readings.append(each)
+    partials = []
+    async for each in read_throttled(stream, max_interval=5, min_interval=0.001):
+        partials.append(each)
         stream.cancel()
-    reading = readings[-1]
-    assert reading.completion is not None
-    assert reading.completion.finish_reason == "cancelled"
-    assert reading.text == "An "
+    partial = partials[-1]
+    assert partial.completion is not None
+    assert partial.completion.finish_reason == "cancelled"
+    assert partial.text == "An "
 
 
 async def test_failure_keeps_the_text_before_it() -> None:
     stream = ScriptedStream(["An "], fails=ValueError("x"))
-    reading = [each async for each in read_paced(stream, pace=0.001)][-1]
-    assert isinstance(reading.failure, ValueError)
-    assert reading.text == "An "
+    partial = [each async for each in read_throttled(stream, min_interval=0.001)][-1]
+    assert isinstance(partial.failure, ValueError)
+    assert partial.text == "An "
 
 
 async def test_a_cancelled_reader_stops_the_stream_while_nothing_comes() -> None:
     stream = ScriptedStream([], waits=True)
 
     async def read() -> None:
-        async for _ in read_paced(stream, idle=60):
+        async for _ in read_throttled(stream, max_interval=60):
             pass
 
     task = asyncio.create_task(read())
