@@ -6,7 +6,7 @@ import json
 import random
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 from asyncgen_apps.bench.state_shapes import STATE_SHAPES
 from asyncgen_apps.bench.styles import GEMMA2, GEMMA3, GPT_OSS, PHI3, QWEN3_MOE
 
@@ -35,29 +35,31 @@ SPACE = "Ġ"
 
 
 SHAPES = {  # hidden, layers, heads, kv_heads, ffn, vocab
-    "5m": Shape(256, 6, 8, 4, 688, 4096),
-    "135m": Shape(576, 30, 9, 3, 1536, 49152),
-    "0.5b": Shape(896, 24, 14, 2, 4864, 151936),
-    "moe": Shape(512, 24, 8, 4, 256, 32768, experts=64, chosen=8, style=QWEN3_MOE),
-    "gemma2": Shape(640, 17, 4, 2, 2048, 49152, head=256, style=GEMMA2),
-    "gemma3": Shape(640, 18, 4, 1, 2048, 49152, head=256, style=GEMMA3),
-    "phi3": Shape(576, 25, 6, 6, 1536, 32064, tied=False, style=PHI3),
-    "qwen3-moe": Shape(512, 16, 8, 2, 128, 32768, experts=32, chosen=4, head=128, style=QWEN3_MOE),
-    "gpt-oss": Shape(
+    "5m": ModelShape(256, 6, 8, 4, 688, 4096),
+    "135m": ModelShape(576, 30, 9, 3, 1536, 49152),
+    "0.5b": ModelShape(896, 24, 14, 2, 4864, 151936),
+    "moe": ModelShape(512, 24, 8, 4, 256, 32768, experts=64, chosen=8, style=QWEN3_MOE),
+    "gemma2": ModelShape(640, 17, 4, 2, 2048, 49152, head=256, style=GEMMA2),
+    "gemma3": ModelShape(640, 18, 4, 1, 2048, 49152, head=256, style=GEMMA3),
+    "phi3": ModelShape(576, 25, 6, 6, 1536, 32064, tied=False, style=PHI3),
+    "qwen3-moe": ModelShape(
+        512, 16, 8, 2, 128, 32768, experts=32, chosen=4, head=128, style=QWEN3_MOE
+    ),
+    "gpt-oss": ModelShape(
         384, 13, 8, 2, 192, 49152, tied=False, experts=32, chosen=4, head=64, style=GPT_OSS
     ),
     **STATE_SHAPES,
 }
 
 MADE = {  # hidden, layers, heads, kv_heads, ffn, vocab
-    "1b": Shape(2048, 16, 32, 8, 8192, 128256, context=16384),
-    "8b": Shape(4096, 32, 32, 8, 14336, 128256, tied=False, context=16384),
+    "1b": ModelShape(2048, 16, 32, 8, 8192, 128256, context=16384),
+    "8b": ModelShape(4096, 32, 32, 8, 14336, 128256, tied=False, context=16384),
 }
 """Shapes that are described on disk and drawn on the device: they are too large to store."""
 
 
 def write_checkpoint(
-    folder: Path, shape: Shape, dtype: str, seed: int = 0, *, loud_layers: int | None = None
+    folder: Path, shape: ModelShape, dtype: str, seed: int = 0, *, loud_layers: int | None = None
 ) -> None:
     """Write config, weights and tokenizer of a random model.
 
@@ -84,7 +86,7 @@ def write_checkpoint(
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_description(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> None:
+def write_description(folder: Path, shape: ModelShape, dtype: str, seed: int = 0) -> None:
     """Write config and tokenizer only; arguments as of :func:`write_checkpoint`."""
     (folder / "config.json").write_text(json.dumps(_config(shape, dtype), indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"pad_token_id": 0, **DRAFTING}))
@@ -97,7 +99,7 @@ def write_description(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> 
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 
-def _config(shape: Shape, dtype: str) -> dict[str, object]:
+def _config(shape: ModelShape, dtype: str) -> dict[str, object]:
     """Describe the model as Hugging Face folders do."""
     style = shape.style
     experts: dict[str, object] = {
@@ -132,7 +134,7 @@ def _config(shape: Shape, dtype: str) -> dict[str, object]:
     }
 
 
-def _weights(shape: Shape, dtype: str, seed: int) -> dict[str, torch.Tensor]:
+def _weights(shape: ModelShape, dtype: str, seed: int) -> dict[str, torch.Tensor]:
     """Draw the weights: normal, of a size that keeps activations finite in both types."""
     import torch
 

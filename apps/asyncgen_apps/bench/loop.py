@@ -14,7 +14,7 @@ from asyncgen_apps.bench.figures import percentile
 from asyncgen_apps.bench.models import checkpoint
 from asyncgen_apps.bench.report import Report, open_frame
 from asyncgen_apps.bench.settings import LoopBench
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 from asyncgen_apps.bench.sides.loop import PHASES
 from asyncgen_apps.bench.ticker import PERIOD
 from asyncgen_apps.bench.workers import started
@@ -36,7 +36,7 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 CHARACTERS = 200_000
 PREFILL_TOKENS = 1000
 PROMPT_TOKENS = 32
-WARM_UP = Shape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
+WARM_UP = ModelShape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
+class DraftedCheckpoint:
     """Checkpoint with smaller ones that draft for it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Drafted:
 
 
 @contextmanager
-def drafted_checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[Drafted]:
+def drafted_checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[DraftedCheckpoint]:
     """Provide a checkpoint while the block runs, with drafts if it is made on the spot.
 
     Args:
@@ -91,7 +91,7 @@ def drafted_checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[D
         dtype: Type of the weights that are made.
     """
     if model is not None or shape == "demo":
-        yield Drafted(Checkpoint.at(model or _demo_folder()))
+        yield DraftedCheckpoint(Checkpoint.at(model or _demo_folder()))
         return
     whole = SHAPES[shape]
     first = replace(whole, layers=LOUD_LAYERS)
@@ -103,7 +103,7 @@ def drafted_checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[D
         write_checkpoint(draft, first, dtype)
         other = replace(first, vocab=max(512, first.vocab // 2))
         write_checkpoint(foreign, other, dtype, seed=1)
-        yield Drafted(Checkpoint.at(target), draft, foreign)
+        yield DraftedCheckpoint(Checkpoint.at(target), draft, foreign)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncgen import PreTrainedModel
 
 
-SEED_SHAPE = Shape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
+SEED_SHAPE = ModelShape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
 SPREAD = 0.02
 MEGABYTE = 1 << 20
 COPIES = 8

@@ -23,7 +23,7 @@ from asyncgen_apps.bench.models import checkpoint
 from asyncgen_apps.bench.report import Report, busy_note, judged, open_frame
 from asyncgen_apps.bench.settings import ServeBench
 from asyncgen_apps.bench.sides.http_client import ask_all
-from asyncgen_apps.bench.sides.servers import ServerProcess, Wanted
+from asyncgen_apps.bench.sides.servers import ServerOptions, ServerProcess
 from asyncgen_apps.bench.workers import BenchError, Worker
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class _Sides:
         self._worker: Worker | None = None
         server_cpus, client_cpus = cores()
         length = 2 * bench.prompt_tokens + bench.new_tokens
-        wanted = Wanted(found.folder, bench.dtype, bench.threads, bench.most, length)
+        wanted = ServerOptions(found.folder, bench.dtype, bench.threads, bench.most, length)
         for name in ("asyncgen", *bench.against):
             progress(f"starting {_title(name)}")
             server = stack.enter_context(ServerProcess(name, wanted, server_cpus))

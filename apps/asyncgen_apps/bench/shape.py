@@ -16,7 +16,7 @@ CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """Sizes of a model, and its family.
 
     Attributes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 from asyncgen_apps.bench.styles import MAMBA2, QWEN3_5
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ TAPS = 4
 """Inputs of a convolution."""
 
 
-class Mamba2Shape(Shape):
+class Mamba2Shape(ModelShape):
     """Shape of Mamba 2: one state a head, one group; ``ffn`` is the width of all heads."""
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class Mamba2Shape(Shape):
         }
 
 
-class Qwen35Shape(Shape):
+class Qwen35Shape(ModelShape):
     """Shape of Qwen 3.5: three of four layers apply the gated delta rule, with twice the heads."""
 
     __slots__ = ()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from asyncgen_apps.bench.jobs import Run
-    from asyncgen_apps.bench.models import Drafted
+    from asyncgen_apps.bench.models import DraftedCheckpoint
     from asyncgen_apps.bench.workers import Worker
 
 
@@ -217,7 +217,7 @@ def _cells(one: Comparison) -> tuple[str, ...]:
 
 def _measure(
     bench: StrategiesBench,
-    found: Drafted,
+    found: DraftedCheckpoint,
     comparisons: list[Comparison],
     progress: Callable[[str], None],
 ) -> None:
@@ -244,7 +244,7 @@ def _measure(
 
 
 def _run(
-    bench: StrategiesBench, found: Drafted, one: Comparison, workers: dict[str, Worker]
+    bench: StrategiesBench, found: DraftedCheckpoint, one: Comparison, workers: dict[str, Worker]
 ) -> None:
     """Run the sides of one strategy in turn: A, B, A, B."""
     case = one.case
@@ -271,7 +271,12 @@ def _run(
 
 
 def _call(
-    worker: Worker, found: Drafted, case: Case, new_tokens: int, prompt_tokens: int, seed: int
+    worker: Worker,
+    found: DraftedCheckpoint,
+    case: Case,
+    new_tokens: int,
+    prompt_tokens: int,
+    seed: int,
 ) -> Run:
     """Generate one answer; both sides get the same prompt in the same round."""
     target = found.target

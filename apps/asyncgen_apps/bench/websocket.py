@@ -46,7 +46,7 @@ LATE_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class Pair:
+class PairedRuns:
     """Runs in process and over sockets, side by side.
 
     Attributes:
@@ -72,7 +72,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class CrowdResult:
     """Figures of very many streams.
 
     Attributes:
@@ -91,7 +91,7 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class StalledClient:
     """Effect of a client that reads nothing.
 
     Attributes:
@@ -153,11 +153,11 @@ class WebsocketReport(Report[WebsocketBench]):
 
     kind = "websocket"
     bench: WebsocketBench
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[PairedRuns] = field(default_factory=list)
     delay: list[float] = field(default_factory=list)
-    crowds: list[Crowd] = field(default_factory=list)
+    crowds: list[CrowdResult] = field(default_factory=list)
     idle_kb: float | None = None
-    stall: Stall | None = None
+    stall: StalledClient | None = None
 
     def measure(self, progress: Callable[[str], None]) -> None:
         """Measure memory, pairs, delays, crowds and a stalled client."""
@@ -308,10 +308,10 @@ class _Sides:
         grown: int = after - before
         return grown / count / 1000
 
-    def pairs(self, progress: Callable[[str], None]) -> list[Pair]:
+    def pairs(self, progress: Callable[[str], None]) -> list[PairedRuns]:
         """Run both ways in turn; each goes first in every other pair."""
         bench = self._bench
-        found = {count: Pair(count, bench.new_tokens) for count in bench.streams}
+        found = {count: PairedRuns(count, bench.new_tokens) for count in bench.streams}
         for count in sorted({max(bench.streams), 1}):
             self._inside(count, WARM_UP_TOKENS, 0)
             self._outside(count, WARM_UP_TOKENS, 0)
@@ -334,7 +334,7 @@ class _Sides:
         got = self._outside(count, self._bench.new_tokens, 2, details=True)
         return delays(self._server.call("note", on=False), got["streams"])
 
-    def crowd(self, connections: int, each: int) -> Crowd:
+    def crowd(self, connections: int, each: int) -> CrowdResult:
         """Run very many streams, and compare every text with what was put in."""
         count = connections * each
         self._server.call("note", on=True)
@@ -343,9 +343,9 @@ class _Sides:
         streams = got["streams"]
         wrong = sum(put.get(name, [None])[0] != one[0] for name, one in streams.items())
         rate = count * self._bench.new_tokens / got["total"]
-        return Crowd(connections, each, got["lost"], max(wrong, got["disordered"]), rate)
+        return CrowdResult(connections, each, got["lost"], max(wrong, got["disordered"]), rate)
 
-    def stall(self) -> Stall:
+    def stall(self) -> StalledClient:
         """Measure the others beside a client that reads, and beside one that does not."""
         served = self._server.call("serve", send_seconds=SEND_SECONDS, send_buffer=SEND_BUFFER)
         self._port = served["port"]
@@ -359,7 +359,7 @@ class _Sides:
             self._client.call("release")
         dropped = seen["dropped"] - seen["full"] if seen["dropped"] else None
         bound = BURDEN * served["bound"] + WRITE_LIMIT
-        return Stall(gaps[1], gaps[2], seen["grown"], bound, dropped)
+        return StalledClient(gaps[1], gaps[2], seen["grown"], bound, dropped)
 
     def _inside(self, count: int, new_tokens: int, seed: int) -> float:
         return self._server.run(self._job(count, new_tokens, seed)).total

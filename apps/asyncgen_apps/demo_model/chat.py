@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen_apps.demo_model import dialogues, facts, phrases, story_parts
-from asyncgen_apps.demo_model.stories import Story, Wish, place_phrase, plot_for, tell
+from asyncgen_apps.demo_model.stories import (
+    Story,
+    StoryRequest,
+    place_phrase,
+    plot_for,
+    write_story,
+)
 from asyncgen_apps.demo_model.world import (
     COLOURS,
     PLACES,
@@ -59,7 +65,9 @@ def name_hero(rng: random.Random, hero: Character) -> tuple[str, Character]:
     return hero.intro, hero
 
 
-def request(rng: random.Random, asks: tuple[str, ...] = phrases.ASKS) -> tuple[str, Wish]:
+def draw_request(
+    rng: random.Random, asks: tuple[str, ...] = phrases.ASKS
+) -> tuple[str, StoryRequest]:
     """Ask for a story.
 
     Args:
@@ -67,7 +75,7 @@ def request(rng: random.Random, asks: tuple[str, ...] = phrases.ASKS) -> tuple[s
         asks: The phrasings to choose from.
 
     Returns:
-        The request, and the wish that the story must fulfil.
+        The text of the request, and what the story must have.
     """
     hero, thing = random_character(rng), random_object(rng)
     subject, hero = name_hero(rng, hero)
@@ -77,20 +85,23 @@ def request(rng: random.Random, asks: tuple[str, ...] = phrases.ASKS) -> tuple[s
     where = f" {place_phrase(place)}" if place else ""
     draw = rng.random()
     plot = None
-    wish = Wish(hero, thing, place, colour)
+    request = StoryRequest(hero, thing, place, colour)
     if draw < 0.06:
         helper = random_character(rng)
         other, helper = name_hero(rng, helper)
         if helper.word != hero.word:
-            subject, wish = f"{subject} and {other}{where}", Wish(hero, None, place, helper=helper)
+            subject, request = (
+                f"{subject} and {other}{where}",
+                StoryRequest(hero, None, place, helper=helper),
+            )
     elif draw < 0.14:
-        subject, wish = subject + where, Wish(hero, None, place)
+        subject, request = subject + where, StoryRequest(hero, None, place)
     elif draw < 0.20:
-        subject, wish = described + where, Wish(None, thing, place, colour)
+        subject, request = described + where, StoryRequest(None, thing, place, colour)
     elif draw < 0.55:
         plot = plot_for(rng, thing)
         verb = rng.choice(phrases.VERBS[plot])
-        wish = replace(wish, plot=plot, colour=None if verb.startswith("and") else colour)
+        request = replace(request, plot=plot, colour=None if verb.startswith("and") else colour)
         subject += " " + verb.format(ao=described, noun=thing) + where
     elif draw < 0.62 and place:
         subject = f"{subject}, {described} and {article(place)}"
@@ -99,7 +110,7 @@ def request(rng: random.Random, asks: tuple[str, ...] = phrases.ASKS) -> tuple[s
     else:
         subject = f"{subject} {rng.choice(('and', 'and', 'with'))} {described}{where}"
     text = rng.choice(asks).format(x=subject)
-    return _roughen(rng, text), wish
+    return _roughen(rng, text), request
 
 
 def question(rng: random.Random, story: Story) -> facts.Pair:
@@ -158,10 +169,12 @@ def small_talk(rng: random.Random) -> facts.Pair:
 
 def _story_turn(rng: random.Random, again: bool, brief: bool) -> tuple[facts.Pair, Story]:
     if rng.random() < 0.06:
-        ask, wish = _roughen(rng, rng.choice(phrases.OPEN)), Wish()
+        ask, request = _roughen(rng, rng.choice(phrases.OPEN)), StoryRequest()
     else:
-        ask, wish = request(rng, phrases.ANOTHER if again and rng.random() < 0.6 else phrases.ASKS)
-    story = tell(rng, wish)
+        ask, request = draw_request(
+            rng, phrases.ANOTHER if again and rng.random() < 0.6 else phrases.ASKS
+        )
+    story = write_story(rng, request)
     if not brief and rng.random() < 0.04:
         ask = ask.rstrip(".?!") + rng.choice((". One sentence only.", ". Answer in one sentence."))
         brief = True

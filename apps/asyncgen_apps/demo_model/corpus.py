@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen_apps.demo_model.chat import Message, chatter, converse
 from asyncgen_apps.demo_model.copying import recall, repeat
-from asyncgen_apps.demo_model.stories import tell
+from asyncgen_apps.demo_model.stories import write_story
 from asyncgen_apps.demo_model.world import mentions_held_out
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PRACTICE = 0.08
 """The share of exercises in copying among the short documents."""
 
 
-class Shape(StrEnum):
+class RowLength(StrEnum):
     """Length of the documents of a training row."""
 
     DRILL = "drill"
@@ -36,12 +36,17 @@ class Shape(StrEnum):
     LONG = "long"
 
 
-ROW_TOKENS = {Shape.DRILL: 64, Shape.SHORT: 256, Shape.MEDIUM: 512, Shape.LONG: 1024}
+ROW_TOKENS = {
+    RowLength.DRILL: 64,
+    RowLength.SHORT: 256,
+    RowLength.MEDIUM: 512,
+    RowLength.LONG: 1024,
+}
 SHORT_ANSWER = 48
 """Longest answer, in tokens, that weighs more in the second part of the training."""
 SHORT_ANSWER_WEIGHT = 4.0
-LATE_SHARE = {Shape.SHORT: 0.5, Shape.MEDIUM: 0.4, Shape.LONG: 0.1}
-ROW_SHARE = {Shape.SHORT: 0.62, Shape.MEDIUM: 0.26, Shape.LONG: 0.12}
+LATE_SHARE = {RowLength.SHORT: 0.5, RowLength.MEDIUM: 0.4, RowLength.LONG: 0.1}
+ROW_SHARE = {RowLength.SHORT: 0.62, RowLength.MEDIUM: 0.26, RowLength.LONG: 0.12}
 
 
 @dataclass(frozen=True)
@@ -102,26 +107,26 @@ def _drill(rng: random.Random) -> list[Message]:
     return [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
 
 
-def _draft(rng: random.Random, shape: Shape, late: bool) -> Document:
-    if shape is Shape.DRILL:
+def _draft(rng: random.Random, shape: RowLength, late: bool) -> Document:
+    if shape is RowLength.DRILL:
         return render(_drill(rng))
-    if shape is Shape.SHORT and rng.random() < PRACTICE:
+    if shape is RowLength.SHORT and rng.random() < PRACTICE:
         return render(_exercises(rng))
     draw = rng.random()
-    if late and shape is Shape.SHORT and draw > 0.3:
+    if late and shape is RowLength.SHORT and draw > 0.3:
         return render(chatter(rng, rng.choice((1, 2, 3))))
-    if shape is Shape.SHORT:
+    if shape is RowLength.SHORT:
         if draw < 0.10:
-            return (Segment(BOS, False), Segment(tell(rng).text + END, True))
+            return (Segment(BOS, False), Segment(write_story(rng).text + END, True))
         if draw < 0.72:
             return render(converse(rng, 1))
         return render(chatter(rng, rng.choice((1, 1, 2, 3))))
-    if shape is Shape.MEDIUM:
+    if shape is RowLength.MEDIUM:
         return render(converse(rng, rng.choice((2, 2, 2, 3, 4))))
     return render(converse(rng, rng.randint(6, 14)))
 
 
-def document(rng: random.Random, shape: Shape, late: bool = False) -> Document:
+def document(rng: random.Random, shape: RowLength, late: bool = False) -> Document:
     """Draw one document that mentions no held-out pair.
 
     Args:
@@ -179,7 +184,7 @@ def encode(
 
 
 def row(
-    tokenizer: Tokenizer, rng: random.Random, shape: Shape, late: bool = False
+    tokenizer: Tokenizer, rng: random.Random, shape: RowLength, late: bool = False
 ) -> tuple[list[int], list[float]]:
     """Fill one training row with whole documents; only the last is cut off.
 
@@ -202,7 +207,7 @@ def row(
     return ids[:size], weights[:size]
 
 
-def shape_of_step(seed: int, step: int, drills: int = 0, late: bool = False) -> Shape:
+def shape_of_step(seed: int, step: int, drills: int = 0, late: bool = False) -> RowLength:
     """Return the shape of the rows of a training step.
 
     Args:
@@ -215,7 +220,7 @@ def shape_of_step(seed: int, step: int, drills: int = 0, late: bool = False) -> 
         The shape, drawn in the fixed proportions.
     """
     if step < drills:
-        return Shape.DRILL
+        return RowLength.DRILL
     rng = random.Random(f"shape:{seed}:{step}")
     shares = LATE_SHARE if late else ROW_SHARE
     return rng.choices(list(shares), list(shares.values()))[0]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from asyncgen_apps.demo_model.chat import Message
 from asyncgen_apps.demo_model.corpus import render, text_of
 from asyncgen_apps.demo_model.export import END_ID, PAD_ID, TEMPERATURE, TOP_P
-from asyncgen_apps.demo_model.network import Network, Past
+from asyncgen_apps.demo_model.network import KVCache, Network
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -38,7 +38,7 @@ def one_by_one(answer: Answer) -> AnswerAll:
     return lambda conversations: [answer(messages) for messages in conversations]
 
 
-class Cached:
+class CachedBatch:
     """Batch of sequences, padded on the left, with their keys and values."""
 
     def __init__(self, network: Network, padding: Tensor) -> None:
@@ -51,7 +51,7 @@ class Cached:
         self.network = network
         self.padding = padding[:, None]
         self.length = 0
-        self.past = [Past() for _ in network.model.layers]
+        self.past = [KVCache() for _ in network.model.layers]
 
     def forward(self, ids: Tensor) -> Tensor:
         """Score the token after the last one of every row.
@@ -122,7 +122,7 @@ def complete(
     longest = max(map(len, prompts))
     padding = torch.tensor([longest - len(prompt) for prompt in prompts])
     padded = [[PAD_ID] * (longest - len(prompt)) + prompt for prompt in prompts]
-    batch = Cached(network, padding)
+    batch = CachedBatch(network, padding)
     drawn: list[list[int]] = [[] for _ in prompts]
     fresh = torch.tensor(padded)
     for _ in range(min(limit, network.config.context - longest)):

@@ -78,7 +78,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-class Past:
+class KVCache:
     """Keys and values of earlier positions in one block."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        past: Past | None = None,
+        past: KVCache | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
         """Attend to this and earlier positions.
@@ -207,7 +207,7 @@ class Block(nn.Module):
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        past: Past | None = None,
+        past: KVCache | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
         """Run the block.
@@ -227,14 +227,14 @@ class Block(nn.Module):
         return out
 
 
-class Body(nn.Module):
+class Transformer(nn.Module):
     """Embedding, blocks and final norm."""
 
     cos: Tensor
     sin: Tensor
 
     def __init__(self, config: NetworkConfig) -> None:
-        """Create the body.
+        """Create the layers.
 
         Args:
             config: The network's shape.
@@ -275,7 +275,7 @@ class Network(nn.Module):
         """
         super().__init__()
         self.config = config
-        self.model = Body(config)
+        self.model = Transformer(config)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 residual = name.endswith(("o_proj.weight", "down_proj.weight"))

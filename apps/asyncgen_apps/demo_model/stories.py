@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Wishes for a story; what is left open is None.
+class StoryRequest:
+    """Parts that a story must have; those that are drawn are ``None``.
 
     Attributes:
         hero: The main character.
@@ -118,10 +118,12 @@ def _helper(rng: random.Random, hero: Character) -> Character:
     return helper
 
 
-def _slots(rng: random.Random, hero: Character, helper: Character, wish: Wish) -> dict[str, str]:
-    colour = wish.colour or (rng.choice(COLOURS) if rng.random() < 0.7 else "")
+def _slots(
+    rng: random.Random, hero: Character, helper: Character, request: StoryRequest
+) -> dict[str, str]:
+    colour = request.colour or (rng.choice(COLOURS) if rng.random() < 0.7 else "")
     look = rng.choice(LOOKS) if rng.random() < 0.25 else ""
-    thing, place = str(wish.thing), str(wish.place)
+    thing, place = str(request.thing), str(request.place)
     described = " ".join(part for part in (look, colour, thing) if part)
     other = rng.choice([name for name in PLACES if name != place])
     return {
@@ -173,7 +175,7 @@ def plot_for(rng: random.Random, thing: str) -> str:
     return rng.choice([plot for plot in plots.PLOTS if not (soft and plot == "broken")])
 
 
-def tell(rng: random.Random, wish: Wish | None = None) -> Story:
+def write_story(rng: random.Random, request: StoryRequest | None = None) -> Story:
     """Make up one story.
 
     Args:
@@ -183,13 +185,13 @@ def tell(rng: random.Random, wish: Wish | None = None) -> Story:
     Returns:
         The story.
     """
-    wish = wish or Wish()
-    hero = wish.hero or random_character(rng)
-    helper = wish.helper or _helper(rng, hero)
-    thing = wish.thing or random_object(rng)
-    plot = wish.plot or plot_for(rng, thing)
-    place = wish.place or rng.choice(list(PLACES))
-    slots = _slots(rng, hero, helper, replace(wish, thing=thing, place=place))
+    request = request or StoryRequest()
+    hero = request.hero or random_character(rng)
+    helper = request.helper or _helper(rng, hero)
+    thing = request.thing or random_object(rng)
+    plot = request.plot or plot_for(rng, thing)
+    place = request.place or rng.choice(list(PLACES))
+    slots = _slots(rng, hero, helper, replace(request, thing=thing, place=place))
     stages = [rng.choice(story_parts.OPENINGS), rng.choice(story_parts.SETTINGS)]
     if rng.random() < 0.4:
         stages.insert(1, PLACE_NOTES[place] + ".")

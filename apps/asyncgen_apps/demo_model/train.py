@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from asyncgen_apps.demo_model.corpus import ROW_SHARE, ROW_TOKENS, Shape, row, shape_of_step
+from asyncgen_apps.demo_model.corpus import ROW_SHARE, ROW_TOKENS, RowLength, row, shape_of_step
 from asyncgen_apps.demo_model.export import export
 from asyncgen_apps.demo_model.network import Network, NetworkConfig
 from asyncgen_apps.demo_model.run import TrainingRun, record, resume, save
@@ -31,7 +31,9 @@ console = Console()
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
-def batch(tokenizer: Tokenizer, key: str, shape: Shape, tokens: int, late: bool = False) -> Batch:
+def batch(
+    tokenizer: Tokenizer, key: str, shape: RowLength, tokens: int, late: bool = False
+) -> Batch:
     """Draw one batch.
 
     Args:

@@ -11,12 +11,12 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from asyncgen import load_model
 from asyncgen_apps.bench.checkpoints import SHAPES, byte_alphabet, write_checkpoint
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TINY = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=600)
+TINY = ModelShape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=600)
 FAMILIES = ("gemma2", "gemma3", "phi3", "qwen3-moe", "gpt-oss", "mamba2", "qwen3_5")
 
 

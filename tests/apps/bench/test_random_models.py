@@ -21,13 +21,15 @@ from tests.apps.bench.test_checkpoints import TINY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from asyncgen_apps.bench.shape import Shape
+    from asyncgen_apps.bench.shape import ModelShape
 
 UNTIED = replace(TINY, tied=False)
 
 
 @pytest.mark.parametrize("shape", [TINY, UNTIED])
-def test_our_model_has_the_described_network_and_computes(shape: Shape, tmp_path: Path) -> None:
+def test_our_model_has_the_described_network_and_computes(
+    shape: ModelShape, tmp_path: Path
+) -> None:
     write_description(tmp_path, shape, "float32")
     assert not (tmp_path / "model.safetensors").exists()
     model = asyncgen_model(str(tmp_path), "float32", "cpu")

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.settings import WebsocketBench
-from asyncgen_apps.bench.sides.websocket_client import Wire, tell
+from asyncgen_apps.bench.sides.websocket_client import RawConnection, summarize
 from asyncgen_apps.bench.websocket import (
-    Crowd,
-    Pair,
-    Stall,
+    CrowdResult,
+    PairedRuns,
+    StalledClient,
     WebsocketReport,
     delays,
 )
@@ -30,12 +30,12 @@ BENCH = WebsocketBench("5m", None, "float32", (32,), 4, ((3, 2),), 4, True, 8, 4
 
 
 def report() -> WebsocketReport:
-    stall = Stall((0.01, 0.01), (0.02, 0.02), 2048, 1024, None)
+    stall = StalledClient((0.01, 0.01), (0.02, 0.02), 2048, 1024, None)
     return WebsocketReport(
         BENCH,
-        [Pair(32, 10, [1.0, 1.0], [1.25, 1.25])],
+        [PairedRuns(32, 10, [1.0, 1.0], [1.25, 1.25])],
         [0.0005, 0.02],
-        [Crowd(3, 2, 1, 0, 50.0)],
+        [CrowdResult(3, 2, 1, 0, 50.0)],
         7.5,
         stall,
     )
@@ -88,26 +88,29 @@ def done(seq: int) -> tuple[float, dict[str, Any]]:
 
 
 def test_a_whole_stream() -> None:
-    one = tell([delta(1, "ab"), delta(3, "c", first_seq=2), done(4)])["a"]
+    one = summarize([delta(1, "ab"), delta(3, "c", first_seq=2), done(4)])["a"]
     assert one.in_order and one.tokens == 5
     assert one.deltas == [(1.0, 2), (3.0, 3)]
 
 
 @pytest.mark.parametrize("broken", [[delta(2, "b")], [delta(1, "a"), delta(1, "a")], [done(2)]])
 def test_a_gap_or_a_repetition(broken: list[tuple[float, dict[str, Any]]]) -> None:
-    assert not tell(broken)["a"].in_order
+    assert not summarize(broken)["a"].in_order
 
 
 def test_errors() -> None:
-    assert tell([(1.0, {"type": "error", "id": "a", "code": "internal"})])["a"].error == "internal"
+    assert (
+        summarize([(1.0, {"type": "error", "id": "a", "code": "internal"})])["a"].error
+        == "internal"
+    )
     with pytest.raises(RuntimeError, match="too much"):
-        tell([(1.0, {"type": "error", "code": "overloaded", "message": "too much"})])
+        summarize([(1.0, {"type": "error", "code": "overloaded", "message": "too much"})])
 
 
 def test_ends_are_counted_wherever_the_bytes_are_cut() -> None:
     frame = b'{"type":"done","id":"a"}{"type":"error","id":"b"}{"type":"delta"}'
     for cut in range(len(frame) + 1):
-        wire = Wire(1)
+        wire = RawConnection(1)
         wire.data_received(frame[:cut])
         wire.data_received(frame[cut:])
         assert (wire.ends, wire.failures) == (1, 1)

@@ -8,7 +8,7 @@ import re
 
 from asyncgen_apps.demo_model import chat, dialogues, phrases
 from asyncgen_apps.demo_model.copying import recall, repeat
-from asyncgen_apps.demo_model.stories import tell
+from asyncgen_apps.demo_model.stories import write_story
 from asyncgen_apps.demo_model.world import mentions_held_out
 
 
@@ -40,18 +40,18 @@ def test_emoji_are_appended_when_asked_for() -> None:
 def test_questions_are_filled_in() -> None:
     for seed in range(300):
         rng = random.Random(seed)
-        ask, answer = chat.question(rng, tell(rng))
+        ask, answer = chat.question(rng, write_story(rng))
         assert "{" not in ask + answer
         assert answer[0].isupper()
 
 
 def test_a_request_names_its_hero() -> None:
     for seed in range(300):
-        text, wish = chat.request(random.Random(seed))
-        if wish.hero is not None:
-            assert wish.hero.word.lower() in text.lower()
-        if wish.thing is not None:
-            assert wish.thing in text.lower()
+        text, request = chat.draw_request(random.Random(seed))
+        if request.hero is not None:
+            assert request.hero.word.lower() in text.lower()
+        if request.thing is not None:
+            assert request.thing in text.lower()
 
 
 def test_code_compiles() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from asyncgen_apps.demo_model.decode import CUT_OFF, Cached, answerer, complete, pick
+from asyncgen_apps.demo_model.decode import CUT_OFF, CachedBatch, answerer, complete, pick
 from asyncgen_apps.demo_model.network import Network, NetworkConfig
 from asyncgen_apps.demo_model.tokenizer import train_tokenizer
 
@@ -22,7 +22,7 @@ def test_cache_and_padding_do_not_change_logits() -> None:
     network = _network()
     long, short = torch.randint(0, 600, (1, 9)), torch.randint(0, 600, (1, 6))
     padded = torch.cat((long, torch.cat((torch.zeros(1, 3, dtype=torch.long), short), 1)))
-    batch = Cached(network, torch.tensor([0, 3]))
+    batch = CachedBatch(network, torch.tensor([0, 3]))
     with torch.no_grad():
         batch.forward(padded[:, :5])
         for index in range(5, 9):

@@ -10,7 +10,7 @@ import pytest
 
 from asyncgen_apps.demo_model import phrases, plots, story_parts
 from asyncgen_apps.demo_model.plots import PLOTS
-from asyncgen_apps.demo_model.stories import Wish, capitalise, plot_for, tell
+from asyncgen_apps.demo_model.stories import StoryRequest, capitalise, plot_for, write_story
 from asyncgen_apps.demo_model.story_details import ANY_NOTES, KIND_NOTES, KINDS, notes
 from asyncgen_apps.demo_model.world import named, unnamed
 
@@ -18,8 +18,8 @@ from asyncgen_apps.demo_model.world import named, unnamed
 @pytest.mark.parametrize("plot", plots.PLOTS)
 def test_story_contains_the_wished_elements(plot: str) -> None:
     for seed in range(40):
-        wish = Wish(named("Mina", True), "kite", "harbour", "red", plot)
-        story = tell(random.Random(seed), wish)
+        request = StoryRequest(named("Mina", True), "kite", "harbour", "red", plot)
+        story = write_story(random.Random(seed), request)
         assert "Mina" in story.text
         assert "red kite" in story.text
         assert "at the harbour" in story.text
@@ -30,7 +30,7 @@ def test_story_contains_the_wished_elements(plot: str) -> None:
 
 def test_no_slot_is_left_and_every_sentence_begins_with_a_capital() -> None:
     for seed in range(400):
-        text = tell(random.Random(seed)).text
+        text = write_story(random.Random(seed)).text
         assert "{" not in text
         assert "  " not in text
         assert not re.search(r"(^|[.!?] )\"?[a-z]", text), text
@@ -47,8 +47,8 @@ def test_plot_of_a_pie_is_never_broken() -> None:
 
 
 def test_two_wished_characters_both_appear() -> None:
-    wish = Wish(unnamed("fox", True), helper=unnamed("owl", False))
-    story = tell(random.Random(1), wish)
+    request = StoryRequest(unnamed("fox", True), helper=unnamed("owl", False))
+    story = write_story(random.Random(1), request)
     assert "fox" in story.text
     assert "owl" in story.text
 

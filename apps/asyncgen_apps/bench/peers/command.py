@@ -23,7 +23,7 @@ class Precision(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-class Packed(StrEnum):
+class PackedFormat(StrEnum):
     """Formats of packed weights."""
 
     INT8 = "int8"
@@ -60,7 +60,7 @@ def peers(
         typer.Option(help="Repeatable; both without it, and bfloat16 with --quantize."),
     ] = None,
     quantize: Annotated[
-        list[Packed] | None,
+        list[PackedFormat] | None,
         typer.Option(
             help="Compare weights packed to this, ours and peers', beside ours in 16 bits: "
             "one stream and 32, 135m and 0.5b where nothing else is said. Repeatable."

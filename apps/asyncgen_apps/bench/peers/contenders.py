@@ -90,16 +90,16 @@ CONTENDERS = {
     "transformers-continuous": Contender(
         "transformers, continuous", "transformers:Continuous", True, color="#9a6700"
     ),
-    "llamacpp": Contender("llama.cpp", "llamacpp:Loop", color="#1a7f37"),
+    "llamacpp": Contender("llama.cpp", "llamacpp:DecodeLoop", color="#1a7f37"),
     "openvino": Contender("OpenVINO", "openvino:Pipeline", color="#8250df"),
     "vllm": Contender("vLLM", "vllm:Engine", color="#cf222e"),
     "ctranslate2": Contender("CTranslate2", "ctranslate2:Batch", arrivals=False, color="#6e7781"),
     "asyncgen-int8": _packed("asyncgen", "ours:Streams", "int8", "int8", "#388bfd"),
-    "llamacpp-q8_0": _packed("llama.cpp", "llamacpp:Loop", "int8", "Q8_0", "#116329"),
+    "llamacpp-q8_0": _packed("llama.cpp", "llamacpp:DecodeLoop", "int8", "Q8_0", "#116329"),
     "openvino-int8": _packed("OpenVINO", "openvino:Pipeline", "int8", "int8", "#6639ba"),
     "asyncgen-int4": _packed("asyncgen", "ours:Streams", "int4", "int4", "#54aeff"),
-    "llamacpp-q4_0": _packed("llama.cpp", "llamacpp:Loop", "int4", "Q4_0", "#2da44e"),
-    "llamacpp-q4_k_m": _packed("llama.cpp", "llamacpp:Loop", "int4", "Q4_K_M", "#4ac26b"),
+    "llamacpp-q4_0": _packed("llama.cpp", "llamacpp:DecodeLoop", "int4", "Q4_0", "#2da44e"),
+    "llamacpp-q4_k_m": _packed("llama.cpp", "llamacpp:DecodeLoop", "int4", "Q4_K_M", "#4ac26b"),
     "openvino-int4": _packed("OpenVINO", "openvino:Pipeline", "int4", "int4", "#a475f9"),
 }
 DEFAULT = tuple(

@@ -250,7 +250,14 @@ def read_bandwidth(nbytes: int, threads: int) -> float:
     Raises:
         BenchError: The process failed.
     """
-    command = [sys.executable, str(PROGRAMS / "protocol.py"), "bandwidth:Reading", str(threads)]
-    with Worker("bandwidth:Reading", command, clean_environment(threads, is_ours=True)) as worker:
+    command = [
+        sys.executable,
+        str(PROGRAMS / "protocol.py"),
+        "bandwidth:MemoryReader",
+        str(threads),
+    ]
+    with Worker(
+        "bandwidth:MemoryReader", command, clean_environment(threads, is_ours=True)
+    ) as worker:
         found = worker.call("measure", nbytes=nbytes, threads=threads)
     return float(found["bytes_per_second"])

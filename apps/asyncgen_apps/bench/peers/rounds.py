@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from asyncgen_apps.bench.peers.programs.protocol import Request, Task
-    from asyncgen_apps.bench.shape import Shape
+    from asyncgen_apps.bench.shape import ModelShape
 
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
@@ -86,7 +86,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MemoryLimit:
     """Limit that memory sets to one stream of a shape.
 
     Attributes:
@@ -103,7 +103,7 @@ class Limit:
         return self.bytes_per_second / self.token_bytes
 
 
-def token_bytes(shape: Shape, dtype: str, bits: str | None = None) -> int:
+def token_bytes(shape: ModelShape, dtype: str, bits: str | None = None) -> int:
     """Return the bytes of weights that one token of one stream must read.
 
     That is every weight but the embedding table, of which a token reads a row; a head that is the
@@ -121,7 +121,7 @@ def token_bytes(shape: Shape, dtype: str, bits: str | None = None) -> int:
     return int(layers * PACKED_BYTES[bits] + table * PACKED_BYTES["int8"])
 
 
-def cache_bytes(shape: Shape, dtype: str, rows: Sequence[Row]) -> int:
+def cache_bytes(shape: ModelShape, dtype: str, rows: Sequence[Row]) -> int:
     """Return the memory that each contender gets for keys and values of these rows."""
     token = 2 * shape.layers * shape.kv_heads * shape.head_dim * ITEM_BYTES[dtype]
     tokens = max(row.tokens for row in rows)
@@ -153,7 +153,7 @@ class Results:
     """
 
     cells: list[Cell] = field(default_factory=list)
-    limits: dict[str, Limit] = field(default_factory=dict)
+    limits: dict[str, MemoryLimit] = field(default_factory=dict)
     told: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
@@ -174,7 +174,7 @@ def measure(
         progress(f"{name}: reading memory")
         for bits in dict.fromkeys(CONTENDERS[one].bits for one in bench.pythons):
             nbytes = token_bytes(SHAPES[name], bench.stored, bits)
-            results.limits[f"{name} {bits}" if bits else name] = Limit(
+            results.limits[f"{name} {bits}" if bits else name] = MemoryLimit(
                 nbytes, read_bandwidth(nbytes, bench.threads)
             )
         found = made_checkpoint(bench.folder, name, bench.stored)
@@ -303,7 +303,7 @@ def from_data(data: Mapping[str, Any]) -> Results:
         Cell(Row(**{name: one[name] for name in names}), one["runs"], one["failures"])
         for one in data["cells"]
     ]
-    limits = {name: Limit(**one) for name, one in data["limits"].items()}
+    limits = {name: MemoryLimit(**one) for name, one in data["limits"].items()}
     return Results(cells, limits, data["told"])
 
 

@@ -26,7 +26,7 @@ PAGE_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServerOptions:
     """Model and sizes that a server serves.
 
     Attributes:
@@ -44,7 +44,7 @@ class Wanted:
     length: int
 
 
-def asyncgen_command(wanted: Wanted, port: int) -> list[str]:
+def asyncgen_command(wanted: ServerOptions, port: int) -> list[str]:
     """Return the command line of ``asyncgen serve``."""
     options = ["--dtype", wanted.dtype, "--threads", str(wanted.threads), "--no-chat"]
     running = ["--max-running", str(wanted.streams)]
@@ -52,7 +52,7 @@ def asyncgen_command(wanted: Wanted, port: int) -> list[str]:
     return [*command, "--port", str(port), *options, *running]
 
 
-def transformers_command(wanted: Wanted, port: int) -> list[str]:
+def transformers_command(wanted: ServerOptions, port: int) -> list[str]:
     """Return the command line of ``transformers serve``."""
     program = "from transformers.cli.transformers import main; main()"
     options = ["--device", "cpu", "--dtype", wanted.dtype, "--log-level", "error"]
@@ -60,7 +60,7 @@ def transformers_command(wanted: Wanted, port: int) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port), *options]
 
 
-def continuous_command(wanted: Wanted, port: int) -> list[str]:
+def continuous_command(wanted: ServerOptions, port: int) -> list[str]:
     """Return that of ``transformers serve --continuous-batching``, with a cache that fits the job.
 
     By default it takes 60 % of the memory, and minutes to fill it with zeros.
@@ -85,7 +85,7 @@ class ServerProcess:
         port: Port that it listens on.
     """
 
-    def __init__(self, name: str, wanted: Wanted, cpus: frozenset[int]) -> None:
+    def __init__(self, name: str, wanted: ServerOptions, cpus: frozenset[int]) -> None:
         """Start it.
 
         Args:

@@ -37,7 +37,7 @@ PATIENCE = 300.0
 """Seconds without any byte after which a server counts as stuck."""
 
 
-class Wire(asyncio.Protocol):
+class RawConnection(asyncio.Protocol):
     """One connection.
 
     Attributes:
@@ -154,7 +154,7 @@ class Wire(asyncio.Protocol):
         self._transport.write(b"".join(self._protocol.data_to_send()))
 
 
-class Told:
+class RequestSummary:
     """Summary of the messages about one request.
 
     Attributes:
@@ -193,16 +193,16 @@ class Told:
         self.deltas.append((moment, self._length))
 
 
-def tell(messages: list[tuple[float, dict[str, Any]]]) -> dict[str, Told]:
+def summarize(messages: list[tuple[float, dict[str, Any]]]) -> dict[str, RequestSummary]:
     """Sort the messages of a connection by their requests.
 
     Raises:
         RuntimeError: The server sent an error that belongs to no request.
     """
-    found: dict[str, Told] = {}
+    found: dict[str, RequestSummary] = {}
     for moment, message in messages:
         if "id" in message:
-            found.setdefault(message["id"], Told()).add(moment, message)
+            found.setdefault(message["id"], RequestSummary()).add(moment, message)
         elif message["type"] == "error":
             raise RuntimeError(f"the server complains: {message['message']}")
     return found
@@ -216,7 +216,7 @@ class ClientSide:
     def __init__(self) -> None:
         """Start without connections."""
         self._runs = 0
-        self._held: list[Wire] = []
+        self._held: list[RawConnection] = []
 
     async def run(
         self,
@@ -250,18 +250,18 @@ class ClientSide:
             for wire in wires:
                 await wire.finished()
         end = max(wire.chunks[-1][0] for wire in wires)
-        told = {name: one for wire in wires for name, one in tell(wire.messages()).items()}
+        found = {name: one for wire in wires for name, one in summarize(wire.messages()).items()}
         for wire in wires:
             wire.close()
-        times = [[moment for moment, _ in one.deltas] for one in told.values() if one.deltas]
+        times = [[moment for moment, _ in one.deltas] for one in found.values() if one.deltas]
         return {
             "total": end - start,
             "first": [one[0] - start for one in times],
             "gaps": gaps(times),
-            "lost": len(job.prompts) - sum(one.tokens == job.new_tokens for one in told.values()),
-            "disordered": sum(not one.in_order for one in told.values()),
-            "errors": sorted({one.error for one in told.values() if one.error is not None}),
-            "streams": {name: [one.check, one.deltas] for name, one in told.items()}
+            "lost": len(job.prompts) - sum(one.tokens == job.new_tokens for one in found.values()),
+            "disordered": sum(not one.in_order for one in found.values()),
+            "errors": sorted({one.error for one in found.values() if one.error is not None}),
+            "streams": {name: [one.check, one.deltas] for name, one in found.items()}
             if details
             else {},
         }
@@ -282,7 +282,7 @@ class ClientSide:
         Returns:
             ``asked``: seconds of the clock.
         """
-        wire = Wire(port)
+        wire = RawConnection(port)
         self._held.append(wire)
         await wire.open(SMALL_BUFFER)
         if not reads:
@@ -304,9 +304,9 @@ class ClientSide:
         await self.release()
 
 
-async def _connect(port: int, count: int) -> list[Wire]:
+async def _connect(port: int, count: int) -> list[RawConnection]:
     """Open connections, some at a time."""
-    wires = [Wire(port) for _ in range(count)]
+    wires = [RawConnection(port) for _ in range(count)]
     for start in range(0, count, AT_A_TIME):
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
             for wire in wires[start : start + AT_A_TIME]:

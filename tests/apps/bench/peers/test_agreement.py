@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.peers.contenders import CONTENDERS, environments_folder
 from asyncgen_apps.bench.peers.processes import PeerProcesses
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from asyncgen_apps.bench.peers.programs.protocol import Request, Task
 
-SHAPE = Shape(hidden=256, layers=3, heads=4, kv_heads=2, ffn=512, vocab=2048, context=1024)
+SHAPE = ModelShape(hidden=256, layers=3, heads=4, kv_heads=2, ffn=512, vocab=2048, context=1024)
 LOUDNESS = 6
 """Times of what a benchmark draws: of that, a model says little but its last token again."""
 

@@ -15,7 +15,7 @@ from asyncgen_apps.bench.peers.contenders import CONTENDERS, OURS, packed_conten
 from asyncgen_apps.bench.peers.packed_table import packed_grid
 from asyncgen_apps.bench.peers.programs import llamacpp
 from asyncgen_apps.bench.peers.report import PeersReport
-from asyncgen_apps.bench.peers.rounds import Cell, Limit, Results, token_bytes
+from asyncgen_apps.bench.peers.rounds import Cell, MemoryLimit, Results, token_bytes
 from asyncgen_apps.bench.peers.rows import Row
 from asyncgen_apps.bench.peers.tables import best_peer, grids
 from tests.apps.bench.peers.stage import use_doubles
@@ -45,7 +45,7 @@ def results() -> Results:
     one = cell(Row("one", "135m", "bfloat16", 1), values)
     one.failures["openvino-int4"] = "no room"
     many = cell(Row("streams", "135m", "bfloat16", 32), {OURS: 400.0, "asyncgen-int8": 300.0})
-    return Results([one, many], {"135m": Limit(2, 200.0), "135m int8": Limit(1, 200.0)})
+    return Results([one, many], {"135m": MemoryLimit(2, 200.0), "135m int8": MemoryLimit(1, 200.0)})
 
 
 def test_contenders_of_a_run() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from asyncgen_apps.bench.peers import tables
 from asyncgen_apps.bench.peers.contenders import OURS
 from asyncgen_apps.bench.peers.report import BEGIN, END, PeersReport, put_between_marks
-from asyncgen_apps.bench.peers.rounds import Cell, Limit, Results
+from asyncgen_apps.bench.peers.rounds import Cell, MemoryLimit, Results
 from asyncgen_apps.bench.peers.rows import Row
 from asyncgen_apps.bench.report import emit, write_json
 
@@ -53,7 +53,7 @@ def report() -> PeersReport:
     }
     machine = {"cpu": "A Processor", "cores": 2, "kernels": "asyncgen (AVX-512)", "system": "Linux"}
     told = {OURS: {"version": "0.1"}, "openvino": {"version": "2026"}}
-    found = Results([one, first, *many], {"135m": Limit(250_000_000, 25e9)}, told)
+    found = Results([one, first, *many], {"135m": MemoryLimit(250_000_000, 25e9)}, told)
     return PeersReport(about, machine, found)
 
 

@@ -13,7 +13,7 @@ from asyncgen_apps.bench.peers.contenders import OURS
 from asyncgen_apps.bench.peers.rounds import (
     LEAST_CACHE_BYTES,
     Cell,
-    Limit,
+    MemoryLimit,
     PeersBench,
     as_data,
     cache_bytes,
@@ -23,7 +23,7 @@ from asyncgen_apps.bench.peers.rounds import (
     token_bytes,
 )
 from asyncgen_apps.bench.peers.rows import Row
-from asyncgen_apps.bench.shape import Shape
+from asyncgen_apps.bench.shape import ModelShape
 from tests.apps.bench.peers.stage import use_doubles
 from tests.apps.bench.test_checkpoints import TINY
 
@@ -83,7 +83,7 @@ def test_contenders_take_turns_and_each_round_has_new_prompts(
     assert [run["rate"] for run in one.runs["Good"]] == pytest.approx([100, 100, 100])
     assert two.figure("rate", "Other") == pytest.approx(200)
     assert results.told == {"Good": {"version": "1.0"}, "Other": {"version": "1.0"}}
-    assert results.limits == {"tiny": Limit(token_bytes(TINY, "bfloat16"), 1e9)}
+    assert results.limits == {"tiny": MemoryLimit(token_bytes(TINY, "bfloat16"), 1e9)}
     assert kept == [2]
     assert "round 3 of 3: streams tiny float32, 2" in told
 
@@ -144,11 +144,11 @@ def test_bytes_of_a_token_are_all_weights_but_a_table_that_is_no_head() -> None:
     apart = replace(TINY, tied=False)
     assert apart.num_parameters > TINY.num_parameters
     assert token_bytes(apart, "float32") == tied
-    assert Limit(500, 1e6).rate == 2000
+    assert MemoryLimit(500, 1e6).rate == 2000
 
 
 def test_keys_and_values_of_the_largest_row_fit_with_some_to_spare() -> None:
-    shape = Shape(hidden=64, layers=1000, heads=4, kv_heads=2, ffn=1, vocab=512)
+    shape = ModelShape(hidden=64, layers=1000, heads=4, kv_heads=2, ffn=1, vocab=512)
     rows = (Row("streams", "tiny", "float32", 64), Row("first", "tiny", "float32", 16384))
     token = 2 * 1000 * 2 * 16 * 4
     assert cache_bytes(shape, "float32", rows) == 1.25 * token * (16384 + 96)
@@ -183,7 +183,7 @@ def test_half_a_checkpoint_is_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
 def test_results_survive_a_file() -> None:
     results = rounds.Results(
         [Cell(ONE, {"vllm": [{"rate": 1.5}]}, {"openvino": "why"})],
-        {"tiny": Limit(10, 1e9)},
+        {"tiny": MemoryLimit(10, 1e9)},
         {"vllm": {"version": "1"}},
     )
     assert from_data(json.loads(json.dumps(as_data(results)))) == results

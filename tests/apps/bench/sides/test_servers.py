@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from asyncgen_apps.bench.cores import cores
-from asyncgen_apps.bench.sides.servers import SERVERS, ServerProcess, Wanted
+from asyncgen_apps.bench.sides.servers import SERVERS, ServerOptions, ServerProcess
 from asyncgen_apps.bench.workers import BenchError
 
-WANTED = Wanted(Path("folder"), "float32", 1, 8, 64)
+WANTED = ServerOptions(Path("folder"), "float32", 1, 8, 64)
 PROGRAM = """
 import http.server, sys
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -35,7 +35,7 @@ def test_commands(name: str) -> None:
 
 
 def test_it_is_started_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def command(wanted: Wanted, port: int) -> list[str]:
+    def command(wanted: ServerOptions, port: int) -> list[str]:
         return [sys.executable, "-c", PROGRAM, str(port)]
 
     monkeypatch.setitem(SERVERS, "fake", command)

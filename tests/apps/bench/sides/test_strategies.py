@@ -13,7 +13,7 @@ from tests.apps.bench.test_checkpoints import TINY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from asyncgen_apps.bench.models import Drafted
+    from asyncgen_apps.bench.models import DraftedCheckpoint
 
 pytestmark = pytest.mark.anyio
 PROMPT = [300, 301, 302, 303]
@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def found() -> Iterator[Drafted]:
+def found() -> Iterator[DraftedCheckpoint]:
     kept = SHAPES["5m"]
     SHAPES["5m"] = TINY
     try:
@@ -36,7 +36,7 @@ def found() -> Iterator[Drafted]:
         SHAPES["5m"] = kept
 
 
-async def loaded(side: AsyncgenCaller | TransformersCaller, found: Drafted) -> Any:
+async def loaded(side: AsyncgenCaller | TransformersCaller, found: DraftedCheckpoint) -> Any:
     folders = (str(found.target.folder), "float32", str(found.draft), str(found.foreign))
     await side.load(*folders)
     return side
@@ -52,7 +52,7 @@ CALLS: list[dict[str, Any]] = [
 
 
 @pytest.mark.filterwarnings("ignore")
-async def test_both_sides_give_the_same_tokens(found: Drafted) -> None:
+async def test_both_sides_give_the_same_tokens(found: DraftedCheckpoint) -> None:
     pytest.importorskip("transformers")
     ours, theirs = await loaded(AsyncgenCaller(), found), await loaded(TransformersCaller(), found)
     for call in CALLS:

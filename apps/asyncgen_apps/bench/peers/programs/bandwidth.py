@@ -8,7 +8,7 @@ REPEATS = 12
 LEAST_BYTES = 1 << 20
 
 
-class Reading:
+class MemoryReader:
     """Reader of a block of floats, with the thread count of the libraries."""
 
     def measure(self, nbytes: int, threads: int) -> dict[str, float]:

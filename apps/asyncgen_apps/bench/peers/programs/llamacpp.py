@@ -42,7 +42,7 @@ class Slot:
         self.index: int | None = None
 
 
-class Loop:
+class DecodeLoop:
     """Program that steps a context: a slot for each request, or a long one for a lone request."""
 
     def __init__(self) -> None:

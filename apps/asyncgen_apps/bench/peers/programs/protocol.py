@@ -82,7 +82,7 @@ class Answers(TypedDict):
     tokens: list[list[int]]
 
 
-class Stepped(Protocol):
+class StepEngine(Protocol):
     """Library whose caller makes the steps."""
 
     def prepare(self, requests: list[Request]) -> None:
@@ -95,7 +95,7 @@ class Stepped(Protocol):
         """Make one step: for each request that got tokens, its index and their ids."""
 
 
-def drive(engine: Stepped, requests: list[Request]) -> Answers:
+def drive(engine: StepEngine, requests: list[Request]) -> Answers:
     """Answer ``requests`` with a library that is called step by step."""
     order = sorted(range(len(requests)), key=lambda index: requests[index]["arrival"], reverse=True)
     answers = Answers(times=[[] for _ in requests], tokens=[[] for _ in requests])

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
 from asyncgen_apps.bench.peers.programs import llamacpp, transformers, vllm
-from asyncgen_apps.bench.peers.programs.bandwidth import Reading
-from asyncgen_apps.bench.peers.programs.llamacpp import Loop, gguf_name, tensors
+from asyncgen_apps.bench.peers.programs.bandwidth import MemoryReader
+from asyncgen_apps.bench.peers.programs.llamacpp import DecodeLoop, gguf_name, tensors
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_shared_prefix(module: Any) -> None:
 
 
 def test_bandwidth_is_measured() -> None:
-    assert Reading().measure(1 << 20, torch.get_num_threads())["bytes_per_second"] > 1e6
+    assert MemoryReader().measure(1 << 20, torch.get_num_threads())["bytes_per_second"] > 1e6
 
 
 def test_vllm_gets_a_core_for_each_thread_and_no_second_process() -> None:
@@ -122,18 +122,18 @@ class Library:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+def loop(monkeypatch: pytest.MonkeyPatch) -> DecodeLoop:
     numpy = pytest.importorskip("numpy")
     monkeypatch.setattr(numpy.ctypeslib, "as_array", lambda row, shape: row)
     library = Library()
-    made = Loop()
+    made = DecodeLoop()
     made._lib, made._model, made._batch = library, object(), library.batch
     made._dtype, made._threads, made._words = "bfloat16", 1, 100
     made._open(alone=True, slots=1, length=512)
     return made
 
 
-def run(loop: Loop, *prompts: list[int], new_tokens: int = 2) -> list[list[int]]:
+def run(loop: DecodeLoop, *prompts: list[int], new_tokens: int = 2) -> list[list[int]]:
     loop.prepare(
         [{"prompt": prompt, "new_tokens": new_tokens, "arrival": 0.0} for prompt in prompts]
     )
@@ -146,7 +146,7 @@ def run(loop: Loop, *prompts: list[int], new_tokens: int = 2) -> list[list[int]]
     return answers
 
 
-def test_texts_of_llamacpp_share_steps(loop: Loop) -> None:
+def test_texts_of_llamacpp_share_steps(loop: DecodeLoop) -> None:
     assert run(loop, [10, 11], [20], [30, 31, 32]) == [[12, 13], [21, 22], [33, 34]]
     first, second = loop._lib.batches
     assert sorted(first) == [(0, 0, 10), (0, 1, 11), (1, 0, 20), (2, 0, 30), (2, 1, 31), (2, 2, 32)]
@@ -155,14 +155,14 @@ def test_texts_of_llamacpp_share_steps(loop: Loop) -> None:
 
 
 def test_a_prompt_longer_than_a_batch_comes_in_pieces(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
+    loop: DecodeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llamacpp, "BATCH", 4)
     assert run(loop, [1, 2, 3, 4, 5, 6]) == [[7, 8]]
     assert [len(batch) for batch in loop._lib.batches] == [4, 2, 1]
 
 
-def test_next_turn_computes_only_new_tokens(loop: Loop) -> None:
+def test_next_turn_computes_only_new_tokens(loop: DecodeLoop) -> None:
     (answer,) = run(loop, [1, 2, 3])
     run(loop, [1, 2, 3, *answer, 50, 51], new_tokens=1)
     assert loop._lib.removed == [(0, 0), (0, 4)]
@@ -170,7 +170,7 @@ def test_next_turn_computes_only_new_tokens(loop: Loop) -> None:
     assert loop._lib.opened == [(1, 768)]
 
 
-def test_more_texts_than_slots_wait(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_texts_than_slots_wait(loop: DecodeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llamacpp, "MOST_SLOTS", 2)
     assert run(loop, [10], [20], [30]) == [[11, 12], [21, 22], [31, 32]]
     assert [len(batch) for batch in loop._lib.batches] == [2, 2, 1, 1]
