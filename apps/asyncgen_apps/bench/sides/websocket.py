@@ -138,8 +138,8 @@ class ServerSide(LLMSide):
 
     async def _look(self) -> None:
         start = resident_bytes(collect=False) or 0
-        figures = self._server.service.figures
-        dropped = figures.dropped
+        counters = self._server.service.counters
+        dropped = counters.dropped
         while True:
             self._seen["grown"] = max(
                 self._seen["grown"], (resident_bytes(collect=False) or 0) - start
@@ -147,7 +147,7 @@ class ServerSide(LLMSide):
             is_full = any(one.paused for one in self._server._server.connections)
             if is_full and not self._seen["full"]:
                 self._seen["full"] = perf_counter()
-            if figures.dropped > dropped and not self._seen["dropped"]:
+            if counters.dropped > dropped and not self._seen["dropped"]:
                 self._seen["dropped"] = perf_counter()
             await asyncio.sleep(LOOK)
 
