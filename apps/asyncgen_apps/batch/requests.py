@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BatchRequest:
     """Request of a line.
 
     Attributes:
@@ -102,7 +102,7 @@ def custom_id_of(content: bytes | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -> Asked:
+def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -> BatchRequest:
     """Read the request of a line.
 
     Args:
@@ -123,9 +123,9 @@ def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -
         found = {"prompt": found}
     if not isinstance(found, dict):
         raise LineError("invalid_line", "the line is neither a JSON object nor a text in quotes")
-    asked = _request(found) if found.keys() & {"method", "url", "body"} else _prompt(found)
-    body = {"model": model, **with_defaults(defaults, asked.body)}
-    return Asked(asked.custom_id, asked.path, body, asked.is_plain)
+    request = _request(found) if found.keys() & {"method", "url", "body"} else _prompt(found)
+    body = {"model": model, **with_defaults(defaults, request.body)}
+    return BatchRequest(request.custom_id, request.path, body, request.is_plain)
 
 
 def with_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def with_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     return {**open_ones, **given}
 
 
-def _request(found: dict[str, Any]) -> Asked:
+def _request(found: dict[str, Any]) -> BatchRequest:
     """Read a request in the API's format for batches."""
     unknown = next((name for name in found if name not in ENVELOPE), None)
     if unknown is not None:
@@ -161,10 +161,10 @@ def _request(found: dict[str, Any]) -> Asked:
         raise LineError("invalid_url", f"`url` must be one of {', '.join(BODIES)}")
     if not isinstance(body, dict):
         raise LineError("invalid_body", "`body` must be a JSON object")
-    return Asked(custom_id, url, body, False)
+    return BatchRequest(custom_id, url, body, False)
 
 
-def _prompt(found: dict[str, Any]) -> Asked:
+def _prompt(found: dict[str, Any]) -> BatchRequest:
     """Read a prompt or messages, with parameters beside them."""
     body = {name: value for name, value in found.items() if name != "custom_id"}
     custom_id = found.get("custom_id")
@@ -173,4 +173,4 @@ def _prompt(found: dict[str, Any]) -> Asked:
     if ("prompt" in body) == ("messages" in body):
         message = "the line has to have one of `prompt`, `messages`, or `method`, `url` and `body`"
         raise LineError("invalid_line", message)
-    return Asked(custom_id, TEXT_PATH if "prompt" in body else CHAT_PATH, body, True)
+    return BatchRequest(custom_id, TEXT_PATH if "prompt" in body else CHAT_PATH, body, True)

@@ -31,7 +31,7 @@ _SKIPPED_AT_ONCE = 256
 
 
 @dataclass(slots=True)
-class Tally:
+class RunProgress:
     """Progress of a run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Tally:
     tokens: int = 0
 
 
-class EngineGone(Exception):
+class EngineLostError(Exception):
     """Engine that can answer no request any more."""
 
 
@@ -73,7 +73,7 @@ def answerer(
             "error": None,
         }
         try:
-            asked = understand(line.content, defaults, names[0])
+            request = understand(line.content, defaults, names[0])
         except LineError as error:
             record["error"] = {"code": error.code, "message": str(error)}
             return record
@@ -81,16 +81,16 @@ def answerer(
         try:
             reply = await reply_to(
                 llm,
-                asked.path,
-                asked.body,
+                request.path,
+                request.body,
                 request_id,
                 names=names,
-                text_tokens=None if asked.is_plain else COMPLETION_TOKENS,
+                text_tokens=None if request.is_plain else COMPLETION_TOKENS,
             )
             status = 200
         except ApiError as error:
             if error.status == 503:
-                raise EngineGone(error.message) from error
+                raise EngineLostError(error.message) from error
             status, reply = error.status, error.body()
         record["response"] = {"status_code": status, "request_id": request_id, "body": reply}
         return record
@@ -102,7 +102,7 @@ async def answer_lines(
     lines: Iterable[Line],
     answers: AnswersFile,
     answer: Answer,
-    tally: Tally,
+    progress: RunProgress,
     *,
     at_once: int,
     ordered: bool,
@@ -113,7 +113,7 @@ async def answer_lines(
         lines: The requests.
         answers: File that the answers go to.
         answer: Function that returns the record of a line.
-        tally: Progress, which is updated.
+        progress: Progress, which is updated.
         at_once: Most lines at a time, at least 1.
         ordered: True writes answers in the order of their requests; False as they come.
 
@@ -127,9 +127,9 @@ async def answer_lines(
 
     def write(line: Line, record: dict[str, Any]) -> None:
         answers.add(record)
-        tally.answered += 1
-        tally.bytes += line.size
-        tally.tokens += _num_tokens(record)
+        progress.answered += 1
+        progress.bytes += line.size
+        progress.tokens += _num_tokens(record)
         room.release()
 
     async def run(place: int, line: Line) -> None:
@@ -155,7 +155,7 @@ async def answer_lines(
         try:
             for count, line in enumerate(lines):
                 if answers.has(line):
-                    tally.skipped_bytes += line.size
+                    progress.skipped_bytes += line.size
                     if count % _SKIPPED_AT_ONCE == 0:
                         await anyio.lowlevel.checkpoint()
                     continue

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from asyncgen import AsyncLLM
     from asyncgen_apps.batch.answers import AnswersFile
-    from asyncgen_apps.batch.run import Tally
+    from asyncgen_apps.batch.run import RunProgress
 
 NEEDED = ("pydantic",)
 MAX_RUNNING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _BatchOptions:
     """Options of one run."""
 
     prompts: Path
@@ -73,7 +73,7 @@ def batch(
         source = replace(source, max_running=max_running)
         defaults = dict(settings.params())
         names = name or [source.model]
-        plan = _Plan(prompts, output, overwrite, ordered, names, defaults, max_running)
+        plan = _BatchOptions(prompts, output, overwrite, ordered, names, defaults, max_running)
         prepare_process(source.threads)
 
         import anyio
@@ -81,11 +81,11 @@ def batch(
         raise typer.Exit(anyio.run(_batch, source, plan))
 
 
-async def _batch(source: Source, plan: _Plan) -> int:
+async def _batch(source: Source, plan: _BatchOptions) -> int:
     """Answer the file; return the exit code."""
     from asyncgen_apps.batch.answers import AnswersError, AnswersFile
     from asyncgen_apps.batch.requests import read_lines
-    from asyncgen_apps.batch.run import EngineGone, Tally, answer_lines, answerer
+    from asyncgen_apps.batch.run import EngineLostError, RunProgress, answer_lines, answerer
     from asyncgen_apps.cli.loading import opened
 
     with ExitStack() as stack:
@@ -98,31 +98,31 @@ async def _batch(source: Source, plan: _Plan) -> int:
             raise UserError(str(error)) from None
         async with opened(source) as opened_llm:
             llm: AsyncLLM = opened_llm  # type: ignore[assignment]
-            tally = Tally()
-            with _shown(tally, answers, plan.prompts.stat().st_size):
+            progress = RunProgress()
+            with _shown(progress, answers, plan.prompts.stat().st_size):
                 try:
                     await answer_lines(
                         read_lines(file),
                         answers,
                         answerer(llm, plan.defaults, plan.names),
-                        tally,
+                        progress,
                         # Twice as many as run, so that no slot stays empty.
                         at_once=2 * plan.max_running,
                         ordered=plan.ordered,
                     )
                 except AnswersError as error:
                     raise UserError(str(error)) from None
-                except EngineGone as error:
+                except EngineLostError as error:
                     raise UserError(f"{error}; run the command again to go on") from error
     return FAILED if answers.num_failed else 0
 
 
 @contextmanager
-def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]:
+def _shown(progress: "RunProgress", answers: "AnswersFile", total: int) -> Iterator[None]:
     """Show the progress while the block runs, and the result in a line at its end.
 
     Args:
-        tally: Progress of this run.
+        progress: Progress of this run.
         answers: Answers of this run and of earlier ones.
         total: Bytes of all requests; 0 if not known.
     """
@@ -140,8 +140,8 @@ def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]
         def get_renderables(self) -> "Iterator[RenderableType]":
             seconds = time.monotonic() - began
             for task in self.tasks:
-                task.completed = tally.skipped_bytes + tally.bytes
-                task.description = figures(tally, answers, total, seconds)
+                task.completed = progress.skipped_bytes + progress.bytes
+                task.description = figures(progress, answers, total, seconds)
             yield from super().get_renderables()
 
     try:
@@ -153,14 +153,14 @@ def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]
         else:
             yield
     finally:
-        note(console, figures(tally, answers, 0, time.monotonic() - began))
+        note(console, figures(progress, answers, 0, time.monotonic() - began))
 
 
-def figures(tally: "Tally", answers: "AnswersFile", total: int, elapsed: float) -> str:
+def figures(progress: "RunProgress", answers: "AnswersFile", total: int, elapsed: float) -> str:
     """Describe the progress in a line.
 
     Args:
-        tally: Progress of this run.
+        progress: Progress of this run.
         answers: Answers of this run and of earlier ones.
         total: Bytes of all requests; 0 leaves the remaining time out.
         elapsed: Seconds since the first request.
@@ -168,9 +168,9 @@ def figures(tally: "Tally", answers: "AnswersFile", total: int, elapsed: float) 
     parts = [f"{answers.num_answered:,} answered"]
     if answers.num_failed:
         parts.append(f"{answers.num_failed:,} with errors")
-    if tally.answered and elapsed > 0:
-        parts.append(f"{tally.tokens / elapsed:,.0f} tokens/s")
-        left = total - tally.skipped_bytes - tally.bytes
+    if progress.answered and elapsed > 0:
+        parts.append(f"{progress.tokens / elapsed:,.0f} tokens/s")
+        left = total - progress.skipped_bytes - progress.bytes
         if total and left > 0:
-            parts.append(f"{seconds(left * elapsed / tally.bytes)} left")
+            parts.append(f"{seconds(left * elapsed / progress.bytes)} left")
     return SEPARATOR.join(parts)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class ShowMessage:
     """Show a text below a table; the last column explains the others."""
 
     text: str
@@ -28,7 +28,7 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Complain:
+class ShowError:
     """Show a mistake of the user, with the remedy."""
 
     text: str
@@ -54,11 +54,11 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Quit:
     """End the chat."""
 
 
-Effect: TypeAlias = Say | Complain | Save | Load | Retry | Leave
+Effect: TypeAlias = ShowMessage | ShowError | Save | Load | Retry | Quit
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def run_command(session: Session, line: str) -> Effect:
         return command.run(session, argument.strip())
     near = get_close_matches(name.lower(), COMMANDS, n=1)
     hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
-    return Complain(f"unknown command /{name}: {hint}")
+    return ShowError(f"unknown command /{name}: {hint}")
 
 
 def _help(session: Session, argument: str) -> Effect:
@@ -106,25 +106,25 @@ def _help(session: Session, argument: str) -> Effect:
         "Ctrl-C stops an answer; at the prompt it clears the line, twice it leaves. Ctrl-D leaves.",
     )
     rows = tuple((command.usage, command.help) for command in COMMANDS.values())
-    return Say("\n" + "\n".join(keys), rows)
+    return ShowMessage("\n" + "\n".join(keys), rows)
 
 
 def _set(session: Session, argument: str) -> Effect:
     """Show all settings, show one, or choose a value."""
     if not argument:
         rows = tuple((s.name, *_standing(session, s), s.help) for s in SETTINGS)
-        return Say("\n/set name value chooses; /set name default goes back.", rows)
+        return ShowMessage("\n/set name value chooses; /set name default goes back.", rows)
     name, _, text = argument.partition("=" if "=" in argument.split()[0] else " ")
     try:
         setting = find_setting(name)
         if not text.strip():
             shown = _shown(session, setting)
-            return Say(f"{shown}: {setting.help} Takes {setting.allowed}.")
+            return ShowMessage(f"{shown}: {setting.help} Takes {setting.allowed}.")
         value = None if text.strip() in ("default", "none") else setting.parse(text)
         session.settings.set(setting.name, value)
     except SettingError as error:
-        return Complain(str(error))
-    return Say(_shown(session, setting))
+        return ShowError(str(error))
+    return ShowMessage(_shown(session, setting))
 
 
 def _standing(session: Session, setting: Setting) -> tuple[str, str]:
@@ -153,52 +153,52 @@ def show_value(value: Value | None) -> str:
 def _system(session: Session, argument: str) -> Effect:
     """Show, choose or remove the system message."""
     if not argument:
-        return Say(session.system or "no system message; /system TEXT sets one")
+        return ShowMessage(session.system or "no system message; /system TEXT sets one")
     session.system = None if argument == "none" else argument
-    return Say("system message removed" if session.system is None else "system message set")
+    return ShowMessage("system message removed" if session.system is None else "system message set")
 
 
 def _clear(session: Session, argument: str) -> Effect:
     """Remove all turns."""
     session.clear()
-    return Say("conversation cleared")
+    return ShowMessage("conversation cleared")
 
 
 def _undo(session: Session, argument: str) -> Effect:
     """Take the last question back."""
     question = session.undo()
     if question is None:
-        return Complain("there is no question to take back")
-    return Say(f"taken back: {' '.join(question.split())}")
+        return ShowError("there is no question to take back")
+    return ShowMessage(f"taken back: {' '.join(question.split())}")
 
 
 def _retry(session: Session, argument: str) -> Effect:
     """Ask for the last question to be answered again."""
     asked = any(message["role"] == "user" for message in session.messages)
-    return Retry() if asked else Complain("there is no question to ask again")
+    return Retry() if asked else ShowError("there is no question to ask again")
 
 
 def _save(session: Session, argument: str) -> Effect:
     """Ask for the conversation to be written."""
-    return Save(argument) if argument else Complain("/save needs a file name: /save chat.json")
+    return Save(argument) if argument else ShowError("/save needs a file name: /save chat.json")
 
 
 def _load(session: Session, argument: str) -> Effect:
     """Ask for a conversation to be read."""
-    return Load(argument) if argument else Complain("/load needs a file name: /load chat.json")
+    return Load(argument) if argument else ShowError("/load needs a file name: /load chat.json")
 
 
 def _stats(session: Session, argument: str) -> Effect:
     """Show the figures of the last answer and of the session."""
     if session.last is None:
-        return Say("no answer yet")
+        return ShowMessage("no answer yet")
     last = statistics_line(session.last)
-    return Say(f"last answer  {last}\nsession      {totals_line(session.totals)}")
+    return ShowMessage(f"last answer  {last}\nsession      {totals_line(session.totals)}")
 
 
 def _exit(session: Session, argument: str) -> Effect:
     """Leave."""
-    return Leave()
+    return Quit()
 
 
 COMMANDS: dict[str, Command] = {

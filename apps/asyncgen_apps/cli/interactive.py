@@ -9,12 +9,12 @@ import anyio
 
 from asyncgen_apps.cli.answer import show_answer, with_interrupts
 from asyncgen_apps.cli.commands import (
-    Complain,
-    Leave,
     Load,
+    Quit,
     Retry,
     Save,
-    Say,
+    ShowError,
+    ShowMessage,
     is_command,
     run_command,
     unescape,
@@ -109,7 +109,7 @@ class Chat:
                 continue
             if is_command(line):
                 effect = run_command(self._session, line)
-                if isinstance(effect, Leave):
+                if isinstance(effect, Quit):
                     return 0
                 if isinstance(effect, Retry):
                     leaves = await self._again(interrupts)
@@ -154,11 +154,11 @@ class Chat:
         """Carry out the effect of a command; return ``False``, which stays in the chat."""
         try:
             match effect:
-                case Say(text, rows):
+                case ShowMessage(text, rows):
                     if rows:
                         listing(self._console, rows)
                     note(self._console, text)
-                case Complain(text):
+                case ShowError(text):
                     error_line(self._console, text)
                 case Save(path):
                     file = write_conversation(path, self._session.dump())

@@ -25,7 +25,7 @@ NEEDED = ("fastapi", "uvicorn", "websockets")
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ServerOptions:
     """Settings of the server, beside the model.
 
     Attributes:
@@ -168,7 +168,7 @@ def serve(
             )
             secret = access.read_secret(resume_secret_file, os.environ)
             streams = stream_settings(settings, drain, secret)
-            plan = _Plan(settings, streams, notice, drain, verbose)
+            plan = _ServerOptions(settings, streams, notice, drain, verbose)
         except ValueError as error:
             raise UserError(str(error)) from None
         ports = [port] if ws_port is None else [port, ws_port]
@@ -177,7 +177,7 @@ def serve(
 
 
 async def _serve(
-    source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
+    source: Source, plan: _ServerOptions, listeners: "list[socket.socket]", startup: Startup
 ) -> None:
     """Load, warm up, print the address, and serve."""
     import logging
@@ -221,9 +221,9 @@ async def _serve(
             await run(server, listener)
 
 
-def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -> None:
+def _announce(plan: _ServerOptions, listeners: "list[socket.socket]", startup: Startup) -> None:
     """Print the address of the server."""
-    where, *others = [_place(listener) for listener in listeners]
+    where, *others = [_address(listener) for listener in listeners]
     names = ", ".join(plan.settings.model_names)
     if plan.verbose:
         say_startup(startup)
@@ -232,7 +232,7 @@ def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -
     say(f"serving {names} at http://{where}/v1{chat}{streams}")
 
 
-def _place(listener: "socket.socket") -> str:
+def _address(listener: "socket.socket") -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("ray", "fastapi", "websockets")
 
-_GIVEN = ("COMMANDLINE", "ENVIRONMENT")
+_EXPLICIT = ("COMMANDLINE", "ENVIRONMENT")
 """Sources of options that count more than a file."""
 
 
@@ -79,13 +79,13 @@ def serve_ray(
             "with_chat": ("chat", chat),
             "drain_seconds": ("drain", drain),
         }
-        told = {} if config is None else _read(config)
+        file_settings = {} if config is None else _read(config)
         for setting, (option, value) in values.items():
-            if setting not in told or _source(context, option) in _GIVEN:
-                told[setting] = value
-        told["engine"] = {**(told.get("engine") or {}), **engine}
+            if setting not in file_settings or _source(context, option) in _EXPLICIT:
+                file_settings[setting] = value
+        file_settings["engine"] = {**(file_settings.get("engine") or {}), **engine}
         try:
-            settings = read_settings(told)
+            settings = read_settings(file_settings)
         except (TypeError, ValueError) as error:
             raise UserError(str(error) if config is None else f"{config}: {error}") from None
         check_reach(host, bool(settings.api_keys), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")

@@ -30,7 +30,7 @@ KIBIBYTE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ServerOptions:
     """Settings of the server, beside the model.
 
     Attributes:
@@ -175,7 +175,7 @@ def serve_ws(
             raise UserError(str(error)) from None
         if log is None and (verbose or log_prompts):
             log = "plain"
-        plan = _Plan(settings, allow_anonymous, log, verbose)
+        plan = _ServerOptions(settings, allow_anonymous, log, verbose)
         listener = bind(partial(listen, backlog=1024), host, port)
         run_loop(_serve, source, plan, [listener], startup)
 
@@ -204,7 +204,7 @@ def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...
 
 
 async def _serve(
-    source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
+    source: Source, plan: _ServerOptions, listeners: "list[socket.socket]", startup: Startup
 ) -> None:
     """Load, warm up, print the address, and serve until a signal comes."""
     from asyncgen_apps.websocket import serve_websocket
@@ -218,7 +218,7 @@ async def _serve(
             await _until_signal(plan, server, startup)
 
 
-async def _until_signal(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
+async def _until_signal(plan: _ServerOptions, server: "StreamServer", startup: Startup) -> None:
     """Print the address, and drain after a signal; a second signal ends all at once."""
     import signal
 
@@ -256,7 +256,7 @@ def _set_up_log(form: str | None) -> None:
     logging.getLogger("asyncgen.websocket.library").setLevel(logging.WARNING)
 
 
-def _announce(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
+def _announce(plan: _ServerOptions, server: "StreamServer", startup: Startup) -> None:
     """Print the address of the server."""
     if plan.verbose:
         say_startup(startup)

@@ -15,7 +15,7 @@ from asyncgen_apps.gradio_chat.conversations import Conversation
 from asyncgen_apps.gradio_chat.fields import STRATEGIES
 from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
-from asyncgen_apps.gradio_chat.panel import Panel
+from asyncgen_apps.gradio_chat.panel import SettingsPanel
 from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
 from asyncgen_apps.gradio_chat.session_cleanup import ChatBlocks
 from asyncgen_apps.gradio_chat.sessions import MOST_SESSIONS, Session, Sessions, client_id
@@ -60,10 +60,10 @@ def build_chat(
     Returns:
         The page. Launch it, or mount it, with ``launch_options()``.
     """
-    return _Page(llm, name, examples, assistant_model, Proxies(trusted_proxies)).blocks
+    return _ChatPage(llm, name, examples, assistant_model, Proxies(trusted_proxies)).blocks
 
 
-class _Page:
+class _ChatPage:
     """The widgets and their handlers. All handlers are async: they share one event loop."""
 
     def __init__(
@@ -104,7 +104,7 @@ class _Page:
             self._changed = gr.Button("Look again", elem_id="changed")
         with gr.Sidebar(width=330, position="right", open=False, elem_id="settings"):
             gr.Markdown("### Settings")
-            self._panel = Panel(self._shown, strategies)
+            self._panel = SettingsPanel(self._shown, strategies)
         with gr.Tabs(elem_id="main"):
             with gr.Tab("Chat", scale=1, id="chat", elem_id="chat-tab"):
                 self._draw_chat(name)
@@ -197,7 +197,7 @@ class _Page:
         self, request: gr.Request, text: str, saved: Any, *given: Any
     ) -> AsyncGenerator[list[Any], None]:
         session = self._sessions.get(request.session_hash, saved)
-        conversation = session.library.current
+        conversation = session.history.current
         if not text.strip() or self._is_busy(session):
             yield self._nothing()
             return
@@ -218,7 +218,7 @@ class _Page:
         self, request: gr.Request, event: gr.RetryData, saved: Any, *given: Any
     ) -> AsyncGenerator[list[Any], None]:
         session = self._sessions.get(request.session_hash, saved)
-        conversation = session.library.current
+        conversation = session.history.current
         if self._is_busy(session):
             yield self._nothing()
             return
@@ -232,7 +232,7 @@ class _Page:
         self, request: gr.Request, event: gr.EditData, saved: Any, *given: Any
     ) -> AsyncGenerator[list[Any], None]:
         session = self._sessions.get(request.session_hash, saved)
-        conversation = session.library.current
+        conversation = session.history.current
         text = str(event.value).strip()
         if not text or self._is_busy(session):
             yield self._screen(session)
@@ -252,7 +252,7 @@ class _Page:
     ) -> AsyncGenerator[list[Any], None]:
         """Draw an answer as it grows; in another chat, it grows unseen and is kept."""
         values = self._panel.values(given)
-        session.library.settings = chosen(values, self._shown)
+        session.history.settings = chosen(values, self._shown)
         params = stream_params(values, self._shown, self._encode, self._assistant)
         params["client"] = client_id(request, self._proxies)
         kept_at: float | None = None
@@ -268,14 +268,14 @@ class _Page:
                 else:
                     frame = self._nothing()
                     frame[0] = self._messages(session)
-                    frame[2] = session.library.dump() if keep else gr.skip()
-                if session.library.current is not conversation:
+                    frame[2] = session.history.dump() if keep else gr.skip()
+                if session.history.current is not conversation:
                     frame[0] = gr.skip()
                 yield frame
 
     async def _stop(self, request: gr.Request, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        current = session.library.current
+        current = session.history.current
         if not session.is_running(current):
             return self._screen(session)  # the answer ended before the click arrived
         session.stop(current)
@@ -283,7 +283,7 @@ class _Page:
 
     async def _undo(self, request: gr.Request, event: gr.UndoData, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        conversation = session.library.current
+        conversation = session.history.current
         if self._is_busy(session):
             return self._nothing()
         text = conversation.take_back(turn_number(conversation, _first(event.index)))
@@ -291,24 +291,24 @@ class _Page:
 
     async def _begin(self, request: gr.Request, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        session.library.begin()
+        session.history.begin()
         return self._screen(session)
 
     async def _remove(self, request: gr.Request, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        session.stop(session.library.current)
-        session.library.remove(session.library.current)
+        session.stop(session.history.current)
+        session.history.remove(session.history.current)
         return self._screen(session)
 
     async def _bring_back(self, request: gr.Request, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        session.library.bring_back()
+        session.history.bring_back()
         return self._screen(session)
 
     async def _catch_up(self, request: gr.Request, saved: Any) -> list[Any]:
         """Draw what another tab has changed; never the store, which would tell that tab in turn."""
         session = self._sessions.get(request.session_hash, saved)
-        current = session.library.current
+        current = session.history.current
         nothing = self._nothing()
         if current.key in session.started or session.drawn == session.looks():
             return [*nothing[:3], self._list(session), *nothing[4:]]
@@ -318,7 +318,7 @@ class _Page:
 
     async def _pick(self, request: gr.Request, key: str, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        session.library.show(key)
+        session.history.show(key)
         return self._screen(session)
 
     async def _draw_answer(self, request: gr.Request, key: str, saved: Any) -> str:
@@ -327,7 +327,7 @@ class _Page:
 
     async def _load(self, request: gr.Request, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
-        settings = session.library.settings = checked(session.library.settings)
+        settings = session.history.settings = checked(session.history.settings)
         return [*self._screen(session), *self._panel.restored(settings)]
 
     async def _follow(self, request: gr.Request, saved: Any) -> AsyncGenerator[list[Any], None]:
@@ -337,12 +337,12 @@ class _Page:
         frames of an answer, or before earlier ones. What is drawn here comes after all of them.
         """
         session = self._sessions.get(request.session_hash, saved)
-        conversation = session.library.current
+        conversation = session.history.current
         yield self._screen(session)
         while session.is_elsewhere(conversation):
             yield [self._messages(session), *self._nothing()[1:]]
             await asyncio.sleep(FOLLOWED_EVERY)
-            if session.library.current is not conversation:
+            if session.history.current is not conversation:
                 return
             if not session.is_running(conversation):
                 yield self._screen(session)
@@ -352,7 +352,7 @@ class _Page:
 
     def _is_busy(self, session: Session) -> bool:
         """Tell whether the conversation shown is being answered; if so, notify the user."""
-        if not session.is_running(session.library.current):
+        if not session.is_running(session.history.current):
             return False
         gr.Warning("This chat is being answered: stop the answer first.")
         return True
@@ -361,7 +361,7 @@ class _Page:
         return [gr.skip() for _ in self._views]
 
     def _messages(self, session: Session) -> list[dict[str, Any]]:
-        current = session.library.current
+        current = session.history.current
         session.drawn = session.looks()
         if not session.is_running(current):
             return as_messages(current)
@@ -369,18 +369,18 @@ class _Page:
 
     def _screen(self, session: Session, box: str | None = None) -> list[Any]:
         """Return all views of a session as they are now."""
-        library = session.library
-        for title in library.trim():
+        history = session.history
+        for title in history.trim():
             gr.Info(f"Your browser has no room left: the chat “{title}” was removed.")
-        running = session.is_running(library.current)
+        running = session.is_running(history.current)
         typed: dict[str, Any] = {} if box is None else {"value": box}
-        removed = library.removed
-        recorded = session.recorded(library.current)
+        removed = history.removed
+        recorded = session.recorded(history.current)
         last = recorded[-1][1] if recorded else None
         return [
             self._messages(session),
             gr.update(submit_btn=not running, stop_btn=running, **typed),
-            library.dump(),
+            history.dump(),
             self._list(session),
             gr.update(choices=recorded, value=last, visible=bool(recorded)),
             heat_map(session.logprobs[last] if last else ()),
@@ -392,9 +392,9 @@ class _Page:
 
     def _list(self, session: Session) -> Any:
         """The conversations to choose from."""
-        library = session.library
-        listed = [(each.title, each.key) for each in library.conversations]
-        return gr.update(choices=listed, value=library.current.key)
+        history = session.history
+        listed = [(each.title, each.key) for each in history.conversations]
+        return gr.update(choices=listed, value=history.current.key)
 
 
 def _first(index: int | tuple[int, int] | list[int]) -> int:

@@ -141,7 +141,7 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class Library:
+class ChatHistory:
     """All conversations of one browser, newest first, and the settings chosen there.
 
     Attributes:
@@ -165,7 +165,7 @@ class Library:
         return cls([first], first)
 
     def beside(self) -> Self:
-        """Return the library of a second page: the same conversations, its own place in them."""
+        """Return the history for a second page: the same conversations, another current one."""
         return type(self)(self.conversations, self.current, dict(self.settings), self.key)
 
     def begin(self) -> Conversation:
@@ -242,18 +242,18 @@ class Library:
 
         The browser's storage is the user's: it may hold anything, and must not keep them out.
         """
-        library = cls.new()
+        history = cls.new()
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-            return library
-        library.key = str(saved.get("key") or library.key)
+            return history
+        history.key = str(saved.get("key") or history.key)
         settings, listed = saved.get("settings"), saved.get("conversations")
-        library.settings = dict(settings) if isinstance(settings, dict) else {}
+        history.settings = dict(settings) if isinstance(settings, dict) else {}
         found = [c for each in (listed if isinstance(listed, list) else []) if (c := _read(each))]
         if found:
-            library.conversations = found
-            library.current = found[0]
-            library.show(str(saved.get("current")))
-        return library
+            history.conversations = found
+            history.current = found[0]
+            history.show(str(saved.get("current")))
+        return history
 
 
 def _read(saved: Any) -> Conversation | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
-class Panel:
+class SettingsPanel:
     """The widgets, in the order of the table; make it inside a layout.
 
     Attributes:

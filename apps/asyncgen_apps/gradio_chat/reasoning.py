@@ -12,7 +12,7 @@ CLOSE = "</think>"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SplitAnswer:
     """An answer taken apart.
 
     Attributes:
@@ -26,7 +26,7 @@ class Parts:
     is_thinking: bool = False
 
 
-def split_thinking(text: str) -> Parts:
+def split_thinking(text: str) -> SplitAnswer:
     """Split an answer into reasoning and reply.
 
     The reasoning is what a ``<think>`` at the very beginning opens. Some chat templates write the
@@ -41,15 +41,15 @@ def split_thinking(text: str) -> Parts:
     """
     body = text.lstrip()
     if body and len(body) < len(OPEN) and OPEN.startswith(body):
-        return Parts("", "", is_thinking=True)
+        return SplitAnswer("", "", is_thinking=True)
     opened = body.startswith(OPEN)
     before, closed, after = text.partition(CLOSE)
     if not opened and (not closed or OPEN in before):
-        return Parts(None, text)
+        return SplitAnswer(None, text)
     thought = before.lstrip()[len(OPEN) :] if opened else before
     if closed:
-        return Parts(thought.strip(), after.lstrip())
-    return Parts(_without_partial(thought).strip(), "", is_thinking=True)
+        return SplitAnswer(thought.strip(), after.lstrip())
+    return SplitAnswer(_without_partial(thought).strip(), "", is_thinking=True)
 
 
 def _without_partial(text: str) -> str:

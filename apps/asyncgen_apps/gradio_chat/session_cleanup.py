@@ -51,7 +51,7 @@ class ChatBlocks(gr.Blocks):
         super().__init__(**options)
 
 
-class ForgetSessions:
+class SessionCleanupMiddleware:
     """Stands before a chat page; counts the connections of each session, and forgets the others."""
 
     def __init__(self, app: "ASGIApp", clock: Callable[[], float] = time.monotonic) -> None:

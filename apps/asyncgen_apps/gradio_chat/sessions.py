@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.gradio_chat.conversations import Library
+from asyncgen_apps.gradio_chat.conversations import ChatHistory
 from asyncgen_apps.gradio_chat.reasoning import split_thinking
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Session:
     Pages of one browser share all but their place, so that none overwrites what another wrote.
 
     Attributes:
-        library: Its conversations.
+        history: Its conversations.
         running: The answer on its way in each conversation, by key.
         statuses: What that answer is doing before its first word.
         logprobs: Probabilities of answers, by key of the turn; not kept by the browser.
@@ -60,7 +60,7 @@ class Session:
         drawn: What it shows, so that it can be told whether that is still right.
     """
 
-    library: Library
+    history: ChatHistory
     running: dict[str, EventStream] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)
     logprobs: OrderedDict[str, Sequence[TokenLogprob]] = field(default_factory=OrderedDict)
@@ -69,7 +69,7 @@ class Session:
 
     def beside(self) -> Session:
         """Return the session of a second page of the same browser."""
-        return Session(self.library.beside(), self.running, self.statuses, self.logprobs)
+        return Session(self.history.beside(), self.running, self.statuses, self.logprobs)
 
     def start(self, conversation: Conversation, stream: EventStream) -> None:
         """Note that a conversation is being answered."""
@@ -91,7 +91,7 @@ class Session:
 
     def looks(self) -> tuple[object, ...]:
         """Return what changes with all that a page shows of its conversation."""
-        current = self.library.current
+        current = self.history.current
         return current.key, len(current.turns), current.size, self.is_running(current)
 
     def stop(self, conversation: Conversation) -> None:
@@ -145,13 +145,13 @@ class Sessions:
         """
         session = self._sessions.get(key or "")
         if session is None:
-            library = Library.restore(saved)
+            history = ChatHistory.restore(saved)
             open_ones = self._sessions.values()
-            other = next((each for each in open_ones if each.library.key == library.key), None)
-            session = Session(library) if other is None else other.beside()
+            other = next((each for each in open_ones if each.history.key == history.key), None)
+            session = Session(history) if other is None else other.beside()
             self._sessions[key or ""] = session
-        if all(each is not session.library.current for each in session.library.conversations):
-            session.library.current = session.library.conversations[0]  # removed on another page
+        if all(each is not session.history.current for each in session.history.conversations):
+            session.history.current = session.history.conversations[0]  # removed on another page
         return session
 
     def close(self, key: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from asyncgen_apps.gradio_chat.session_cleanup import ForgetSessions
+from asyncgen_apps.gradio_chat.session_cleanup import SessionCleanupMiddleware
 from asyncgen_apps.serving.origins import CheckHost, GuardPage
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def launch_options(
     guards = [
         Middleware(CheckHost, names=allowed_hosts),
         Middleware(GuardPage, origins=origins),
-        Middleware(ForgetSessions),
+        Middleware(SessionCleanupMiddleware),
     ]
     return {
         "app_kwargs": {"middleware": guards},

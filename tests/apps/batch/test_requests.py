@@ -61,13 +61,13 @@ def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_forms_of_a_line(line: Any, path: str, custom_id: str | None) -> None:
-    asked = understand(json.dumps(line).encode(), {"top_k": 5, "seed": 1}, "demo")
-    assert (asked.path, asked.custom_id) == (path, custom_id)
-    assert asked.is_plain is (line == "a" or "url" not in line)
+    request = understand(json.dumps(line).encode(), {"top_k": 5, "seed": 1}, "demo")
+    assert (request.path, request.custom_id) == (path, custom_id)
+    assert request.is_plain is (line == "a" or "url" not in line)
     given = {"prompt": "a"} if line == "a" else line.get("body", line)
     expected = {"model": "demo", "top_k": 5, "seed": 1, **given}
     expected.pop("custom_id", None)
-    assert asked.body == expected
+    assert request.body == expected
 
 
 @for_each(

@@ -13,7 +13,7 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.batch import run
 from asyncgen_apps.batch.answers import AnswersError, AnswersFile, record_id
 from asyncgen_apps.batch.requests import Line, read_lines
-from asyncgen_apps.batch.run import EngineGone, Tally, answer_lines, answerer
+from asyncgen_apps.batch.run import EngineLostError, RunProgress, answer_lines, answerer
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class Held:
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_order_and_bounds(tmp_path: Path, ordered: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(run, "AHEAD", 2)
-    held, tally, path = Held(), Tally(), tmp_path / "a"
+    held, progress, path = Held(), RunProgress(), tmp_path / "a"
     with AnswersFile(path) as answers:
         async with anyio.create_task_group() as group:
 
             async def work() -> None:
                 options: Any = {"at_once": 2, "ordered": ordered}
-                await answer_lines(lines(8), answers, held, tally, **options)
+                await answer_lines(lines(8), answers, held, progress, **options)
 
             group.start_soon(work)
             await anyio.wait_all_tasks_blocked()
@@ -76,11 +76,11 @@ async def test_order_and_bounds(tmp_path: Path, ordered: bool, monkeypatch: Any)
                 held.let_go(number)
                 await anyio.wait_all_tasks_blocked()
     assert numbers(path) == (list(range(1, 9)) if ordered else [2, 3, 4, 1, 5, 6, 8, 7])
-    assert (tally.answered, tally.tokens, tally.bytes) == (8, 16, 32)
+    assert (progress.answered, progress.tokens, progress.bytes) == (8, 16, 32)
 
 
 async def test_answered_lines_are_skipped(tmp_path: Path) -> None:
-    tally, path = Tally(), tmp_path / "a"
+    progress, path = RunProgress(), tmp_path / "a"
     three = list(lines(3))
 
     async def answer(line: Line) -> dict[str, Any]:
@@ -90,12 +90,12 @@ async def test_answered_lines_are_skipped(tmp_path: Path) -> None:
         answers.add(record(three[1]))
     for _ in range(2):
         with AnswersFile(path) as answers:
-            await answer_lines(lines(3), answers, answer, tally, at_once=1, ordered=True)
+            await answer_lines(lines(3), answers, answer, progress, at_once=1, ordered=True)
     assert numbers(path) == [2, 1, 3]
-    assert (tally.answered, tally.skipped_bytes) == (2, 4 + 12)
+    assert (progress.answered, progress.skipped_bytes) == (2, 4 + 12)
     changed = read_lines(io.BytesIO(b'"other"\n'))
     with AnswersFile(path) as answers, pytest.raises(AnswersError, match="line 1 has changed"):
-        await answer_lines(changed, answers, answer, tally, at_once=1, ordered=True)
+        await answer_lines(changed, answers, answer, progress, at_once=1, ordered=True)
 
 
 async def test_failure_ends_the_run_and_keeps_written_answers(tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ async def test_failure_ends_the_run_and_keeps_written_answers(tmp_path: Path) ->
 
     async def answer(line: Line) -> dict[str, Any]:
         if line.number == 3:
-            raise EngineGone("gone")
+            raise EngineLostError("gone")
         return record(line)
 
-    with AnswersFile(path) as answers, pytest.raises(EngineGone):
-        await answer_lines(lines(9), answers, answer, Tally(), at_once=1, ordered=False)
+    with AnswersFile(path) as answers, pytest.raises(EngineLostError):
+        await answer_lines(lines(9), answers, answer, RunProgress(), at_once=1, ordered=False)
     assert numbers(path) == [1, 2]
 
 
@@ -144,7 +144,7 @@ async def test_answers_are_those_of_the_api() -> None:
         broken = await answer(ask({"custom_id": "b", "url": "/v1/x"}))
         assert (broken["custom_id"], broken["response"]) == ("b", None)
         assert broken["error"]["code"] == "invalid_method"
-    with pytest.raises(EngineGone, match="closed"):
+    with pytest.raises(EngineLostError, match="closed"):
         await answer(ask("a"))
 
 

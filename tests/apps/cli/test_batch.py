@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.batch.answers import AnswersFile
-from asyncgen_apps.batch.run import Tally
+from asyncgen_apps.batch.run import RunProgress
 from asyncgen_apps.cli import source
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.batch import figures
@@ -34,9 +34,9 @@ ROOT = Path(__file__).parents[3]
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Requests and answers; the model behind the command says "hello"."""
 
-    def open_llm(asked: source.Source) -> AsyncLLM:
+    def open_llm(request: source.Source) -> AsyncLLM:
         model = TableModel(script="hello", prompt_length=1)
-        return AsyncLLM(model, tokenizer=byte_tokenizer(), max_running=asked.max_running or 8)
+        return AsyncLLM(model, tokenizer=byte_tokenizer(), max_running=request.max_running or 8)
 
     monkeypatch.setattr(source, "open_llm", open_llm)
     return tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
@@ -119,10 +119,10 @@ def test_mistakes_in_the_call(files: tuple[Path, Path]) -> None:
 
 def test_figures_estimate_the_remaining_time(tmp_path: Path) -> None:
     with AnswersFile(tmp_path / "a") as answers:
-        assert figures(Tally(), answers, 100, 0.0) == "0 answered"
+        assert figures(RunProgress(), answers, 100, 0.0) == "0 answered"
         answers.num_answered, answers.num_failed = 1500, 2
-        tally = Tally(skipped_bytes=400, bytes=100, answered=10, tokens=500)
-        assert figures(tally, answers, 1000, 10.0) == (
+        progress = RunProgress(skipped_bytes=400, bytes=100, answered=10, tokens=500)
+        assert figures(progress, answers, 1000, 10.0) == (
             "1,500 answered · 2 with errors · 50 tokens/s · 50.00 s left"
         )
 

@@ -4,12 +4,12 @@ import pytest
 
 from asyncgen_apps.cli.commands import (
     COMMANDS,
-    Complain,
-    Leave,
     Load,
+    Quit,
     Retry,
     Save,
-    Say,
+    ShowError,
+    ShowMessage,
     is_command,
     run_command,
     unescape,
@@ -26,13 +26,13 @@ def session() -> Session:
 
 def said(session: Session, line: str) -> str:
     effect = run_command(session, line)
-    assert isinstance(effect, Say)
+    assert isinstance(effect, ShowMessage)
     return "\n".join(["  ".join(row) for row in effect.rows] + [effect.text])
 
 
 def complained(session: Session, line: str) -> str:
     effect = run_command(session, line)
-    assert isinstance(effect, Complain)
+    assert isinstance(effect, ShowError)
     return effect.text
 
 
@@ -155,4 +155,4 @@ def test_stats_show_the_last_answer_and_the_total(session: Session) -> None:
 
 @pytest.mark.parametrize("line", ["/exit", "/quit", "/EXIT "])
 def test_leaving(session: Session, line: str) -> None:
-    assert run_command(session, line) == Leave()
+    assert run_command(session, line) == Quit()

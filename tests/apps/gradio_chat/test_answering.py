@@ -11,7 +11,7 @@ import pytest
 
 from asyncgen import EngineClosedError, EngineDiedError, InvalidRequestError
 from asyncgen_apps.gradio_chat.answering import answer
-from asyncgen_apps.gradio_chat.conversations import Library
+from asyncgen_apps.gradio_chat.conversations import ChatHistory
 from asyncgen_apps.gradio_chat.sessions import Session
 from tests.apps.engine_process import engine_process
 from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.anyio
 
 
 def _session(question: str = "Who?") -> Session:
-    session = Session(Library.new())
-    session.library.current.ask(question)
+    session = Session(ChatHistory.new())
+    session.history.current.ask(question)
     return session
 
 
 async def test_an_answer_becomes_the_last_turn() -> None:
     session, model = _session(), ScriptedModel()
-    conversation = session.library.current
+    conversation = session.history.current
     async for turn in answer(model, session, conversation, {"seed": 3}, "Be kind."):
         assert conversation.turns[-1] is turn
     assert turn.text == "An answer."
@@ -49,7 +49,7 @@ async def test_an_answer_becomes_the_last_turn() -> None:
 async def test_an_engine_in_another_process_answers() -> None:
     params: StreamParams = {"seed": 3, "max_new_tokens": 20}
     session = _session()
-    conversation = session.library.current
+    conversation = session.history.current
     with engine_process(num_threads=1) as llm:
         turns = [turn async for turn in answer(llm, session, conversation, params)]
         wanted = await llm.generate([{"role": "user", "content": "Who?"}], **params)
@@ -65,7 +65,7 @@ async def test_an_engine_in_another_process_answers() -> None:
 async def test_queue_position_is_shown() -> None:
     model = ScriptedModel(streams=[ScriptedStream([], waits=True)], waiting=2)
     session = _session()
-    conversation = session.library.current
+    conversation = session.history.current
     async with aclosing(answer(model, session, conversation, {}, max_interval=0.01)) as turns:
         await anext(turns)
         assert session.statuses[conversation.key] == "In the queue: 1 ahead"
@@ -80,7 +80,7 @@ async def test_queue_position_is_shown() -> None:
 async def test_stop_keeps_the_received_text() -> None:
     stream = ScriptedStream(["An "], waits=True)
     session, model = _session(), ScriptedModel(streams=[stream])
-    conversation = session.library.current
+    conversation = session.history.current
     async for _ in answer(model, session, conversation, {}):
         session.stop(conversation)
     turn = conversation.turns[-1]
@@ -91,7 +91,7 @@ async def test_stop_keeps_the_received_text() -> None:
 async def test_leaving_stops_the_model() -> None:
     stream = ScriptedStream(["An "], waits=True)
     session, model = _session(), ScriptedModel(streams=[stream])
-    conversation = session.library.current
+    conversation = session.history.current
     async with aclosing(answer(model, session, conversation, {})) as turns:
         turn = await anext(turns)
     assert stream.is_cancelled
@@ -102,7 +102,7 @@ async def test_leaving_stops_the_model() -> None:
 async def test_a_refused_request_is_an_answer_in_words() -> None:
     refused = InvalidRequestError("top_p", 3, "from 0 to 1")
     session, model = _session(), ScriptedModel(streams=[refused])
-    turns = [turn async for turn in answer(model, session, session.library.current, {})]
+    turns = [turn async for turn in answer(model, session, session.history.current, {})]
     assert len(turns) == 1
     assert "`top_p` is 3" in turns[0].error
 
@@ -113,14 +113,14 @@ async def test_dead_engine_shows_an_error_at_once() -> None:
             raise EngineClosedError("no model is loaded")
 
     session, model = _session(), Dead(streams=[EngineDiedError("boom")])
-    turns = [turn async for turn in answer(model, session, session.library.current, {})]
+    turns = [turn async for turn in answer(model, session, session.history.current, {})]
     assert "must be started again" in turns[-1].error
 
 
 async def test_dying_engine_keeps_the_text_and_shows_an_error() -> None:
     dying = ScriptedStream(["An "], fails=EngineDiedError("boom"))
     session, model = _session(), ScriptedModel(streams=[dying])
-    turns = [turn async for turn in answer(model, session, session.library.current, {})]
+    turns = [turn async for turn in answer(model, session, session.history.current, {})]
     turn = turns[-1]
     assert turn.text == "An "
     assert "must be started again" in turn.error

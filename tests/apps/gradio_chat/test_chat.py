@@ -13,7 +13,7 @@ import asyncgen_apps.gradio_chat
 from asyncgen import AsyncLLM
 from asyncgen_apps.engine import Engine, EngineStream, EventStream
 from asyncgen_apps.gradio_chat import build_chat
-from asyncgen_apps.gradio_chat.chat import _Page
+from asyncgen_apps.gradio_chat.chat import _ChatPage
 from asyncgen_apps.gradio_chat.fields import FIELDS
 from asyncgen_apps.gradio_chat.model import ChatModel
 from asyncgen_apps.gradio_chat.sessions import Sessions
@@ -33,12 +33,12 @@ def _request(key: str = "a") -> gr.Request:
 
 
 @cache
-def _drawn() -> _Page:
+def _drawn() -> _ChatPage:
     """A page; drawing one takes longer than most tests."""
-    return _Page(ScriptedModel(), "demo", (), None, Proxies(("10.0.0.1",)))
+    return _ChatPage(ScriptedModel(), "demo", (), None, Proxies(("10.0.0.1",)))
 
 
-def _page(model: ScriptedModel) -> tuple[_Page, list[Any]]:
+def _page(model: ScriptedModel) -> tuple[_ChatPage, list[Any]]:
     page = _drawn()
     page._llm, page._sessions = model, Sessions()
     return page, [page._shown[field.name] for field in FIELDS]

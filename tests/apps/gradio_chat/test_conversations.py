@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen_apps.gradio_chat.conversations import Conversation, Library, Turn
+from asyncgen_apps.gradio_chat.conversations import ChatHistory, Conversation, Turn
 
 
 def _talk() -> Conversation:
@@ -62,60 +62,60 @@ def test_the_title_is_one_short_line() -> None:
 
 
 def test_begin_does_not_pile_up_empty_chats() -> None:
-    library = Library.new()
-    first = library.current
-    assert library.begin() is first
+    history = ChatHistory.new()
+    first = history.current
+    assert history.begin() is first
     first.ask("Hello")
-    second = library.begin()
+    second = history.begin()
     assert second is not first
-    assert library.conversations == [second, first]
+    assert history.conversations == [second, first]
 
 
 def test_removing_shows_the_next_one_and_always_leaves_one() -> None:
-    library = Library.new()
-    first = library.current
+    history = ChatHistory.new()
+    first = history.current
     first.ask("Hello")
-    library.remove(library.begin())
-    assert library.current is first
-    library.remove(first)
-    assert library.current.turns == []
-    assert library.conversations == [library.current]
+    history.remove(history.begin())
+    assert history.current is first
+    history.remove(first)
+    assert history.current.turns == []
+    assert history.conversations == [history.current]
 
 
 def test_removed_conversation_is_restored_at_its_position() -> None:
-    library = Library.new()
+    history = ChatHistory.new()
     for name in ("a", "b", "c"):
-        library.begin().ask(name)
-    middle = library.show(library.conversations[1].key)
-    order = list(library.conversations)
-    library.remove(middle)
-    library.remove(library.begin())  # nothing was said there
-    library.bring_back()
-    assert library.current is middle and library.conversations == order
-    library.bring_back()
-    assert library.conversations == order
+        history.begin().ask(name)
+    middle = history.show(history.conversations[1].key)
+    order = list(history.conversations)
+    history.remove(middle)
+    history.remove(history.begin())  # nothing was said there
+    history.bring_back()
+    assert history.current is middle and history.conversations == order
+    history.bring_back()
+    assert history.conversations == order
 
 
 def test_trim_forgets_the_oldest_but_never_the_one_shown() -> None:
-    library = Library.new()
+    history = ChatHistory.new()
     for name in ("a", "b", "c"):
-        library.begin().ask(name * 1000)
-    library.show(library.conversations[-1].key)
-    dropped = library.trim(2500)
+        history.begin().ask(name * 1000)
+    history.show(history.conversations[-1].key)
+    dropped = history.trim(2500)
     assert dropped == ["b" * 41 + "…"]
-    assert library.current.turns[0].text.startswith("a")
-    assert library.trim(1) != []
-    assert library.conversations == [library.current]
+    assert history.current.turns[0].text.startswith("a")
+    assert history.trim(1) != []
+    assert history.conversations == [history.current]
 
 
-def test_library_survives_dump_and_restore() -> None:
-    library = Library([_talk(), Conversation([Turn("user", "x")])], Conversation())
-    library.current = library.conversations[1]
-    library.settings = {"temperature": 0.3}
-    library.conversations[0].turns[1].figures = {"tokens": "1 token"}
-    library.conversations[0].turns[3].error = "broken"
-    back = Library.restore(json.loads(json.dumps(library.dump())))
-    assert back == library
+def test_history_survives_dump_and_restore() -> None:
+    history = ChatHistory([_talk(), Conversation([Turn("user", "x")])], Conversation())
+    history.current = history.conversations[1]
+    history.settings = {"temperature": 0.3}
+    history.conversations[0].turns[1].figures = {"tokens": "1 token"}
+    history.conversations[0].turns[3].error = "broken"
+    back = ChatHistory.restore(json.loads(json.dumps(history.dump())))
+    assert back == history
 
 
 JSON = st.recursive(
@@ -138,6 +138,6 @@ JSON = st.recursive(
 def test_no_store_keeps_the_user_out(saved: Any) -> None:
     wrapped = {"format": 1, "conversations": [saved], "settings": saved, "current": saved}
     for each in (saved, wrapped):
-        library = Library.restore(each)
-        assert library.current in library.conversations
-        assert isinstance(library.settings, dict)
+        history = ChatHistory.restore(each)
+        assert history.current in history.conversations
+        assert isinstance(history.settings, dict)

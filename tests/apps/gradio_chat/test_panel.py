@@ -12,7 +12,7 @@ import pytest
 
 from asyncgen import GenerationConfig
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS
-from asyncgen_apps.gradio_chat.panel import Panel
+from asyncgen_apps.gradio_chat.panel import SettingsPanel
 from asyncgen_apps.gradio_chat.settings import defaults
 from asyncgen_apps.gradio_chat.theme import ON_LOAD, TOGGLE_THEME, launch_options, theme
 
@@ -22,9 +22,9 @@ SHOWN = defaults(GenerationConfig(do_sample=True, temperature=0.6))
 
 
 @cache
-def _panel() -> Panel:
+def _panel() -> SettingsPanel:
     with gr.Blocks(analytics_enabled=False):
-        return Panel(SHOWN, ["sampling", "greedy"])
+        return SettingsPanel(SHOWN, ["sampling", "greedy"])
 
 
 async def test_the_widgets_show_the_models_defaults() -> None:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen_apps.gradio_chat.reasoning import Parts, split_thinking
+from asyncgen_apps.gradio_chat.reasoning import SplitAnswer, split_thinking
 from tests.cases import for_each
 
 
 @for_each(
     ("text", "parts"),
     [
-        ("", Parts(None, "")),
-        ("A reply.", Parts(None, "A reply.")),
-        ("<th", Parts("", "", True)),
-        ("<think>", Parts("", "", True)),
-        ("<think>\nHm, two", Parts("Hm, two", "", True)),
-        ("<think>Hm</thi", Parts("Hm", "", True)),
-        ("<think>Hm</think>", Parts("Hm", "")),
-        ("<think>\nHm\n</think>\n\nTwo.", Parts("Hm", "Two.")),
-        ("Hm, so\n</think>\nTwo.", Parts("Hm, so", "Two.")),
-        ("As <think> opens </think>", Parts(None, "As <think> opens </think>")),
-        ("<thin ice", Parts(None, "<thin ice")),
-        ("  <think>Hm</think>Two", Parts("Hm", "Two")),
+        ("", SplitAnswer(None, "")),
+        ("A reply.", SplitAnswer(None, "A reply.")),
+        ("<th", SplitAnswer("", "", True)),
+        ("<think>", SplitAnswer("", "", True)),
+        ("<think>\nHm, two", SplitAnswer("Hm, two", "", True)),
+        ("<think>Hm</thi", SplitAnswer("Hm", "", True)),
+        ("<think>Hm</think>", SplitAnswer("Hm", "")),
+        ("<think>\nHm\n</think>\n\nTwo.", SplitAnswer("Hm", "Two.")),
+        ("Hm, so\n</think>\nTwo.", SplitAnswer("Hm, so", "Two.")),
+        ("As <think> opens </think>", SplitAnswer(None, "As <think> opens </think>")),
+        ("<thin ice", SplitAnswer(None, "<thin ice")),
+        ("  <think>Hm</think>Two", SplitAnswer("Hm", "Two")),
     ],
 )  # fmt: skip
-def test_split(text: str, parts: Parts) -> None:
+def test_split(text: str, parts: SplitAnswer) -> None:
     assert split_thinking(text) == parts
 
 
@@ -49,4 +49,4 @@ def test_every_beginning_of_an_answer_shows_beginnings_of_its_parts(
 
 @given(WORDS)
 def test_text_without_tags_stays_as_it_is(text: str) -> None:
-    assert split_thinking(text) == Parts(None, text)
+    assert split_thinking(text) == SplitAnswer(None, text)

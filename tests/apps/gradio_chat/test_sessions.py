@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen_apps.gradio_chat.conversations import Library, Turn
+from asyncgen_apps.gradio_chat.conversations import ChatHistory, Turn
 from asyncgen_apps.gradio_chat.sessions import KEPT_ANSWERS, Session, Sessions
 from tests.apps.gradio_chat.doubles import ScriptedStream, logprob
 
@@ -17,40 +17,40 @@ def test_a_page_has_one_session_and_two_have_two() -> None:
 def test_a_closed_page_stops_its_answers_and_comes_back_with_its_chats() -> None:
     sessions = Sessions()
     session = sessions.get("a", None)
-    session.library.current.ask("Hello")
-    saved, stream = session.library.dump(), ScriptedStream()
-    session.start(session.library.current, stream)
+    session.history.current.ask("Hello")
+    saved, stream = session.history.dump(), ScriptedStream()
+    session.start(session.history.current, stream)
     sessions.close("a")
     assert stream.is_cancelled
     assert len(sessions) == 0
-    assert sessions.get("a", saved).library.current.turns[0].text == "Hello"
+    assert sessions.get("a", saved).history.current.turns[0].text == "Hello"
     sessions.close("never there")
 
 
 def test_pages_of_one_browser_share_what_is_kept() -> None:
     sessions = Sessions()
     first = sessions.get("a", None)
-    first.library.current.ask("Hello")
-    saved, stream = first.library.dump(), ScriptedStream()
+    first.history.current.ask("Hello")
+    saved, stream = first.history.dump(), ScriptedStream()
     second = sessions.get("b", saved)
-    first.start(first.library.current, stream)
-    assert second.library.conversations is first.library.conversations
-    assert second.is_elsewhere(second.library.current)
-    assert not first.is_elsewhere(first.library.current)
-    second.end(second.library.current)  # another page's answer is not ended here
+    first.start(first.history.current, stream)
+    assert second.history.conversations is first.history.conversations
+    assert second.is_elsewhere(second.history.current)
+    assert not first.is_elsewhere(first.history.current)
+    second.end(second.history.current)  # another page's answer is not ended here
     second.close()
-    assert first.is_running(first.library.current)
+    assert first.is_running(first.history.current)
     assert not stream.is_cancelled
-    second.stop(second.library.current)
+    second.stop(second.history.current)
     assert stream.is_cancelled
-    assert sessions.get("c", {**saved, "key": "other"}).library.conversations[0].turns
+    assert sessions.get("c", {**saved, "key": "other"}).history.conversations[0].turns
 
 
 def test_stop_is_for_one_conversation() -> None:
-    session = Session(Library.new())
-    first = session.library.current
+    session = Session(ChatHistory.new())
+    first = session.history.current
     first.ask("Hello")
-    second = session.library.begin()
+    second = session.history.begin()
     streams = ScriptedStream(), ScriptedStream()
     session.start(first, streams[0])
     session.start(second, streams[1])
@@ -64,13 +64,13 @@ def test_stop_is_for_one_conversation() -> None:
 
 
 def test_probabilities_are_kept_for_the_latest_answers() -> None:
-    session = Session(Library.new())
+    session = Session(ChatHistory.new())
     answers = [Turn("assistant", f"Answer {n}. " * 20) for n in range(KEPT_ANSWERS + 1)]
-    session.library.current.turns = list(answers)
+    session.history.current.turns = list(answers)
     for turn in answers:
         session.record(turn.key, [logprob("x")])
     session.record("nothing", [])
-    recorded = session.recorded(session.library.current)
+    recorded = session.recorded(session.history.current)
     assert [key for _, key in recorded] == [turn.key for turn in answers[1:]]
     assert recorded[0][0].startswith("2. Answer 1. Answer 1.")
     assert len(recorded[0][0]) < 70
