@@ -60,7 +60,7 @@ class CompletionResponse(CancellableResponse):
             llm: The engine.
             gate: Lets it in.
             settings: For the times of patience.
-            plan: What to run.
+            plan: Streams to run.
             serializer: Lays the reply out.
             stream: Token counts in a streamed reply; ``None`` replies in one piece.
         """

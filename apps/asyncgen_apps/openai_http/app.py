@@ -70,7 +70,7 @@ def create_app(
         llm: An open engine; closing it is up to the caller.
         settings: Names, keys, limits.
         gate: Lets requests in; the caller's own where it wants to drain.
-        figures: What ``/metrics`` says; ``None``: the figures of the engine.
+        figures: Source of ``/metrics``; ``None`` reports the engine's metrics.
 
     Returns:
         An ASGI application. Its ``state.gate`` is the gate.

@@ -65,7 +65,7 @@ def understood(
     """Plan the streams of a request, and make the serializer of its reply.
 
     Args:
-        body: Of the right shape.
+        body: Checked body.
         request_id: Becomes part of the reply's id.
         text_tokens: Tokens that continue a text where no length is asked for; ``None`` leaves that
             to the model.
@@ -88,7 +88,7 @@ async def whole(streams: RequestStreams, serializer: Serializer) -> Object:
 
     Raises:
         ApiError: The engine was closed meanwhile.
-        Exception: What the first stream to fail raised.
+        Exception: The first stream to fail raised it.
     """
     await streams.read(check_whole)
     prompt_ids = streams.prompt_ids if serializer.token_ids else []
@@ -136,14 +136,14 @@ async def reply_to(
         path: One of `BODIES`.
         content: The body, parsed.
         request_id: Becomes part of the reply's id.
-        names: What the model is called in bodies.
+        names: Names of the model in bodies.
         text_tokens: As in `understood`.
 
     Returns:
         The reply.
 
     Raises:
-        ApiError: What HTTP would answer instead.
+        ApiError: Error that HTTP would answer.
     """
     try:
         body = BODIES[path].model_validate(content)

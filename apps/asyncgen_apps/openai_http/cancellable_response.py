@@ -1,4 +1,4 @@
-"""A reply that is computed while its client is watched, whatever is computed.
+"""Compute a response, and cancel it when its client leaves.
 
 It is a Starlette response, because only a response has both ends of the connection: whichever
 server runs the application, and whether the reply streams or not, the client's leaving is seen
@@ -37,7 +37,7 @@ a status of its own."""
 
 
 class CancellableResponse(Response, ABC):
-    """The reply to one request; a subclass says what is computed."""
+    """Response that is cancelled when its client leaves; a subclass computes the content."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class CancellableResponse(Response, ABC):
         Args:
             gate: Lets it in.
             settings: For the times of patience.
-            streams: Whether the reply comes as events.
-            prioritises: Whether it says which of a client's requests goes first.
-            names: What the client called a parameter, where the engine calls it otherwise.
+            streams: True if the reply comes as events.
+            prioritises: True if the request sets `priority`.
+            names: Client's names of parameters that the engine names otherwise.
         """
         super().__init__()
         self._gate = gate
@@ -68,10 +68,10 @@ class CancellableResponse(Response, ABC):
 
     @abstractmethod
     async def compute(self, reply: ResponseWriter) -> None:
-        """Compute, and write the reply; what it raises is told to the client."""
+        """Compute, and write the reply; exceptions are sent to the client."""
 
     def abort(self, error: ApiError) -> None:
-        """End now, and tell the client why."""
+        """Cancel the work, and send the client this error."""
         self._aborted = error
         self._scope.cancel()
 
@@ -96,13 +96,13 @@ class CancellableResponse(Response, ABC):
             _log.info("client left after %.3f s", time.monotonic() - began)
 
     def _check_priority(self) -> None:
-        """Refuse what only some clients may say."""
+        """Refuse `priority` of a client that may not set it."""
         may = self._settings.allow_priority or self._client.may_prioritise
         if self._prioritises and not may:
             raise ApiError(400, NO_PRIORITY, param="priority", code="unsupported_parameter")
 
     async def _work(self, reply: ResponseWriter, running: anyio.CancelScope) -> None:
-        """Answer, or say why not; then stop watching the client."""
+        """Answer, or send the error; then stop watching the client."""
         with self._scope:
             try:
                 await self.compute(reply)

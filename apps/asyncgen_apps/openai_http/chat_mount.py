@@ -45,7 +45,7 @@ def mount_chat(
         app: The application.
         llm: The engine that the page talks to.
         gate: Lets its answers in, and says when the server leaves.
-        name: What the page is called.
+        name: Title of the page.
         examples: Questions that an empty chat offers.
         origins: Origins whose pages may speak to it beside its own.
         trusted_proxies: Whose word about the address of a user is taken.

@@ -28,18 +28,18 @@ class Abortable(Protocol):
 
 
 class Gate:
-    """The door of the generating routes.
+    """Limit of concurrent requests that generate, and their drain.
 
     Attributes:
-        ready: Whether new requests should be sent here.
-        draining: Whether nobody is let in any more.
+        ready: True if routers should send new requests.
+        draining: True if new requests are refused.
     """
 
     def __init__(self, limit: int) -> None:
-        """Open it.
+        """Admit requests from now on.
 
         Args:
-            limit: Most requests inside, at least 1.
+            limit: Most requests at a time, at least 1.
         """
         self._limit = limit
         self._inside: set[Abortable] = set()
@@ -55,10 +55,10 @@ class Gate:
 
     @contextmanager
     def admit(self, request: Abortable) -> Iterator[None]:
-        """Let a request in for as long as the block runs.
+        """Count a request while the block runs.
 
         Raises:
-            ApiError: 429 where the limit is reached, 503 on a drain.
+            ApiError: 429 at the limit, 503 during a drain.
         """
         if self.draining:
             raise leaving()
@@ -79,7 +79,7 @@ class Gate:
                 self._empty.set()
 
     def drain(self) -> None:
-        """Let nobody in any more; those inside go on."""
+        """Refuse new requests; running ones go on."""
         self.ready = False
         self.draining = True
         for event in self._leaving:
@@ -97,14 +97,14 @@ class Gate:
             self._leaving.remove(event)
 
     async def wait_empty(self) -> None:
-        """Return when nobody is inside; after :meth:`drain`, that stays so."""
+        """Return when no request runs; after :meth:`drain`, that stays so."""
         if self._inside:
             if self._empty is None or self._empty.is_set():
                 self._empty = anyio.Event()
             await self._empty.wait()
 
     def abort_all(self) -> None:
-        """End what is inside; every client is told."""
+        """Abort all requests; every client gets the error."""
         self.drain()
         for request in tuple(self._inside):
             request.abort(leaving())

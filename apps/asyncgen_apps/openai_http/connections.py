@@ -72,7 +72,7 @@ class ConnectionLimits:
     """Counts and timers shared by the connections of a server.
 
     Attributes:
-        settings: What they may do.
+        settings: Limits of the connections.
         heads: Those whose head is coming.
         bodies: Those whose body is coming.
         idle: Those that may ask again.
@@ -82,7 +82,7 @@ class ConnectionLimits:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        """Nobody is here."""
+        """Start without connections."""
         self.settings = settings
         self.heads = Deadlines(settings.head_seconds, LimitedProtocol.end_slow_head)
         self.bodies = Deadlines(settings.head_seconds, LimitedProtocol.check_body_rate)
@@ -92,7 +92,7 @@ class ConnectionLimits:
         self.reserved: dict[LimitedProtocol, None] = {}
 
     def forget(self, connection: LimitedProtocol) -> None:
-        """It is gone, or speaks HTTP no more."""
+        """Remove a connection that is closed, or that left HTTP."""
         for deadlines in (self.heads, self.bodies, self.idle, self.leaving, self.flushing):
             deadlines.discard(connection)
         self.reserved.pop(connection, None)
@@ -102,7 +102,7 @@ def limited_protocol(settings: ServerSettings) -> Callable[..., LimitedProtocol]
     """Return the factory of connections for ``http=`` of uvicorn's configuration.
 
     Args:
-        settings: What they may do.
+        settings: Limits of the connections.
     """
     return partial(LimitedProtocol, ConnectionLimits(settings))
 
@@ -127,10 +127,10 @@ class LimitedProtocol(HttpToolsProtocol):
     )
 
     def __init__(self, limits: ConnectionLimits, *args: Any, **kwargs: Any) -> None:
-        """Make it; uvicorn does.
+        """Make a connection; uvicorn calls this.
 
         Args:
-            limits: What all connections of the server share.
+            limits: Counts and timers that all connections share.
             *args: As uvicorn gives them.
             **kwargs: As uvicorn gives them.
         """
@@ -148,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # How it comes and goes.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it in, if there is room."""
+        """Register the connection; over the limit, put it into the reserve."""
         super().connection_made(transport)
         self._set_deadline(self._limits.heads)
         beyond = len(self.connections) - self._limits.settings.max_connections
@@ -156,7 +156,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._enter_reserve(beyond)
 
     def _set_deadline(self, table: Deadlines[LimitedProtocol]) -> None:
-        """Its time in a table begins, unless it has begun."""
+        """Start its time in a table, unless it has started."""
         self._has_deadline = True
         table.add(self)
 
@@ -175,7 +175,7 @@ class LimitedProtocol(HttpToolsProtocol):
         reserved[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Remove the closed connection from the tables."""
         if self._has_deadline or self._is_over_limit:
             self._limits.forget(self)
         super().connection_lost(exc)
@@ -189,7 +189,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def timeout_keep_alive_handler(self) -> None:
-        """It was idle."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._set_deadline(self._limits.flushing)
 
@@ -212,7 +212,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # What comes in.
 
     def data_received(self, data: bytes) -> None:
-        """Read on, within the limits."""
+        """Parse received bytes, within the limits."""
         state = self._state
         if state is _BODY:
             self._other_bytes += len(data)
@@ -302,7 +302,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._close()
 
     def check_flush(self) -> None:
-        """End it if its client has read nothing."""
+        """Close the connection if its client has read nothing."""
         left = self.transport.get_write_buffer_size()
         if left == self._unread_bytes:
             self.abort()
@@ -311,7 +311,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._set_deadline(self._limits.flushing)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     def _is_answering(self) -> bool:
@@ -323,7 +323,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._set_deadline(self._limits.flushing)
 
     def _refuse(self, error: ApiError) -> None:
-        """Say why, and let go once the client has heard it."""
+        """Send the error, and close once the client has read it."""
         if self._is_answering():  # the words would get into the answer
             self.abort()
             return
@@ -356,7 +356,7 @@ class _RefusalApp:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell of health, and of nothing else; then the connection ends."""
+        """Answer the health paths only; then close the connection."""
 
         async def last(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 EchoedToken: TypeAlias = "tuple[str, TokenLogprob | None, int]"
-"""A token's text, what is told of it, and where it begins in the text of its choice."""
+"""Text of a token, its log-probability, and its offset in the text of its choice."""
 
 PIECE = 256
 """Tokens of a prompt in one chunk of a stream: laying them out blocks the other replies."""
@@ -27,7 +27,7 @@ class Echo:
     """The prompts of one request.
 
     Attributes:
-        texts: Of each prompt: as it was given, or what its token ids come to.
+        texts: Text of each prompt, as given or decoded from its token ids.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Echo:
 
         Args:
             prompts: Texts, or lists of token ids.
-            choices: How many choices each has.
-            skips_special: Whether special tokens are left out of texts.
-            goes_on: Whether anything is to follow the prompts.
+            choices: Number of choices of each prompt.
+            skips_special: True leaves special tokens out of texts.
+            goes_on: True if generated text follows the prompts.
         """
         self.texts: list[str] = []
         self._prompts = prompts
@@ -57,8 +57,8 @@ class Echo:
         """Find out where each token of the prompts begins.
 
         Args:
-            prompt_ids: Of each prompt.
-            tokenizer: Of the model.
+            prompt_ids: Token ids of each prompt.
+            tokenizer: Tokenizer of the model.
         """
         for prompt, ids in zip(self._prompts, prompt_ids, strict=True):
             detokenizer = Detokenizer(tokenizer, skip_special_tokens=self._skips_special)
@@ -121,7 +121,7 @@ class Echo:
 
         Args:
             index: The choice.
-            entries: Of the tokens.
+            entries: Log-probabilities of the tokens.
         """
         if index not in self._behind:
             detokenizer, length = self._ends[self.number(index)]

@@ -42,7 +42,7 @@ class EmbeddingsResponse(CancellableResponse):
             llm: The engine.
             gate: Lets it in.
             settings: For the times of patience.
-            body: What is asked for.
+            body: Checked body of the request.
 
         Raises:
             ApiError: A text is empty.

@@ -57,7 +57,7 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP status.
-        message: What is wrong, and what to do.
+        message: The mistake, and the remedy.
         type: Kind of error, in the API's words.
         param: The field that is to blame, if one is.
         code: A word for programs.
@@ -100,7 +100,7 @@ def from_exception(error: Exception, names: Mapping[str, str] | None = None) -> 
 
     Args:
         error: From the engine, or from anywhere; what is not expected becomes a 500 and is logged.
-        names: What the client called a parameter of the engine, where the names differ.
+        names: Client's names of parameters that the engine names otherwise.
 
     Returns:
         The error.
@@ -141,7 +141,7 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
     """Name the first field that does not fit.
 
     Args:
-        errors: What pydantic found, at least one entry.
+        errors: Errors of pydantic, at least one.
 
     Returns:
         A 400. Of the alternatives of a field, each complaint is told.

@@ -41,7 +41,7 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 class RequestIdMiddleware:
-    """Gives every request an id, the client's where it sent a sane one, and returns it."""
+    """Gives every request an id, the client's if it is valid, and returns it in a header."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap an application."""
@@ -65,7 +65,7 @@ class RequestIdMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Lets requests below ``/v1`` through only with a key, and says which client they belong to."""
+    """Requires a key below ``/v1``, and notes the client of each request."""
 
     def __init__(
         self, app: ASGIApp, keys: Keys, proxies: Proxies, also: Collection[str] = ()
@@ -177,8 +177,8 @@ class BodyLimitMiddleware:
         """Rest after a piece of a large body, so that all of them leave half of the time.
 
         Args:
-            reader: Who reads it.
-            is_done: Whether the body is whole, or not large.
+            reader: Key of the reader.
+            is_done: True if the body is whole, or not large.
         """
         if is_done:
             self._large.discard(reader)
@@ -237,7 +237,7 @@ class FastPathMiddleware:
 
 
 class _ReplayableBody:
-    """A body that is read here and may be read once more."""
+    """Body that is read here and can be read once more."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -275,7 +275,7 @@ class _ReplayableBody:
 def _check_large(
     make: Callable[[object, str], ASGIApp], pieces: list[bytes], name: str
 ) -> ASGIApp | ApiError:
-    """Make the answer to a large body, or say what is wrong with it; on a worker thread."""
+    """Make the answer to a large body, or return its error; on a worker thread."""
     with slices():
         try:
             return make(parse(b"".join(pieces)), name)

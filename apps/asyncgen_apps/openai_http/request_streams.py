@@ -79,7 +79,7 @@ class RequestStreams:
             take: Called for every event, from one task for each stream.
 
         Raises:
-            Exception: What the first stream to fail raised; the others are cancelled.
+            Exception: The first stream to fail raised it; the others are cancelled.
         """
         pairs = list(zip(self._parts, self._streams, strict=True))
         if len(pairs) == 1:

@@ -34,12 +34,12 @@ MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
 def event_line(content: object) -> str:
-    """Spell one event out."""
+    """Encode one event."""
     return f"data: {encode(content)}\n\n"
 
 
 class EventTemplate:
-    """The event of a piece of text, spelled out but for the text.
+    """Encoded event of a piece of text, with a gap for the text.
 
     Of thousands of pieces only the text differs: laying out and encoding all the rest each time
     is most of what a piece costs.
@@ -54,18 +54,18 @@ class EventTemplate:
         self._head, self._tail = event_line(content).split(encode(MARK))
 
     def line(self, text: str) -> str:
-        """Spell the event of a piece out."""
+        """Encode the event of a piece of text."""
         return f"{self._head}{encode_text(text)}{self._tail}"
 
 
 class ResponseWriter:
-    """One reply on its way.
+    """Writes one reply: a JSON object, or server-sent events.
 
     Attributes:
-        is_streaming: Whether the events have begun.
-        is_finished: Whether nothing more may be sent.
-        sent_at: When the last write began, in seconds of the monotonic clock.
-        is_sending: Whether a write waits for the client to read.
+        is_streaming: True after the head of a stream.
+        is_finished: True after the last write.
+        sent_at: Start of the last write, in seconds of the monotonic clock.
+        is_sending: True while a write waits for the client to read.
     """
 
     def __init__(self, send: Send) -> None:
@@ -82,7 +82,7 @@ class ResponseWriter:
         """Send one JSON object and end.
 
         Args:
-            content: What to send.
+            content: Object to send.
             status: HTTP status.
             headers: Further headers, in lower case.
         """
@@ -128,11 +128,11 @@ class ResponseWriter:
         await self.lines("".join(map(event_line, objects)))
 
     async def lines(self, text: str, *, more: bool = True) -> None:
-        """Send events that are spelled out already, in one write, behind the head.
+        """Send encoded events in one write, after the head.
 
         Args:
             text: The events.
-            more: Whether anything comes after them.
+            more: True if anything comes after them.
         """
         if not self.is_streaming:
             await self.begin()
@@ -152,7 +152,7 @@ class ResponseWriter:
         await self.lines(DONE, more=False)
 
     async def fail(self, error: ApiError) -> None:
-        """Tell of an error in whatever way is left: a status, or an event."""
+        """Send an error: as a status before the head, as an event after it."""
         if self.is_finished:
             return
         if not self.is_streaming:

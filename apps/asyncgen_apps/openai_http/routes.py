@@ -67,7 +67,7 @@ class Service:
         llm: The engine.
         gate: Lets requests in that generate.
         settings: Names of the model, among others.
-        since: When the model came to be here, in seconds since 1970.
+        since: Start of the service, in seconds since 1970.
     """
 
     llm: Engine

@@ -45,9 +45,9 @@ class Serializer(Protocol):
     """Lays out the replies of one route.
 
     Attributes:
-        logprobs: Whether log-probabilities are told.
-        token_ids: Whether token ids are.
-        echo: Tells the prompts; ``None``: they are not told.
+        logprobs: True if the reply has log-probabilities.
+        token_ids: True if the reply has token ids.
+        echo: Prompts to repeat in the reply; ``None`` repeats none.
     """
 
     logprobs: bool
@@ -93,11 +93,11 @@ class ChatSerializer:
     """``chat.completion`` and its chunks.
 
     Attributes:
-        head: What stands at the top.
-        logprobs: Whether log-probabilities are asked for.
-        token_ids: Whether token ids are.
-        calls: Of each choice, the calls so far that are not malformed.
-        echo: No message is told again.
+        head: Fields at the top.
+        logprobs: True if the reply has log-probabilities.
+        token_ids: True if the reply has token ids.
+        calls: Indices of the well-formed tool calls of each choice so far.
+        echo: Always ``None``.
     """
 
     head: CompletionHead
@@ -212,12 +212,12 @@ class CompletionSerializer:
     """``text_completion``; chunks and whole replies look alike.
 
     Attributes:
-        head: What stands at the top.
-        logprobs: Whether log-probabilities are asked for.
-        top: How many alternatives of each token.
-        token_ids: Whether token ids are asked for.
+        head: Fields at the top.
+        logprobs: True if the reply has log-probabilities.
+        top: Number of alternatives of each token.
+        token_ids: True if the reply has token ids.
         offsets: Characters so far, for each choice.
-        echo: Tells the prompts; ``None``: they are not told.
+        echo: Prompts to repeat in the reply; ``None`` repeats none.
     """
 
     head: CompletionHead

@@ -68,8 +68,8 @@ class Server(uvicorn.Server):
         Args:
             app: The application.
             gate: Closed on a drain.
-            settings: What connections may do.
-            drain_seconds: How long requests may go on after the drain has begun.
+            settings: Limits of the connections.
+            drain_seconds: Longest time for requests after the start of the drain.
             notice_seconds: How long after the first signal it begins: until then ``/ready`` says
                 that the server leaves, and all that comes is taken.
             drain_streams: Lets WebSockets finish within so many seconds; called before their

@@ -34,10 +34,10 @@ class ServerSettings:
             some where others than you can reach it by a browser and no key is asked for.
         trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` says who a client is;
             ``"unix"`` is whoever comes over a Unix socket.
-        allow_priority: Whether requests may say which of a client's goes first.
+        allow_priority: True if requests may set `priority` among those of a client.
         priority_keys: The API keys whose requests may, where not all may.
-        open_metrics: Whether ``/metrics`` is read without a key.
-        open_docs: Whether ``/docs`` and ``/openapi.json`` are.
+        open_metrics: True if ``/metrics`` needs no key.
+        open_docs: True if ``/docs`` and ``/openapi.json`` need no key.
         max_body_bytes: Largest request body, in bytes; ``None`` is what the model can use, at most
             8 MiB.
         max_requests: Most HTTP requests that generate at a time; one more gets 429.

@@ -48,11 +48,11 @@ class PlannedStream:
     """One stream of the engine.
 
     Attributes:
-        prompt: What is answered.
+        prompt: Prompt to answer.
         params: How.
         first: Index of the first choice that it gives.
-        samples: How many choices it gives.
-        counts_prompt: Whether its prompt tokens are counted; copies of a prompt count once.
+        samples: Number of choices.
+        counts_prompt: True counts its prompt tokens; copies of a prompt count once.
     """
 
     prompt: Prompt
@@ -68,10 +68,10 @@ class Plan:
 
     Attributes:
         parts: The streams to run side by side.
-        names: What the client called a parameter, where the engine calls it otherwise.
-        logprobs: Whether log-probabilities are in the reply.
-        top_logprobs: How many alternatives of each token.
-        token_ids: Whether token ids are in the reply.
+        names: Client's names of parameters that the engine names otherwise.
+        logprobs: True if the reply has log-probabilities.
+        top_logprobs: Number of alternatives of each token.
+        token_ids: True if the reply has token ids.
         echo: Tells the prompts before their continuations; ``None``: they are not told.
     """
 
@@ -102,7 +102,7 @@ def plan(
     """Work out what to run.
 
     Args:
-        request: Of the right shape; the values may still be refused by the engine.
+        request: Checked body; the engine may still refuse its values.
         text_tokens: Tokens that continue a text where no length is asked for; ``None`` leaves that
             to the model.
 

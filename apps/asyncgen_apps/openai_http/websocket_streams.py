@@ -52,8 +52,8 @@ def stream_settings(
     """Settings for the streams of a server.
 
     Args:
-        settings: Of the server.
-        drain_seconds: How long requests may go on after a signal.
+        settings: Settings of the server.
+        drain_seconds: Longest time for requests after a signal.
         resume_secret: Shared by servers that take each other's streams up; empty: none do.
 
     Raises:
