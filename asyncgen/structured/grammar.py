@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from ctypes import Array
 
     from torch import Tensor
 
+    from asyncgen.structured.marker_crossing import MarkerCrossings
     from asyncgen.structured.output_format import OutputFormat
 
 
@@ -36,11 +37,17 @@ class Grammar:
         is_canonical: Forced bytes are tokenised as the tokenizer would; if False, nothing is
             forced.
         tokens: The tokenizer of the grammar engine.
+        crossings: Tokens that run across the text after which the format begins.
         own_eos: End-of-text ids of that tokenizer, which may differ from those of a row.
     """
 
     def __init__(
-        self, output_format: OutputFormat, prototype: Any, tokens: Any, vocab_size: int
+        self,
+        output_format: OutputFormat,
+        prototype: Any,
+        tokens: Any,
+        vocab_size: int,
+        crossings: MarkerCrossings | None = None,
     ) -> None:
         """Keep the prototype of matchers.
 
@@ -49,7 +56,10 @@ class Grammar:
             prototype: A matcher of llguidance at the beginning; only copied.
             tokens: The tokenizer of llguidance that it was compiled for.
             vocab_size: Number of scores in a row.
+            crossings: Tokens that run across the text after which the format begins.
         """
+        self.crossings = crossings
+        self._starts: dict[bytes, tuple[int, ...] | None] = {b"": ()}
         self.output_format = output_format
         self.vocab_size = vocab_size
         self.num_words = -(-int(tokens.vocab_size) // 32)
@@ -66,6 +76,29 @@ class Grammar:
                 their text.
         """
         return Matcher(self, self._prototype.deep_copy(), frozenset(eos_token_ids))
+
+    def start(self, text: bytes) -> tuple[int, ...] | None:
+        """Return the ids with which an answer of the format may begin, of a text.
+
+        White space before the format is left out where the format has none.
+
+        Args:
+            text: Text of the token behind the marker after which the format begins.
+
+        Returns:
+            ``None`` if the format does not begin so.
+        """
+        if text not in self._starts:
+            found = (
+                ids
+                for ids in map(self._tokenized, (text, text.lstrip()))
+                if self._prototype.deep_copy().validate_tokens(list(ids)) == len(ids)
+            )
+            self._starts[text] = next(found, None)
+        return self._starts[text]
+
+    def _tokenized(self, text: bytes) -> tuple[int, ...]:
+        return tuple(self.tokens.tokenize_bytes(text)) if text else ()
 
 
 class Matcher:
@@ -225,6 +258,8 @@ class Matcher:
             if self._tail is not None and not self.grammar.output_format.may_never_begin:
                 for token_id in self._eos:
                     _set(bits, token_id, value=False)
+            for token_id in self._barred():
+                _set(bits, token_id, value=False)
             return
         if self._place < len(self._forced):
             words.zero_()
@@ -268,8 +303,20 @@ class Matcher:
             self._tail = text[-(len(after) - 1) :] if len(after) > 1 else b""
             return 0
         self._tail = None
-        rest = text[place + len(after) :].lstrip()
-        return self._consume(tuple(tokens.tokenize_bytes(rest))) if rest else 0
+        start = self.grammar.start(text[place + len(after) :])
+        if start is None:
+            self.is_lost = True
+            return 0
+        return self._consume(start)
+
+    def _barred(self) -> Iterator[int]:
+        """Yield the ids that would begin the format with a text which it does not allow."""
+        crossings = self.grammar.crossings
+        if self._tail is None or crossings is None:
+            return
+        for token_id, rest in crossings.behind(self._tail):
+            if self.grammar.start(rest) is None:
+                yield token_id
 
     def _look_ahead(self) -> None:
         """Compute the ids that are forced next."""
@@ -284,7 +331,20 @@ class Matcher:
         size = self.grammar.vocab_size
         if any(token_id in self._eos or token_id >= size for token_id in forced):
             return
+        if not self._allows(forced):
+            # The text holds that of a special token, with which no text may be written. The mask
+            # would have it as well.
+            forced = tuple(self.grammar.tokens.greedy_tokenize(self._forced_text()))
+            if not self._allows(forced):
+                return
         self._forced = forced
+
+    def _allows(self, token_ids: tuple[int, ...]) -> bool:
+        return bool(self._inner.validate_tokens(list(token_ids)) == len(token_ids))
+
+    def _forced_text(self) -> str:
+        """Return the text that is forced next, up to the last whole character."""
+        return bytes(self._inner.compute_ff_bytes()).decode(errors="ignore")
 
     def _check(self) -> None:
         """Raise an error of the grammar engine."""

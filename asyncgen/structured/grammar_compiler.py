@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.grammar import MOST_FORCED, Grammar
+from asyncgen.structured.marker_crossing import MarkerCrossings
 
 if TYPE_CHECKING:
     from asyncgen.structured.output_format import OutputFormat
@@ -77,6 +78,16 @@ def compiler_of(parameter: str, tokenizer: Any, vocab_size: int) -> Compiler:
         return known[vocab_size]
 
 
+def is_special(text: str, *, special: bool) -> bool:
+    """Tell whether llguidance takes an added token for a special one, which no text spells.
+
+    Args:
+        text: Text of the token.
+        special: The tokenizer declares it as special.
+    """
+    return special or (text.startswith("<") and text.endswith(">"))
+
+
 class Compiler:
     """Compiles for one tokenizer; may be called from several threads."""
 
@@ -100,6 +111,7 @@ class Compiler:
         self._limits = LLParserLimits(**_LIMITS)
         self._vocab_size = vocab_size
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._crossings: dict[str, MarkerCrossings] = {}
         self._lock = threading.Lock()
 
     def compile(self, output_format: OutputFormat) -> Grammar:
@@ -115,7 +127,18 @@ class Compiler:
                 self._kept[key] = matcher
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
-        return Grammar(output_format, matcher, self._tokens, self._vocab_size)
+        after = output_format.after
+        crossings = self._crossings_of(after) if after else None
+        return Grammar(output_format, matcher, self._tokens, self._vocab_size, crossings)
+
+    def _crossings_of(self, marker: str) -> MarkerCrossings:
+        """Return the tokens that run across a marker; the vocabulary is read once for each."""
+        with self._lock:
+            if marker not in self._crossings:
+                size = int(self._tokens.vocab_size)
+                texts = [bytes(self._tokens.decode_bytes([number])) for number in range(size)]
+                self._crossings[marker] = MarkerCrossings(marker.encode(), texts)
+            return self._crossings[marker]
 
     def _compiled(self, output_format: OutputFormat) -> Any:
         """Return a matcher at the beginning of the grammar, to be copied."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.grammar_compiler import is_special
 from asyncgen.structured.output_format import OutputFormat
 from asyncgen.structured.schema_narrowing import narrow_schema
 from asyncgen.structured.schema_support import UnsupportedSchemaError, check_schema
@@ -134,7 +135,11 @@ def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
     is_single = given.get("parallel_tool_calls") is False or not isinstance(choice, str)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     added = {} if backend is None else backend.get_added_tokens_decoder()
-    special = {token.content: number for number, token in added.items() if token.special}
+    special = {
+        token.content: number
+        for number, token in added.items()
+        if is_special(token.content, special=token.special)
+    }
     return CallGrammar(formats.tools.syntax, schemas, special, is_single=is_single)
 
 

@@ -26,6 +26,9 @@ pytestmark = pytest.mark.anyio
 USER = [{"role": "user", "content": "Hi"}]
 FORMATS = ("qwen_coder", "glm", "gemma")
 MARKERS = {
+    "qwen": ("<tool_call>", "</tool_call>"),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]"),
+    "granite": ("<|tool_call|>",),
     "qwen_coder": ("<tool_call>", "</tool_call>", "<parameter=", "</parameter>"),
     "glm": (
         "<tool_call>",
@@ -102,13 +105,19 @@ def check(sample: Sample, schemas: dict[str, dict[str, Any]]) -> int:
 
 
 async def ask(
-    name: str, schemas: Sequence[dict[str, Any]], seeds: Sequence[int], *, special: bool = False
+    name: str,
+    schemas: Sequence[dict[str, Any]],
+    seeds: Sequence[int],
+    *,
+    special: bool | None = None,
+    named: bool = False,
 ) -> int:
     """Answer with calls of each; return how many are complete."""
     count = 0
     tokenizer = byte_tokenizer(chat_template=BY_FORMAT[name])
-    if special:
-        tokenizer.add_tokens(list(MARKERS[name]), special_tokens=True)
+    if special is not None:
+        tokenizer.add_tokens(list(MARKERS[name]), special_tokens=special)
+    choice: Any = {"type": "function", "function": {"name": "do_it"}} if named else "required"
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 512, "eos_token_id": 256}
     model = PreTrainedModel(random_model(random_config("llama", **sizes), 1))
     async with AsyncLLM(model, tokenizer=tokenizer) as llm:
@@ -117,12 +126,13 @@ async def ask(
                 completion = await llm.generate(
                     USER,
                     tools=[tool(schema)],
-                    tool_choice="required",
+                    tool_choice=choice,
                     seed=seed,
                     temperature=1.5,
                     max_new_tokens=400,
                     parallel_tool_calls=seed % 2 == 1,
                 )
+                assert completion.finish_reason in ("stop", "length")
                 if completion.finish_reason == "stop":
                     count += bool(check(completion.samples[0], {"do_it": schema}))
     return count
@@ -133,9 +143,24 @@ async def test_every_finished_call_is_valid(name: str) -> None:
     assert await ask(name, SCHEMAS, [0, 2]) >= len(SCHEMAS)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-async def test_markers_may_be_special_tokens(name: str) -> None:
-    assert await ask(name, SCHEMAS[:3], [0], special=True) >= 2
+@pytest.mark.parametrize("name", [*FORMATS, "qwen"])
+async def test_markers_may_be_tokens(name: str) -> None:
+    """Special ones, or added ones that are not, as those of Qwen."""
+    for special in (False, True):
+        assert await ask(name, SCHEMAS[:2], [0], special=special) >= 1
+        assert await ask(name, SCHEMAS[:2], [0], special=special, named=True) >= 1
+
+
+SHORT = arguments(city={"enum": ["Rome", "Paris"]})
+
+
+async def test_calls_are_complete_behind_the_end_of_one() -> None:
+    for name in ("qwen", "qwen_coder", "glm", "mistral", "granite"):
+        for special in (None, False):
+            seeds = [0, 2, 4]
+            named = await ask(name, [SHORT], seeds, special=special, named=True)
+            assert named == len(seeds)  # one call, and the end
+            assert await ask(name, [SHORT], seeds, special=special)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -221,8 +246,8 @@ async def test_unenforceable_tool_schemas_are_refused_by_name() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("special", [False, True])
-async def test_many_calls_are_valid(name: str, special: bool) -> None:
+@pytest.mark.parametrize("special", [None, False, True])
+async def test_many_calls_are_valid(name: str, special: bool | None) -> None:
     rng = random.Random(3)
     schemas = [random_arguments(rng) for _ in range(60)]
     assert await ask(name, SCHEMAS + schemas, range(2), special=special) > 40
