@@ -27,7 +27,7 @@ PRACTICE = 0.08
 """The share of exercises in copying among the short documents."""
 
 
-class RowLength(StrEnum):
+class Length(StrEnum):
     """Length of the documents of a training row."""
 
     DRILL = "drill"
@@ -37,25 +37,25 @@ class RowLength(StrEnum):
 
 
 ROW_TOKENS = {
-    RowLength.DRILL: 64,
-    RowLength.SHORT: 256,
-    RowLength.MEDIUM: 512,
-    RowLength.LONG: 1024,
+    Length.DRILL: 64,
+    Length.SHORT: 256,
+    Length.MEDIUM: 512,
+    Length.LONG: 1024,
 }
 SHORT_ANSWER = 48
 """Longest answer, in tokens, that weighs more in the second part of the training."""
 SHORT_ANSWER_WEIGHT = 4.0
-LATE_SHARE = {RowLength.SHORT: 0.5, RowLength.MEDIUM: 0.4, RowLength.LONG: 0.1}
-ROW_SHARE = {RowLength.SHORT: 0.62, RowLength.MEDIUM: 0.26, RowLength.LONG: 0.12}
+LATE_SHARE = {Length.SHORT: 0.5, Length.MEDIUM: 0.4, Length.LONG: 0.1}
+ROW_SHARE = {Length.SHORT: 0.62, Length.MEDIUM: 0.26, Length.LONG: 0.12}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a document.
+    """Part of a document.
 
     Attributes:
         text: Its text, special tokens included.
-        spoken: Whether the model is to learn to say it.
+        spoken: True if the model learns to say it.
     """
 
     text: str
@@ -107,38 +107,38 @@ def _drill(rng: random.Random) -> list[Message]:
     return [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
 
 
-def _draft(rng: random.Random, shape: RowLength, late: bool) -> Document:
-    if shape is RowLength.DRILL:
+def _draft(rng: random.Random, length: Length, late: bool) -> Document:
+    if length is Length.DRILL:
         return render(_drill(rng))
-    if shape is RowLength.SHORT and rng.random() < PRACTICE:
+    if length is Length.SHORT and rng.random() < PRACTICE:
         return render(_exercises(rng))
     draw = rng.random()
-    if late and shape is RowLength.SHORT and draw > 0.3:
+    if late and length is Length.SHORT and draw > 0.3:
         return render(chatter(rng, rng.choice((1, 2, 3))))
-    if shape is RowLength.SHORT:
+    if length is Length.SHORT:
         if draw < 0.10:
             return (Segment(BOS, False), Segment(write_story(rng).text + END, True))
         if draw < 0.72:
             return render(converse(rng, 1))
         return render(chatter(rng, rng.choice((1, 1, 2, 3))))
-    if shape is RowLength.MEDIUM:
+    if length is Length.MEDIUM:
         return render(converse(rng, rng.choice((2, 2, 2, 3, 4))))
     return render(converse(rng, rng.randint(6, 14)))
 
 
-def document(rng: random.Random, shape: RowLength, late: bool = False) -> Document:
+def document(rng: random.Random, length: Length, late: bool = False) -> Document:
     """Draw one document that mentions no held-out pair.
 
     Args:
         rng: Source of random draws.
-        shape: How long it should be.
-        late: Whether to draw more small questions, as in the second part of the training.
+        length: Length of the document.
+        late: True draws more small questions, as in the second part of the training.
 
     Returns:
         The document.
     """
     while True:
-        draft = _draft(rng, shape, late)
+        draft = _draft(rng, length, late)
         if not mentions_held_out(text_of(draft)):
             return draft
 
@@ -166,7 +166,7 @@ def encode(
     Args:
         tokenizer: The tokenizer.
         drawn: The document.
-        late: Whether short answers weigh more.
+        late: True if short answers weigh more.
 
     Returns:
         The ids and the weight of each id as a target.
@@ -184,43 +184,43 @@ def encode(
 
 
 def row(
-    tokenizer: Tokenizer, rng: random.Random, shape: RowLength, late: bool = False
+    tokenizer: Tokenizer, rng: random.Random, length: Length, late: bool = False
 ) -> tuple[list[int], list[float]]:
     """Fill one training row with whole documents; only the last is cut off.
 
     Args:
         tokenizer: The tokenizer.
         rng: Source of random draws.
-        shape: How long the row and its documents are.
-        late: Whether the row is for the second part of the training.
+        length: Length of the row and its documents.
+        late: True for a row of the second part of the training.
 
     Returns:
         The ids and weights, one more than the row's tokens.
     """
-    size = ROW_TOKENS[shape] + 1
+    size = ROW_TOKENS[length] + 1
     ids: list[int] = []
     weights: list[float] = []
     while len(ids) < size:
-        more_ids, more_weights = encode(tokenizer, document(rng, shape, late), late)
+        more_ids, more_weights = encode(tokenizer, document(rng, length, late), late)
         ids += more_ids
         weights += more_weights
     return ids[:size], weights[:size]
 
 
-def shape_of_step(seed: int, step: int, drills: int = 0, late: bool = False) -> RowLength:
-    """Return the shape of the rows of a training step.
+def length_of_step(seed: int, step: int, drills: int = 0, late: bool = False) -> Length:
+    """Return the length of the rows of a training step.
 
     Args:
         seed: The run's seed.
         step: The step's number.
         drills: Number of steps, at the start, that only drill copying.
-        late: Whether the step is in the second part of the training.
+        late: True for a step of the second part of the training.
 
     Returns:
-        The shape, drawn in the fixed proportions.
+        The length, drawn in the fixed proportions.
     """
     if step < drills:
-        return RowLength.DRILL
+        return Length.DRILL
     rng = random.Random(f"shape:{seed}:{step}")
     shares = LATE_SHARE if late else ROW_SHARE
     return rng.choices(list(shares), list(shares.values()))[0]

@@ -54,7 +54,7 @@ class Story:
         helper: The second character.
         thing: The object's noun.
         colour: The object's colour, or nothing when the story does not tell.
-        place: Where the hero lives, with its preposition.
+        place: Home of the hero, with its preposition.
         plot: The plot's name.
         summary: The story in one sentence.
         short: The story told anew in one sentence, for those who want no more.
@@ -180,7 +180,7 @@ def write_story(rng: random.Random, request: StoryRequest | None = None) -> Stor
 
     Args:
         rng: Source of random draws.
-        wish: What the story must be about.
+        request: Parts that the story must have.
 
     Returns:
         The story.

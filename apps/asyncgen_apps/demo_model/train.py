@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from asyncgen_apps.demo_model.corpus import ROW_SHARE, ROW_TOKENS, RowLength, row, shape_of_step
+from asyncgen_apps.demo_model.corpus import ROW_SHARE, ROW_TOKENS, Length, length_of_step, row
 from asyncgen_apps.demo_model.export import export
 from asyncgen_apps.demo_model.network import Network, NetworkConfig
 from asyncgen_apps.demo_model.run import TrainingRun, record, resume, save
@@ -31,15 +31,13 @@ console = Console()
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
-def batch(
-    tokenizer: Tokenizer, key: str, shape: RowLength, tokens: int, late: bool = False
-) -> Batch:
+def batch(tokenizer: Tokenizer, key: str, length: Length, tokens: int, late: bool = False) -> Batch:
     """Draw one batch.
 
     Args:
         tokenizer: The tokenizer.
         key: Seed of the draw.
-        shape: Length of the rows.
+        length: Length of the rows.
         tokens: Number of positions in the whole batch.
         late: True for the second part of the training.
 
@@ -47,8 +45,8 @@ def batch(
         Inputs, targets and target weights.
     """
     rng = random.Random(key)
-    count = max(1, tokens // ROW_TOKENS[shape])
-    rows = [row(tokenizer, rng, shape, late) for _ in range(count)]
+    count = max(1, tokens // ROW_TOKENS[length])
+    rows = [row(tokenizer, rng, length, late) for _ in range(count)]
     ids = torch.tensor([ids for ids, _ in rows])
     weights = torch.tensor([weights for _, weights in rows])
     return ids[:, :-1], ids[:, 1:], weights[:, 1:]
@@ -60,14 +58,14 @@ def held_out_batches(tokenizer: Tokenizer, seed: int, tokens: int = 4096) -> lis
     Args:
         tokenizer: The tokenizer.
         seed: The run's seed.
-        tokens: Number of positions for each shape.
+        tokens: Number of positions for each length.
 
     Returns:
-        One batch for each shape.
+        One batch for each length.
     """
     return [
-        batch(tokenizer, f"held out:{seed + HELD_OUT_SEED}:{shape}", shape, tokens)
-        for shape in ROW_SHARE
+        batch(tokenizer, f"held out:{seed + HELD_OUT_SEED}:{length}", length, tokens)
+        for length in ROW_SHARE
     ]
 
 
@@ -153,9 +151,9 @@ def train(
             for optimizer, peak in zip(optimizers, peaks, strict=True):
                 optimizer.param_groups[0]["lr"] = peak * run.rate(step)
             late = step >= run.late_from
-            shape = shape_of_step(run.seed, step, run.drills, late)
+            length = length_of_step(run.seed, step, run.drills, late)
             key = f"step:{run.seed}:{step}"
-            drawn = batch(tokenizer, key, shape, run.tokens_per_step, late)
+            drawn = batch(tokenizer, key, length, run.tokens_per_step, late)
             with torch.autocast("cpu", torch.bfloat16):
                 loss = loss_of(*drawn)
             network.zero_grad(set_to_none=True)

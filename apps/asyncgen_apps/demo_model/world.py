@@ -85,8 +85,8 @@ class Character:
 
     Attributes:
         word: The telling word: a name or a kind of being.
-        intro: How the character is first mentioned ("a girl named Mina", "a fox").
-        ref: How it is mentioned afterwards ("Mina", "the fox").
+        intro: First mention of the character ("a girl named Mina", "a fox").
+        ref: Later mentions ("Mina", "the fox").
         he: Subject pronoun.
         him: Object pronoun.
         his: Possessive pronoun.
@@ -137,7 +137,7 @@ def named(name: str, female: bool) -> Character:
 
     Args:
         name: The name.
-        female: Whether the child is a girl.
+        female: True for a girl.
 
     Returns:
         The character.
@@ -150,8 +150,8 @@ def unnamed(kind: str, female: bool, name: str = "") -> Character:
     """Make an animal, a creature or a grown-up known by trade.
 
     Args:
-        kind: What the character is.
-        female: Whether it is called "she".
+        kind: Kind of character.
+        female: True if it is called "she".
         name: A name of its own, or nothing.
 
     Returns:

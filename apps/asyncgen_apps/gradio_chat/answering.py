@@ -39,7 +39,7 @@ async def answer(
     """Answer the last question; leaving the loop stops the model.
 
     Args:
-        model: Who answers.
+        model: Model that answers.
         session: The page that asks; its ``running`` holds the stream meanwhile.
         conversation: Ends with a question; the answer becomes its last turn.
         params: Parameters of the stream.

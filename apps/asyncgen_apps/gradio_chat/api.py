@@ -29,7 +29,7 @@ def chat_function(
     """Make the function.
 
     Args:
-        llm: Who answers.
+        llm: Model that answers.
         shown: The model's defaults.
         assistant_model: The draft model that users may choose to use, if there is one.
         proxies: Whose word about the address of a user is taken.

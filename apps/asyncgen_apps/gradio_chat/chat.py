@@ -50,7 +50,7 @@ def build_chat(
 
     Args:
         llm: A loaded ``AsyncLLM``; it stays the caller's, who closes it.
-        name: What the page is called.
+        name: Title of the page.
         examples: Questions that an empty chat offers.
         assistant_model: A draft model, a folder or a hub id, for assisted generation. Users cannot
             name one: it would be loaded from this machine's disk, or the network.

@@ -25,10 +25,10 @@ class Turn:
     """One message.
 
     Attributes:
-        role: Who speaks.
+        role: ``user`` or ``assistant``.
         text: The message as the model wrote or read it.
         figures: Name and value of each statistic, as shown; empty for questions.
-        error: What went wrong, in words.
+        error: Error in words.
         key: Tells answers apart, within a session and in saved conversations.
     """
 
@@ -146,10 +146,10 @@ class ChatHistory:
 
     Attributes:
         conversations: At least one.
-        current: The one on the screen.
-        settings: What was chosen in the panel, by name; what was not is the model's default.
-        key: Tells browsers apart; a secret of this one.
-        removed: The conversation that was removed last, and its place; not kept by the browser.
+        current: Conversation on the screen.
+        settings: Values chosen in the panel, by name; others are the model's defaults.
+        key: Secret of this browser, which identifies it.
+        removed: Index and conversation that was removed last; not kept by the browser.
     """
 
     conversations: list[Conversation]

@@ -45,10 +45,10 @@ class Field:
 
     Attributes:
         name: Its key, and the parameter of ``AsyncLLM.stream`` unless ``parameter`` names another.
-        label: What it is called on the screen.
-        kind: Which widget.
+        label: Label on the screen.
+        kind: Kind of widget.
         group: The heading that it stands under.
-        neutral: What applies, and is shown, where the model gives no default.
+        neutral: Value that applies, and is shown, if the model gives no default.
         low: Smallest value.
         high: Largest value.
         step: Distance of two values.

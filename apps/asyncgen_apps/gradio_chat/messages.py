@@ -26,8 +26,8 @@ def as_messages(conversation: Conversation, running: str = "") -> list[ChatMessa
     """Lay out all turns.
 
     Args:
-        conversation: What to show.
-        running: What the last answer, still on its way, is doing before its first word.
+        conversation: Conversation to show.
+        running: State of a running answer before its first word, in words.
 
     Returns:
         The messages.
@@ -43,7 +43,7 @@ def turn_number(conversation: Conversation, message: int) -> int:
     """Return the index of the turn that a message belongs to.
 
     Args:
-        conversation: What is shown, not being answered.
+        conversation: Conversation on the screen, without a running answer.
         message: Index of the message on the screen.
     """
     before = 0

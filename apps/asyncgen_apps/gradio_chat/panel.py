@@ -18,7 +18,7 @@ QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibil
 
 
 class SettingsPanel:
-    """The widgets, in the order of the table; make it inside a layout.
+    """Widgets of the settings, in the order of the table; make it inside a layout.
 
     Attributes:
         widgets: One for each field; the inputs of an event.
@@ -29,7 +29,7 @@ class SettingsPanel:
 
         Args:
             shown: The model's defaults.
-            strategies: Those that can be chosen.
+            strategies: Strategies to choose from.
         """
         self._shown = shown
         self._strategies = strategies

@@ -13,12 +13,12 @@ CLOSE = "</think>"
 
 @dataclass(frozen=True, slots=True)
 class SplitAnswer:
-    """An answer taken apart.
+    """Answer, split into reasoning and text.
 
     Attributes:
-        thought: What stands between the tags; ``None`` if the answer does not begin with them.
-        answer: What follows, or all of it.
-        is_thinking: Whether the closing tag is still to come.
+        thought: Text between the tags; ``None`` if the answer does not begin with them.
+        answer: Text after the tags, or all of it.
+        is_thinking: True if the closing tag has not come yet.
     """
 
     thought: str | None

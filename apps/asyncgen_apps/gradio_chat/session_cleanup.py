@@ -52,7 +52,7 @@ class ChatBlocks(gr.Blocks):
 
 
 class SessionCleanupMiddleware:
-    """Stands before a chat page; counts the connections of each session, and forgets the others."""
+    """Counts the connections of each session, and removes sessions without one."""
 
     def __init__(self, app: "ASGIApp", clock: Callable[[], float] = time.monotonic) -> None:
         """Wrap the page's application.

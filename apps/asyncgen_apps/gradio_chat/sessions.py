@@ -54,10 +54,10 @@ class Session:
     Attributes:
         history: Its conversations.
         running: The answer on its way in each conversation, by key.
-        statuses: What that answer is doing before its first word.
+        statuses: State of that answer before its first word, in words.
         logprobs: Probabilities of answers, by key of the turn; not kept by the browser.
         started: Those of the running answers that this page asked for.
-        drawn: What it shows, so that it can be told whether that is still right.
+        drawn: State of the page as it was last drawn; a change redraws it.
     """
 
     history: ChatHistory

@@ -107,7 +107,7 @@ def stream_params(
     """Return the parameters of ``AsyncLLM.stream`` for what stands in the panel.
 
     Args:
-        values: What stands there, by field.
+        values: Values of the widgets, by field.
         shown: The model's defaults, of :func:`defaults`.
         encode: Turns a text into token ids, without special tokens.
         assistant: The draft model that the strategy of this name uses.

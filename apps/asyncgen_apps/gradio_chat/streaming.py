@@ -34,11 +34,11 @@ class PartialAnswer:
     Attributes:
         texts: The pieces; joined they are the text.
         logprobs: One entry a token, if asked for.
-        is_begun: Whether the first token is there.
-        failure: What the stream raised.
+        is_begun: True after the first token.
+        failure: Exception of the stream, if it failed.
         completion: The result of a stream that ended without one.
-        ended: Whether nothing more will come.
-        is_thinking: Whether the text so far ends within reasoning.
+        ended: True after the last event.
+        is_thinking: True if the text so far ends within reasoning.
     """
 
     texts: list[str] = field(default_factory=list)

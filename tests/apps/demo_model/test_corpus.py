@@ -38,16 +38,16 @@ def test_only_answers_are_spoken() -> None:
     assert [segment.text for segment in document if segment.spoken] == ["Hello!<|end|>"]
 
 
-@pytest.mark.parametrize("shape", corpus.RowLength)
-def test_rows_are_full_and_begin_a_document(tokenizer: Tokenizer, shape: corpus.RowLength) -> None:
-    ids, weights = corpus.row(tokenizer, random.Random(1), shape)
-    assert len(ids) == len(weights) == corpus.ROW_TOKENS[shape] + 1
+@pytest.mark.parametrize("length", corpus.Length)
+def test_rows_are_full_and_begin_a_document(tokenizer: Tokenizer, length: corpus.Length) -> None:
+    ids, weights = corpus.row(tokenizer, random.Random(1), length)
+    assert len(ids) == len(weights) == corpus.ROW_TOKENS[length] + 1
     assert ids[0] == tokenizer.token_to_id(corpus.BOS)
     assert set(weights) == {corpus.PROMPT_WEIGHT, 1.0}
 
 
 def test_all_shapes_occur() -> None:
-    assert {corpus.shape_of_step(7, step) for step in range(80)} == set(corpus.ROW_SHARE)
+    assert {corpus.length_of_step(7, step) for step in range(80)} == set(corpus.ROW_SHARE)
 
 
 def test_late_documents_hold_more_small_questions_and_short_answers_weigh_more(
@@ -56,7 +56,7 @@ def test_late_documents_hold_more_small_questions_and_short_answers_weigh_more(
     counts = []
     for late in (False, True):
         rng = random.Random(3)
-        drawn = [corpus.document(rng, corpus.RowLength.SHORT, late) for _ in range(200)]
+        drawn = [corpus.document(rng, corpus.Length.SHORT, late) for _ in range(200)]
         counts.append(sum(len(corpus.text_of(document)) for document in drawn))
     assert counts[1] < counts[0]
     answer = (corpus.Segment("Hello!" + corpus.END, True),)
@@ -64,5 +64,5 @@ def test_late_documents_hold_more_small_questions_and_short_answers_weigh_more(
 
 
 def test_the_first_steps_drill_copying() -> None:
-    assert corpus.shape_of_step(7, 5, drills=6) is corpus.RowLength.DRILL
-    assert corpus.shape_of_step(7, 6, drills=6) is not corpus.RowLength.DRILL
+    assert corpus.length_of_step(7, 5, drills=6) is corpus.Length.DRILL
+    assert corpus.length_of_step(7, 6, drills=6) is not corpus.Length.DRILL
