@@ -138,8 +138,8 @@ class ServeReport(Report[ServeBench]):
             for number, side in enumerate(cell.rounds):
                 first = f"{cell.first_ms(side):.0f}/{cell.first_ms(side, 0.99):.0f}"
                 clients = "" if number else str(cell.clients)
-                told = _told(cell, side)
-                table.add_row(clients, _title(side), f"{cell.rate(side):.1f}", first, told)
+                comparison = _comparison(cell, side)
+                table.add_row(clients, _title(side), f"{cell.rate(side):.1f}", first, comparison)
             table.add_section()
         return table
 
@@ -255,7 +255,7 @@ def _body(side: str, found: Checkpoint, text: str, new_tokens: int) -> dict[str,
     return {**body, "temperature": 0, "stream": True, **ours}
 
 
-def _told(cell: Cell, side: str) -> str:
+def _comparison(cell: Cell, side: str) -> str:
     """Compare our figures with those of a side, in words."""
     if side == "asyncgen":
         ratio = cell.ratio()

@@ -226,18 +226,18 @@ class WebsocketReport(Report[WebsocketBench]):
     def _rows(self) -> list[tuple[str, str, str]]:
         rows = []
         for one in self.pairs:
-            told = f"{one.rate(one.outside):.0f} of {one.rate(one.inside):.0f}, {one.share:.1%}"
+            text = f"{one.rate(one.outside):.0f} of {one.rate(one.inside):.0f}, {one.share:.1%}"
             wanted = f"≥ {SHARE:.0%}" if one.streams >= 32 else ""
             ok = not wanted or one.share >= SHARE
-            rows.append((f"tokens/s, {one.streams} streams", judged(told, ok), wanted))
+            rows.append((f"tokens/s, {one.streams} streams", judged(text, ok), wanted))
         for name, share in SHARES.items():
             value = self.delay_ms(share)
             shown = judged(f"{value:.2f} ms", value < DELAY_MS[name])
             what = f"delay {name}, {self.bench.delayed} streams"
             rows.append((what, shown, f"< {DELAY_MS[name]:.0f} ms"))
         for crowd in self.crowds:
-            told = f"{crowd.lost} lost, {crowd.disordered} disordered, {crowd.rate:.0f} tokens/s"
-            shown = judged(told, not crowd.lost and not crowd.disordered)
+            text = f"{crowd.lost} lost, {crowd.disordered} disordered, {crowd.rate:.0f} tokens/s"
+            shown = judged(text, not crowd.lost and not crowd.disordered)
             rows.append((f"{crowd.connections} connections × {crowd.each} streams", shown, "0, 0"))
         if self.idle_kb is not None:
             shown = judged(f"{self.idle_kb:.1f} KB", self.idle_kb < IDLE_KB)

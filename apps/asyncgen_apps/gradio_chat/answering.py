@@ -44,7 +44,7 @@ async def answer(
         conversation: Ends with a question; the answer becomes its last turn.
         params: Parameters of the stream.
         system: The system prompt, if any.
-        idle: Most seconds between two updates.
+        max_interval: Most seconds between two updates.
 
     Yields:
         The answer, at most ten times a second, further on each time; the last time with its

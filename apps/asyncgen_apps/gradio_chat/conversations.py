@@ -124,15 +124,15 @@ class Conversation:
         Left out are the reasoning of earlier answers, and questions whose answer has no text: it
         failed, or was stopped before its first word.
         """
-        told: list[dict[str, str]] = []
+        messages: list[dict[str, str]] = []
         for turn in self.turns:
             text = turn.text if turn.role == "user" else split_thinking(turn.text).answer
             if text or turn.role == "user":
-                told.append({"role": turn.role, "content": text})
-            elif told:
-                told.pop()
+                messages.append({"role": turn.role, "content": text})
+            elif messages:
+                messages.pop()
         head = [{"role": "system", "content": system}] if system.strip() else []
-        return [*head, *told]
+        return [*head, *messages]
 
     @property
     def size(self) -> int:

@@ -1,6 +1,6 @@
 """Compute a request's position in the waiting queue from the engine's counters.
 
-The engine takes requests up in the order in which they came, whichever door they came through. So
+The engine takes requests up in the order in which they came, from whatever client. So
 those before ours are those that waited when ours was posted, less those taken up since.
 """
 

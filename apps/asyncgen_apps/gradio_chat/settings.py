@@ -142,8 +142,8 @@ def stream_params(
         params = {name: value for name, value in params.items() if name not in sampling}
         params["do_sample"] = False
     params["top_logprobs"] = values["top_logprobs"] or None
-    told = {name: value for name, value in params.items() if value not in (None, [])}
-    return cast("StreamParams", told)
+    given = {name: value for name, value in params.items() if value not in (None, [])}
+    return cast("StreamParams", given)
 
 
 _MAKING: Mapping[str, tuple[str, ...]] = {

@@ -77,8 +77,8 @@ async def read_throttled(
 
     Args:
         stream: The answer, not yet started.
-        pace: Least seconds between two updates.
-        idle: Most seconds between two updates.
+        min_interval: Least seconds between two updates.
+        max_interval: Most seconds between two updates.
 
     Yields:
         The same object each time, further on. The last one has ended; an error of the stream is

@@ -137,10 +137,10 @@ class CompletionResponse(CancellableResponse):
         self, echo: Echo, take: Take, reply: ResponseWriter, usage_options: UsageOptions
     ) -> Take:
         """Tell the prompt of each choice before its first event is taken."""
-        told: set[int] = set()
+        echoed: set[int] = set()
 
         async def tell_prompt(index: int, event: TokenEvent) -> None:
-            told.add(index)
+            echoed.add(index)
             for one in self._serializer.prompt(index):
                 if usage_options.usage:
                     one["usage"] = self._usage_so_far() if usage_options.continuous_usage else None
@@ -152,7 +152,7 @@ class CompletionResponse(CancellableResponse):
         def take_echoed(index: int, event: TokenEvent) -> Awaitable[None] | None:
             if self._plan.logprobs:
                 echo.note(index, event)
-            return take(index, event) if index in told else tell_prompt(index, event)
+            return take(index, event) if index in echoed else tell_prompt(index, event)
 
         return take_echoed
 

@@ -203,10 +203,10 @@ def _add_errors(app: FastAPI) -> None:
         if error.status_code == 400:  # the framework uses it for nothing else
             return _reply(ApiError(400, UNREADABLE, code="invalid_json"))
         kind = SERVER if error.status_code >= 500 else "invalid_request_error"
-        told = ApiError(
+        api_error = ApiError(
             error.status_code, str(error.detail), kind, code=CODES.get(error.status_code)
         )
-        return _reply(told, error.headers)
+        return _reply(api_error, error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

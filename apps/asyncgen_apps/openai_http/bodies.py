@@ -79,8 +79,8 @@ def understood(
     head = CompletionHead(f"{prefix}-{request_id}", int(time.time()), body.model)
     if is_chat:
         return planned, ChatSerializer(head, planned.logprobs, planned.token_ids)
-    told = planned.logprobs, planned.top_logprobs, planned.token_ids
-    return planned, CompletionSerializer(head, *told, echo=planned.echo)
+    options = planned.logprobs, planned.top_logprobs, planned.token_ids
+    return planned, CompletionSerializer(head, *options, echo=planned.echo)
 
 
 async def whole(streams: RequestStreams, serializer: Serializer) -> Object:

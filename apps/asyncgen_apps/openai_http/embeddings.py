@@ -63,10 +63,10 @@ class EmbeddingsResponse(CancellableResponse):
         try:
             found = await self._llm.embed(self._texts, **params)
         except AsyncgenError as error:
-            told = from_exception(error, NAMES)
+            api_error = from_exception(error, NAMES)
             if len(self._texts) > 1:  # the engine has noted which one it was
-                told.message = "; ".join([told.message, *getattr(error, "__notes__", ())])
-            raise told from error
+                api_error.message = "; ".join([api_error.message, *getattr(error, "__notes__", ())])
+            raise api_error from error
         parts = [b'{"object":"list","data":[']
         for one in found:
             parts.append(("," * (one.index > 0) + self._item(one)).encode())

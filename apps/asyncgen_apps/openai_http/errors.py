@@ -144,7 +144,7 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
         errors: Errors of pydantic, at least one.
 
     Returns:
-        A 400. Of the alternatives of a field, each complaint is told.
+        A 400. Of the alternatives of a field, each complaint is in the message.
     """
     located = [(_field_of(error), error) for error in errors]
     unknown = [entry for entry in located if entry[1].get("type") == "extra_forbidden"]
@@ -158,8 +158,8 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
         return ApiError(400, "the body is not JSON", code="invalid_json")
     # Where it takes one thing or another, what each would have to be.
     same = [error] if long else [one for name, one in located if name == field]
-    told = "; or ".join(dict.fromkeys(map(_complaint, same)))
-    message = f"`{field}`: {told}" if field else NO_OBJECT
+    complaints = "; or ".join(dict.fromkeys(map(_complaint, same)))
+    message = f"`{field}`: {complaints}" if field else NO_OBJECT
     missing = error.get("type") == "missing"
     return ApiError(
         400, message, param=field or None, code="missing_required_parameter" if missing else None
@@ -167,8 +167,8 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
 
 
 def _complaint(error: Mapping[str, object]) -> str:
-    told = str(error.get("msg", "not valid")).removeprefix("Value error, ")
-    return f"{told[:1].lower()}{told[1:]}"
+    text = str(error.get("msg", "not valid")).removeprefix("Value error, ")
+    return f"{text[:1].lower()}{text[1:]}"
 
 
 def clipped(word: str) -> str:

@@ -69,7 +69,7 @@ Bias = Annotated[Number, AfterValidator(_same)]
 Boolean = Annotated[bool, Field(strict=True)]
 Off = Annotated[Boolean, AfterValidator(_off)]
 
-# Lists end at the first entry that does not fit: only one complaint is told, and a million of them
+# Lists end at the first entry that does not fit: only one complaint is sent, and a million of them
 # would hold up everybody.
 TokenIds = Annotated[
     list[Integer], Field(fail_fast=True, max_length=MAX_IDS), AfterValidator(_same)

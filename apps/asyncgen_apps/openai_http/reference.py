@@ -62,10 +62,10 @@ def reference_page(api: Schema) -> str:
 def _path(api: Schema, path: str, method: str, operation: Schema) -> str:
     """One path, and the fields of what is sent to it."""
     head = f"<h2><b>{escape(method.upper())}</b> <code>{escape(path)}</code></h2>"
-    told = _text(operation.get("description") or operation.get("summary", ""))
+    description = _text(operation.get("description") or operation.get("summary", ""))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     table = "" if body is None else _fields(api, _resolved(api, body["schema"]))
-    return f"{head}<p>{told}</p>{table}"
+    return f"{head}<p>{description}</p>{table}"
 
 
 def _fields(api: Schema, schema: Schema) -> str:

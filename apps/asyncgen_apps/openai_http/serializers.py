@@ -138,7 +138,7 @@ class ChatSerializer:
         """Pieces of calls in the API's words; what is malformed is told beside them."""
         good = self.calls.setdefault(index, set())
         errors = [each.error for each in event.tool_calls if each.error is not None]
-        told = []
+        calls = []
         for each in event.tool_calls:
             if each.error is not None:
                 good.discard(each.index)
@@ -148,8 +148,8 @@ class ChatSerializer:
             call: Object = {"index": each.index}
             if each.id is not None:
                 call |= {"id": each.id, "type": "function"}
-            told.append({**call, "function": {**function, "arguments": each.arguments}})
-        found: Object = {"tool_calls": told} if told else {}
+            calls.append({**call, "function": {**function, "arguments": each.arguments}})
+        found: Object = {"tool_calls": calls} if calls else {}
         return {**found, "tool_call_errors": errors} if errors else found
 
     def closing(self, usage: Usage) -> Object:
@@ -290,11 +290,13 @@ class CompletionSerializer:
     def _lists(self, places: Sequence[EchoedToken]) -> Object:
         """Four lists, an entry each for every token."""
         entries = [entry for _, entry, _ in places]
-        told = [None if entry is None else max(entry.logprob, LEAST_LOGPROB) for entry in entries]
+        logprobs = [
+            None if entry is None else max(entry.logprob, LEAST_LOGPROB) for entry in entries
+        ]
         top = [None if entry is None else _by_text(entry) for entry in entries]
         return {
             "tokens": [token for token, _, _ in places],
-            "token_logprobs": told,
+            "token_logprobs": logprobs,
             "top_logprobs": top if self.top else None,
             "text_offset": [offset for _, _, offset in places],
         }

@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
             access_log=verbose,
             server_header=False,
             backlog=BACKLOG,
-            # Whose word is taken is a setting, the same at all doors; uvicorn would trust this
+            # Whose word is taken is a setting, the same for all servers; uvicorn would trust this
             # machine, where anybody may say anything.
             forwarded_allow_ips=list(settings.trusted_proxies),
             http=_protocol(settings),

@@ -72,7 +72,7 @@ class Plan:
         logprobs: True if the reply has log-probabilities.
         top_logprobs: Number of alternatives of each token.
         token_ids: True if the reply has token ids.
-        echo: Tells the prompts before their continuations; ``None``: they are not told.
+        echo: Prompts to repeat before their continuations; ``None`` repeats none.
     """
 
     parts: tuple[PlannedStream, ...]

@@ -142,7 +142,7 @@ class PeerProcesses:
         self._losses: dict[str, int] = {}
         self.out: dict[str, str] = {}
         """Reason that a contender takes no more part, by its name."""
-        self.told: dict[str, dict[str, str]] = {}
+        self.versions: dict[str, dict[str, str]] = {}
         """Versions that each contender reported when it had loaded."""
 
     def __enter__(self) -> Self:
@@ -176,7 +176,7 @@ class PeerProcesses:
         try:
             weights = CONTENDERS[name].weights
             packed = {} if weights is None else {"weights": weights}
-            self.told[name] = program.call("load", **self._task, **packed)
+            self.versions[name] = program.call("load", **self._task, **packed)
             for requests in self._warm_up:
                 if CONTENDERS[name].takes(requests):
                     program.call("run", requests=requests)

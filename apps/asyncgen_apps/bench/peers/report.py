@@ -101,8 +101,8 @@ class PeersReport(Emitted):
         threads, rounds = self.about["threads"], self.about["rounds"]
         machine = self.machine
         versions = ", ".join(
-            f"{CONTENDERS[name].title} {told['version']}"
-            for name, told in self.found.told.items()
+            f"{CONTENDERS[name].title} {versions['version']}"
+            for name, versions in self.found.versions.items()
             if not name.startswith("transformers-")
         )
         return (

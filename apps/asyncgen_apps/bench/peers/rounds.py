@@ -149,12 +149,12 @@ class Results:
     Attributes:
         cells: One for each row.
         limits: Limit of each shape, and by ``shape bits`` for packed weights.
-        told: Versions that each contender reported.
+        versions: Versions that each contender reported.
     """
 
     cells: list[Cell] = field(default_factory=list)
     limits: dict[str, MemoryLimit] = field(default_factory=dict)
-    told: dict[str, dict[str, str]] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def measure(
@@ -213,8 +213,8 @@ class _Session:
                     )
                     for name in self._order(number):
                         self._take_turn(contenders, cell, name, number)
-            for name, told in contenders.told.items():
-                results.told[name] = told
+            for name, versions in contenders.versions.items():
+                results.versions[name] = versions
 
     def _order(self, number: int) -> list[str]:
         """Begin each round with another contender, so that none always follows the same one."""
@@ -288,7 +288,7 @@ def as_data(results: Results) -> dict[str, Any]:
     """Return all results for JSON."""
     return {
         "limits": {name: asdict(one) for name, one in results.limits.items()},
-        "told": results.told,
+        "told": results.versions,
         "cells": [
             {**asdict(cell.row), "runs": cell.runs, "failures": cell.failures}
             for cell in results.cells

@@ -135,7 +135,7 @@ def test_a_contender_that_cannot_load_is_not_run_again(tmp_path: Path) -> None:
                 contenders.load("Unloadable")
         assert contenders.out.keys() == {"Unloadable"}
         contenders.load("Good")
-        assert contenders.told == {"Good": {"version": "1.0"}}
+        assert contenders.versions == {"Good": {"version": "1.0"}}
 
 
 def test_an_operation_that_fails_loses_no_process(tmp_path: Path) -> None:

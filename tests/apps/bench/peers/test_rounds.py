@@ -82,7 +82,7 @@ def test_contenders_take_turns_and_each_round_has_new_prompts(
     one, two = results.cells
     assert [run["rate"] for run in one.runs["Good"]] == pytest.approx([100, 100, 100])
     assert two.figure("rate", "Other") == pytest.approx(200)
-    assert results.told == {"Good": {"version": "1.0"}, "Other": {"version": "1.0"}}
+    assert results.versions == {"Good": {"version": "1.0"}, "Other": {"version": "1.0"}}
     assert results.limits == {"tiny": MemoryLimit(token_bytes(TINY, "bfloat16"), 1e9)}
     assert kept == [2]
     assert "round 3 of 3: streams tiny float32, 2" in told
