@@ -391,12 +391,12 @@ class _ChatPage:
         ]
 
     def _list(self, session: Session) -> Any:
-        """The conversations to choose from."""
+        """Return the conversations to choose from."""
         history = session.history
         listed = [(each.title, each.key) for each in history.conversations]
         return gr.update(choices=listed, value=history.current.key)
 
 
 def _first(index: int | tuple[int, int] | list[int]) -> int:
-    """The index of a message, in whichever form Gradio tells it."""
+    """Return the index of a message, in any form that Gradio sends."""
     return index if isinstance(index, int) else index[0]

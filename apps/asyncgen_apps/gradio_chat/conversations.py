@@ -119,7 +119,7 @@ class Conversation:
         return ""
 
     def prompt(self, system: str = "") -> list[dict[str, str]]:
-        """Return what the model is asked.
+        """Return the messages that the model gets.
 
         Left out are the reasoning of earlier answers, and questions whose answer has no text: it
         failed, or was stopped before its first word.

@@ -75,12 +75,12 @@ def _messages(turn: Turn, running: str) -> list[ChatMessage]:
 
 
 def _failure(error: str) -> str:
-    """An error in a frame; the empty lines let its Markdown be drawn."""
+    """Return an error in a frame; empty lines let its Markdown be drawn."""
     return f'<div class="failure">\n\n{escape(error, quote=False)}\n\n</div>'
 
 
 def _folded(title: str, content: str, status: str) -> ChatMessage:
-    """A message that the chat shows as a line to unfold."""
+    """Return a message that the chat shows as a line to unfold."""
     return {
         "role": "assistant",
         "content": content,

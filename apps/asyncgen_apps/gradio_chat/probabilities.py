@@ -44,7 +44,7 @@ def heat_map(logprobs: Sequence[TokenLogprob]) -> str:
 
 
 def _token(entry: TokenLogprob) -> str:
-    """One token; a line break is shown, and breaks the line."""
+    """Return one token as HTML; a line break is shown, and breaks the line."""
     probability = exp(entry.logprob)
     alternatives = [[each.token, round(exp(each.logprob), 6)] for each in entry.top]
     data = escape(json.dumps([entry.token, round(probability, 6), alternatives]), quote=True)
@@ -53,7 +53,7 @@ def _token(entry: TokenLogprob) -> str:
 
 
 def _summary(logprobs: Sequence[TokenLogprob]) -> str:
-    """Figures over the whole answer."""
+    """Return the figures of the whole answer."""
     count = len(logprobs)
     mean = sum(each.logprob for each in logprobs) / count
     first = [each for each in logprobs if each.top and each.top[0].token_id == each.token_id]

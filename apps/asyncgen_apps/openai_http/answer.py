@@ -157,7 +157,7 @@ class CompletionResponse(CancellableResponse):
         return take_echoed
 
     def _prompts(self, streams: RequestStreams) -> list[list[int]]:
-        """Token ids of the prompts, where they are told."""
+        """Return the token ids of the prompts if the reply has them."""
         return streams.prompt_ids if self._plan.token_ids else []
 
     def _template(
@@ -172,7 +172,7 @@ class CompletionResponse(CancellableResponse):
 
 
 async def _count_prompts(llm: Engine, plan: Plan) -> int:
-    """Tokens of all prompts, as the engine will count them."""
+    """Count the tokens of all prompts, as the engine will count them."""
     total = 0
     for part in plan.parts:
         if part.counts_prompt:

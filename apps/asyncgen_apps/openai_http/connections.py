@@ -237,7 +237,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._look_at_rest()
 
     def _look_at_rest(self) -> None:
-        """A read has ended in the middle of a request."""
+        """Start the deadline of a request that the read did not complete."""
         if self._state is _HEAD:
             self._set_deadline(self._limits.heads)
             if self._head_bytes >= self._max_head_bytes:
@@ -250,7 +250,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.abort()
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """Note that the head is whole."""
         self._state = _BODY
         self._head_bytes = self._body_bytes = self._other_bytes = 0
         if self._has_deadline:
@@ -261,13 +261,13 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Count a piece of the body."""
         self._body_bytes += len(body)
         self._other_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The body is whole; a head that follows in the same read counts from the next one on."""
+        """Note that the body is whole; a head in the same read counts from the next read on."""
         self._state = _IDLE
         if self._has_deadline:
             self._limits.bodies.discard(self)
@@ -277,7 +277,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # When its time is over.
 
     def end_slow_head(self) -> None:
-        """Its head did not come."""
+        """Refuse a connection whose head did not come in time."""
         if self._is_answering():  # to the request before it, which is not to blame
             self._set_deadline(self._limits.heads)
         elif self._head_bytes:

@@ -91,7 +91,7 @@ class Echo:
         self._entries[number] = entries
 
     def pieces(self, index: int, size: int = PIECE) -> Iterator[tuple[str, list[EchoedToken]]]:
-        """The text of a choice's prompt, and its tokens, so many at a time.
+        """Yield the text of a choice's prompt with its tokens, ``size`` tokens at a time.
 
         Args:
             index: The choice.

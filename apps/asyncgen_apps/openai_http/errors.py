@@ -76,7 +76,7 @@ class ApiError(Exception):
         super().__init__(self.message)
 
     def body(self) -> dict[str, object]:
-        """The error as the API lays it out."""
+        """Return the error as the API lays it out."""
         return {
             "error": {
                 "message": self.message,

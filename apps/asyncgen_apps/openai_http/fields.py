@@ -85,7 +85,7 @@ Setting = Boolean | Integer | Number | Text | TokenIds
 
 
 def first_wrong(biases: Any) -> Any:
-    """Of a table with values that do not fit, leave the first of them: it is all that is told."""
+    """Keep one of the values that do not fit: only one complaint is sent."""
     if isinstance(biases, dict):
         for token, bias in biases.items():
             if type(bias) not in (int, float):
@@ -108,7 +108,7 @@ class StrictModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_one(cls, data: Any) -> Any:
-        """Of the names that are unknown, leave the first: it is all that is told."""
+        """Keep one of the unknown names: only one complaint is sent."""
         give_way()
         if not isinstance(data, dict):
             return data

@@ -60,7 +60,7 @@ def reference_page(api: Schema) -> str:
 
 
 def _path(api: Schema, path: str, method: str, operation: Schema) -> str:
-    """One path, and the fields of what is sent to it."""
+    """Return a path and the fields of its body as HTML."""
     head = f"<h2><b>{escape(method.upper())}</b> <code>{escape(path)}</code></h2>"
     description = _text(operation.get("description") or operation.get("summary", ""))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -69,7 +69,7 @@ def _path(api: Schema, path: str, method: str, operation: Schema) -> str:
 
 
 def _fields(api: Schema, schema: Schema) -> str:
-    """A table of the fields of an object, those that must be there first."""
+    """Return a table of the fields of an object, required ones first."""
     needed = schema.get("required", [])
     fields = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in needed)
     rows = [
@@ -110,6 +110,6 @@ def _resolved(api: Schema, schema: Schema) -> Schema:
 
 
 def _text(text: str) -> str:
-    """A docstring's or a description's words; what stands between backticks is code."""
+    """Return a docstring or a description as HTML; text between backticks is code."""
     parts = escape(text.replace("``", "`"), quote=False).split("`")
     return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))

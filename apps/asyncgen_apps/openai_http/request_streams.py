@@ -102,11 +102,11 @@ class RequestStreams:
             raise failures[0]
 
     def samples(self) -> list[Sample]:
-        """All choices in their order, once everything was read."""
+        """Return all choices in their order, after the last event."""
         return [sample for stream in self._streams for sample in stream.result.samples]
 
     def usage(self) -> Usage:
-        """Token counts of the whole request, once everything was read."""
+        """Return the token counts of the whole request, after the last event."""
         pairs = zip(self._parts, self._streams, strict=True)
         counts = [(part, stream.result.usage) for part, stream in pairs]
         return Usage(

@@ -55,25 +55,25 @@ class Serializer(Protocol):
     echo: Echo | None
 
     def prompt(self, index: int) -> Iterable[Object]:
-        """Chunks of a choice that tell its prompt."""
+        """Yield chunks with the prompt of a choice."""
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
-        """Chunks before the first text, for so many choices of some prompts together."""
+        """Yield the chunks before the first text, for all choices of all prompts."""
 
     def chunk(self, index: int, event: TokenEvent) -> Object:
-        """A piece of a choice."""
+        """Return the chunk of an event."""
 
     def closing(self, usage: Usage) -> Object:
-        """The last chunk: no choices, only counts."""
+        """Return the last chunk: no choices, only counts."""
 
     def whole(
         self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], usage: Usage
     ) -> Object:
-        """The reply in one piece; the samples in the order of the choices."""
+        """Return the reply in one piece; samples are in the order of the choices."""
 
 
 def counts_object(usage: Usage) -> Object:
-    """Token counts in the API's words."""
+    """Return token counts under the API's names."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -84,7 +84,7 @@ def counts_object(usage: Usage) -> Object:
 
 
 def usage_object(usage: Usage) -> Object:
-    """Token counts of a whole request, and what is promised of its tokens."""
+    """Return the token counts of a request, its fingerprint, and if its tokens are exact."""
     return {**counts_object(usage), "fingerprint": usage.fingerprint, "exact": usage.exact}
 
 
@@ -107,17 +107,17 @@ class ChatSerializer:
     echo: Echo | None = None
 
     def prompt(self, index: int) -> Iterable[Object]:
-        """Nothing."""
+        """Yield nothing."""
         return ()
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
-        """The first delta of every choice says who speaks."""
+        """Yield the first delta of every choice, with its role."""
         for index in range(choices):
             delta: Object = {"role": "assistant", "content": ""}
             yield {**self._chunk(index, delta, None, None, None), **self._prompt(prompt_ids)}
 
     def chunk(self, index: int, event: TokenEvent) -> Object:
-        """The text that an event brought, or the end."""
+        """Return the chunk of an event."""
         delta: Object = {"content": event.text} if event.text or not event.finish_reason else {}
         if event.reasoning:
             delta = {"content": event.text} if event.text else {}
@@ -135,7 +135,7 @@ class ChatSerializer:
         return self._chunk(index, delta, logprobs, reason, event.stop_reason, ids)
 
     def _called(self, index: int, event: TokenEvent) -> Object:
-        """Pieces of calls in the API's words; what is malformed is told beside them."""
+        """Return pieces of tool calls as the API has them, with the errors of malformed ones."""
         good = self.calls.setdefault(index, set())
         errors = [each.error for each in event.tool_calls if each.error is not None]
         calls = []
@@ -153,13 +153,13 @@ class ChatSerializer:
         return {**found, "tool_call_errors": errors} if errors else found
 
     def closing(self, usage: Usage) -> Object:
-        """Counts, and an empty list of choices."""
+        """Return the counts, and an empty list of choices."""
         return {**self._top("chat.completion.chunk"), "choices": [], "usage": usage_object(usage)}
 
     def whole(
         self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], usage: Usage
     ) -> Object:
-        """All messages."""
+        """Return the reply with all messages."""
         choices = [
             {
                 "index": index,
@@ -179,7 +179,7 @@ class ChatSerializer:
         }
 
     def _prompt(self, prompt_ids: Sequence[Sequence[int]]) -> Object:
-        """The tokens of the one prompt, where they are asked for."""
+        """Return the token ids of the prompt if the reply has them."""
         return {"prompt_token_ids": prompt_ids[0]} if self.token_ids else {}
 
     def _chunk(
@@ -228,21 +228,21 @@ class CompletionSerializer:
     echo: Echo | None = None
 
     def prompt(self, index: int) -> Iterable[Object]:
-        """The prompt of a choice, a part of it at a time."""
+        """Yield the prompt of a choice, a part at a time."""
         assert self.echo is not None
         for text, places in self.echo.pieces(index):
             logprobs = self._lists(places) if self.logprobs else None
             yield {**self._top(), "choices": [_text_choice(index, text, logprobs, None, None)]}
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
-        """Nothing comes before the text, but for the tokens of the prompts."""
+        """Yield the token ids of the prompts if the reply has them."""
         for index in range(choices if self.token_ids else 0):
             ids = prompt_ids[index * len(prompt_ids) // choices]
             choice = _text_choice(index, "", None, None, None)
             yield {**self._top(), "choices": [{**choice, "prompt_token_ids": ids}]}
 
     def chunk(self, index: int, event: TokenEvent) -> Object:
-        """The text that an event brought, or the end."""
+        """Return the chunk of an event."""
         logprobs = self._logprobs(index, event.logprobs or ()) if self.logprobs else None
         choice = _text_choice(index, event.text, logprobs, event.finish_reason, event.stop_reason)
         if self.token_ids:
@@ -250,13 +250,13 @@ class CompletionSerializer:
         return {**self._top(), "choices": [choice]}
 
     def closing(self, usage: Usage) -> Object:
-        """Counts, and an empty list of choices."""
+        """Return the counts, and an empty list of choices."""
         return {**self._top(), "choices": [], "usage": usage_object(usage)}
 
     def whole(
         self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], usage: Usage
     ) -> Object:
-        """All texts."""
+        """Return the reply with all texts."""
         choices = []
         for index, one in enumerate(samples):
             text: str = ""
@@ -275,7 +275,7 @@ class CompletionSerializer:
     def _logprobs(
         self, index: int, entries: Sequence[TokenLogprob], prompt: Sequence[EchoedToken] = ()
     ) -> Object:
-        """The lists of generated tokens, behind those of the prompt."""
+        """Return the lists of generated tokens, after those of the prompt."""
         if self.echo is not None:
             offsets = self.echo.place(index, entries)
         else:
@@ -288,7 +288,7 @@ class CompletionSerializer:
         return self._lists([*prompt, *own])
 
     def _lists(self, places: Sequence[EchoedToken]) -> Object:
-        """Four lists, an entry each for every token."""
+        """Return four lists with an entry for every token."""
         entries = [entry for _, entry, _ in places]
         logprobs = [
             None if entry is None else max(entry.logprob, LEAST_LOGPROB) for entry in entries
@@ -312,7 +312,7 @@ class CompletionSerializer:
 
 
 def _message(sample: Sample) -> Object:
-    """A whole answer; what few answers have is there only where it is."""
+    """Return a whole answer; rare fields are left out if empty."""
     content = sample.text if sample.text or not sample.tool_calls else None
     message: Object = {"role": "assistant", "content": content, "refusal": None}
     if sample.reasoning:
@@ -355,7 +355,7 @@ def _text_choice(
 
 
 def _by_text(entry: TokenLogprob) -> dict[str, float]:
-    """Alternatives by their text, and the chosen token; of two with one text the likelier stays."""
+    """Return the alternatives and the chosen token by text; of equal texts the likelier stays."""
     found: dict[str, float] = {}
     for one in entry.top:
         found.setdefault(one.token, max(one.logprob, LEAST_LOGPROB))
@@ -377,7 +377,7 @@ def _chat_logprobs(entries: Sequence[TokenLogprob]) -> Object:
 
 
 def _chat_logprob(token: str, logprob: float) -> Object:
-    """A token with its bytes; a part of a character alone has none that could be told."""
+    """Return a token with its bytes; ``None`` for a part of a character."""
     known = REPLACEMENT not in token
     return {
         "token": token,

@@ -150,7 +150,7 @@ def _echo(
 
 
 def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[PlannedStream]:
-    """One stream a prompt; where nothing is drawn, one a choice, all of them alike."""
+    """Plan one stream a prompt; without sampling one a choice, all alike."""
     if len(prompts) * n > MAX_STREAMS:
         message = f"`n` is {n}: {len(prompts)} prompts give more than {MAX_STREAMS} choices"
         raise ApiError(400, message, param="n")
@@ -217,7 +217,7 @@ def _shared(
 
 
 def _plain(value: Any) -> Any:
-    """A value of a field without the classes of the schema, as the library takes it."""
+    """Return the value of a field without classes of the schema, as the library takes it."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
@@ -241,7 +241,7 @@ def _length(
     names: dict[str, str],
     text_tokens: int | None,
 ) -> None:
-    """The API's names of ``max_new_tokens``."""
+    """Return the API's names of ``max_new_tokens``."""
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(request, name, None)
         if value is not None:
@@ -285,7 +285,7 @@ def conversation(given: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _format(request: ChatCompletionRequest, params: dict[str, Any], names: dict[str, str]) -> None:
-    """The API's name of ``json_object`` and ``json_schema``."""
+    """Return the API's name of ``json_object`` and ``json_schema``."""
     asked = request.response_format
     if isinstance(asked, ObjectFormat):
         _join(params, names, "json_object", "response_format", True)
@@ -294,12 +294,12 @@ def _format(request: ChatCompletionRequest, params: dict[str, Any], names: dict[
 
 
 def _prompts(request: CompletionRequest) -> list[Prompt]:
-    """The prompts one by one, none of them empty."""
+    """Return the prompts one by one, none of them empty."""
     return one_by_one("prompt", request.prompt)
 
 
 def one_by_one(field: str, given: Any) -> list[Prompt]:
-    """The prompts of a field that takes one or several; none of them is empty.
+    """Return the prompts of a field that takes one or several; none is empty.
 
     Args:
         field: Its name.
