@@ -30,7 +30,7 @@ from asyncgen_apps.openai_http.middleware import (
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.request_schema import MAX_INPUTS, MAX_PROMPTS
-from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways, token_routes
+from asyncgen_apps.openai_http.routes import Service, api_routes, fast_path_handlers, token_routes
 from asyncgen_apps.openai_http.tokens import DETOKENIZE_PATH, TOKENIZE_PATH
 from asyncgen_apps.serving.clients import Keys, Proxies
 from asyncgen_apps.serving.limits import MOST_BODY, longest_request
@@ -93,7 +93,7 @@ def create_app(
     _add_reference(app)
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
-    app.add_middleware(FastPathMiddleware, answers=short_ways(service))
+    app.add_middleware(FastPathMiddleware, answers=fast_path_handlers(service))
     app.add_middleware(
         BodyLimitMiddleware, limits=_body_limits(llm, settings), seconds=settings.body_seconds
     )

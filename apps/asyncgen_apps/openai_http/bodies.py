@@ -56,7 +56,7 @@ def require_model(name: str, names: Sequence[str]) -> None:
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
-def understood(
+def plan_reply(
     body: ChatCompletionRequest | CompletionRequest,
     request_id: str,
     *,
@@ -137,7 +137,7 @@ async def reply_to(
         content: The body, parsed.
         request_id: Becomes part of the reply's id.
         names: Names of the model in bodies.
-        text_tokens: As in `understood`.
+        text_tokens: As in `plan_reply`.
 
     Returns:
         The reply.
@@ -153,7 +153,7 @@ async def reply_to(
     require_model(body.model, names)
     if body.stream:
         raise ApiError(400, "`stream` is true: replies come in one piece here", param="stream")
-    planned, serializer = understood(body, request_id, text_tokens=text_tokens)
+    planned, serializer = plan_reply(body, request_id, text_tokens=text_tokens)
     try:
         async with RequestStreams(llm, planned.parts) as streams:
             return await whole(streams, serializer)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import CompletionResponse, UsageOptions
-from asyncgen_apps.openai_http.bodies import BODIES, require_model, understood
+from asyncgen_apps.openai_http.bodies import BODIES, plan_reply, require_model
 from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsResponse
 from asyncgen_apps.openai_http.errors import LONG, ApiError
 from asyncgen_apps.openai_http.request_schema import (
@@ -79,7 +79,7 @@ class Service:
         """Refuse a model that is not here."""
         require_model(name, self.settings.model_names)
 
-    def refuse_beyond(self, content: object) -> None:
+    def check_list_lengths(self, content: object) -> None:
         """Refuse lists that are longer than the model can use, before anything looks into them.
 
         Raises:
@@ -113,7 +113,7 @@ class Service:
         """
         self.require_model(body.model)
         usage_options = _usage_options(body)
-        planned, serializer = understood(body, request_id)
+        planned, serializer = plan_reply(body, request_id)
         return CompletionResponse(
             self.llm, self.gate, self.settings, planned, serializer, usage_options
         )
@@ -148,7 +148,7 @@ class Service:
         return DetokenizeResponse(self.llm, self.gate, self.settings, body)
 
 
-def short_ways(service: Service) -> Answers:
+def fast_path_handlers(service: Service) -> Answers:
     """Return the handlers of the fast path, by path."""
 
     def answer(
@@ -156,7 +156,7 @@ def short_ways(service: Service) -> Answers:
         content: object,
         request_id: str,
     ) -> CancellableResponse:
-        service.refuse_beyond(content)
+        service.check_list_lengths(content)
         body = kind.model_validate(content)
         if isinstance(body, EmbeddingRequest):
             return service.embed(body)

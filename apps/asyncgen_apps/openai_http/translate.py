@@ -64,7 +64,7 @@ class PlannedStream:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request, understood.
+    """Streams that answer one request, and the fields that its reply needs.
 
     Attributes:
         parts: The streams to run side by side.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.exceptions import HTTPException
 
-from asyncgen_apps.openai_http.bodies import understood
+from asyncgen_apps.openai_http.bodies import plan_reply
 from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.middleware import (
     BodyLimitMiddleware,
@@ -193,14 +193,14 @@ def test_the_check_of_a_large_body_rests(name: str, monkeypatch: pytest.MonkeyPa
     def make(content: object, request_id: str) -> ASGIApp:
         assert len(rests) >= 999
         rests.clear()
-        understood(kind.model_validate(content), request_id)
+        plan_reply(kind.model_validate(content), request_id)
         assert len(rests) >= 999
         raise ApiError(404, "no such model")
 
     refused = _check_large(make, [body], "1")
     assert isinstance(refused, ApiError) and refused.status == 404
     rests.clear()
-    understood(kind.model_validate(json.loads(body)), "1")
+    plan_reply(kind.model_validate(json.loads(body)), "1")
     assert not rests  # elsewhere nobody does
 
 
