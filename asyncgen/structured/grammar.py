@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.structured.marker_crossing import MarkerCrossings
+    from asyncgen.structured.marker_search import MarkerSearch
     from asyncgen.structured.output_format import OutputFormat
 
 
@@ -37,7 +37,7 @@ class Grammar:
         is_canonical: Forced bytes are tokenised as the tokenizer would; if False, nothing is
             forced.
         tokens: The tokenizer of the grammar engine.
-        crossings: Tokens that run across the text after which the format begins.
+        search: Search for the place where the format begins; ``None`` if it begins at once.
         own_eos: End-of-text ids of that tokenizer, which may differ from those of a row.
     """
 
@@ -47,7 +47,7 @@ class Grammar:
         prototype: Any,
         tokens: Any,
         vocab_size: int,
-        crossings: MarkerCrossings | None = None,
+        search: MarkerSearch | None = None,
     ) -> None:
         """Keep the prototype of matchers.
 
@@ -56,9 +56,9 @@ class Grammar:
             prototype: A matcher of llguidance at the beginning; only copied.
             tokens: The tokenizer of llguidance that it was compiled for.
             vocab_size: Number of scores in a row.
-            crossings: Tokens that run across the text after which the format begins.
+            search: Search for the place where the format begins; ``None`` if it begins at once.
         """
-        self.crossings = crossings
+        self.search = search
         self._starts: dict[bytes, tuple[int, ...] | None] = {b"": ()}
         self.output_format = output_format
         self.vocab_size = vocab_size
@@ -137,7 +137,7 @@ class Matcher:
         # For rollback, of each id: the tokens of the grammar that it consumed, and the values of
         # the other attributes before it.
         self._steps: list[tuple[int, tuple[int, ...], int, bytes | None, bool, bool]] = []
-        self._tail: bytes | None = b"" if grammar.output_format.after else None
+        self._tail: bytes | None = None if grammar.search is None else b""
         self._forced: tuple[int, ...] = ()
         self._place = 0  # how many of them the row has
         self._look_ahead()
@@ -295,15 +295,13 @@ class Matcher:
 
     def _seek(self, token_id: int) -> int:
         """Search for the text before the format; return the number of ids consumed after it."""
-        tokens, after = self.grammar.tokens, self.grammar.output_format.after.encode()
-        assert self._tail is not None
-        text = self._tail + _bytes_of(tokens, token_id)
-        place = text.find(after)
-        if place < 0:
-            self._tail = text[-(len(after) - 1) :] if len(after) > 1 else b""
+        search = self.grammar.search
+        assert self._tail is not None and search is not None
+        self._tail, rest = search.split(self._tail, _bytes_of(self.grammar.tokens, token_id))
+        if rest is None:
             return 0
         self._tail = None
-        start = self.grammar.start(text[place + len(after) :])
+        start = self.grammar.start(rest)
         if start is None:
             self.is_lost = True
             return 0
@@ -311,10 +309,10 @@ class Matcher:
 
     def _barred(self) -> Iterator[int]:
         """Yield the ids that would begin the format with a text which it does not allow."""
-        crossings = self.grammar.crossings
-        if self._tail is None or crossings is None:
+        search = self.grammar.search
+        if self._tail is None or search is None:
             return
-        for token_id, rest in crossings.behind(self._tail):
+        for token_id, rest in search.crossing(self._tail):
             if self.grammar.start(rest) is None:
                 yield token_id
 

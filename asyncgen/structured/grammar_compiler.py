@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.grammar import MOST_FORCED, Grammar
-from asyncgen.structured.marker_crossing import MarkerCrossings
+from asyncgen.structured.marker_search import MarkerSearch
 
 if TYPE_CHECKING:
     from asyncgen.structured.output_format import OutputFormat
@@ -111,7 +111,7 @@ class Compiler:
         self._limits = LLParserLimits(**_LIMITS)
         self._vocab_size = vocab_size
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
-        self._crossings: dict[str, MarkerCrossings] = {}
+        self._searches: dict[tuple[tuple[str, ...], str], MarkerSearch] = {}
         self._lock = threading.Lock()
 
     def compile(self, output_format: OutputFormat) -> Grammar:
@@ -127,18 +127,19 @@ class Compiler:
                 self._kept[key] = matcher
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
-        after = output_format.after
-        crossings = self._crossings_of(after) if after else None
-        return Grammar(output_format, matcher, self._tokens, self._vocab_size, crossings)
+        search = self._search_of(output_format) if output_format.after else None
+        return Grammar(output_format, matcher, self._tokens, self._vocab_size, search)
 
-    def _crossings_of(self, marker: str) -> MarkerCrossings:
-        """Return the tokens that run across a marker; the vocabulary is read once for each."""
+    def _search_of(self, output_format: OutputFormat) -> MarkerSearch:
+        """Return the search for where a format begins; the vocabulary is read once for each."""
+        markers, bare = (output_format.after, *output_format.others), output_format.bare
         with self._lock:
-            if marker not in self._crossings:
+            if (markers, bare) not in self._searches:
                 size = int(self._tokens.vocab_size)
                 texts = [bytes(self._tokens.decode_bytes([number])) for number in range(size)]
-                self._crossings[marker] = MarkerCrossings(marker.encode(), texts)
-            return self._crossings[marker]
+                encoded = [marker.encode() for marker in markers]
+                self._searches[markers, bare] = MarkerSearch(encoded, texts, bare.encode())
+            return self._searches[markers, bare]
 
     def _compiled(self, output_format: OutputFormat) -> Any:
         """Return a matcher at the beginning of the grammar, to be copied."""

@@ -41,6 +41,9 @@ class OutputFormat:
         source: The schema, expression or grammar.
         after: Text after which the format begins, such as the end of the reasoning; until then
             the answer is free. Empty if it begins at once.
+        others: Further texts after which it begins as well.
+        bare: Beginning of the format by which it begins without such a text, where nothing but
+            white space stands before it. Empty for none.
         may_never_begin: An answer may end without that text.
         model: Class of the parsed answer; ``None`` for plain values of JSON, or the text itself.
     """
@@ -50,6 +53,8 @@ class OutputFormat:
     source: str
     after: str = ""
     may_never_begin: bool = False
+    others: tuple[str, ...] = ()
+    bare: str = ""
     model: type | None = None
 
     @property

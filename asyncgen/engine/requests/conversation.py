@@ -149,7 +149,7 @@ def render(
     if parameters is not None:
         shape = call_shape(tokenizer, formats, given, in_reasoning=in_reasoning)
     reading = AnswerReading(
-        formats if shape is None else formats.enforced(),
+        formats,
         parameters,
         is_single=given.get("parallel_tool_calls") is False,
         reads_reasoning=reads,

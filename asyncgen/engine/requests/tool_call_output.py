@@ -55,8 +55,16 @@ def call_shape(
     assert formats.tools is not None
     with _refused(name, choice, formats.tools):
         if choice == "auto":
-            begin = formats.tools.begin
-            return OutputFormat(name, "lark", writer.rest(begin), after=begin, may_never_begin=True)
+            tools = formats.tools
+            return OutputFormat(
+                name,
+                "lark",
+                writer.rest(tools.begin),
+                after=tools.begin,
+                may_never_begin=True,
+                others=tools.others,
+                bare="{" if tools.bare and formats.reasoning is None else "",
+            )
         reasoning = formats.reasoning
         if in_reasoning and reasoning is not None:
             return OutputFormat(name, "lark", writer.calls(), after=reasoning.end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -83,12 +83,6 @@ class ChatFormats:
         return MarkerParser(
             calls, reasoning, self.tools, in_reasoning=in_reasoning and reads_reasoning
         )
-
-    def enforced(self) -> ChatFormats:
-        """Return the formats with the one marker of calls behind which a grammar begins."""
-        if self.tools is None or not self.tools.others:
-            return self
-        return replace(self, tools=replace(self.tools, others=()))
 
     @property
     def markers(self) -> frozenset[str]:

@@ -284,3 +284,31 @@ def _random_value(rng: random.Random, depth: int) -> dict[str, Any]:
         arguments(*(["k"] if low else []), k=rng.choice(simple), l=rng.choice(simple)),
     ]
     return rng.choice(nested if depth and rng.random() < 0.4 else simple)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "calls"),
+    [
+        ("llama", '{"name": "pick", "parameters": {"colour": "green"}}', 1),
+        ("llama", ' \n{"name": "pick", "parameters": {"colour": 5}}', 1),
+        ("llama", '<|python_tag|>{"name": "pick", "parameters": {"colour": 5}}', 1),
+        ("llama", 'Green {"name": "pick", "parameters": {"colour": 5}}', 0),
+        ("granite", '<tool_call>[{"name": "pick", "arguments": {"colour": "green"}}]', 1),
+        ("granite", '<|tool_call|>[{"name": "pick", "arguments": {"colour": "green"}}]', 1),
+    ],
+)
+async def test_strict_call_is_enforced_in_every_way_to_begin_one(
+    name: str, said: str, calls: int
+) -> None:
+    strict = tool(arguments(colour={"enum": ["red", "blue"]}), "pick", strict=True)
+    tokenizer = byte_tokenizer(chat_template=BY_FORMAT[name])
+    prompt = tokenizer.apply_chat_template(USER, tools=[strict], add_generation_prompt=True)
+    model = TableModel(script=said, prompt_length=len(prompt))
+    async with AsyncLLM(model, tokenizer=tokenizer, tool_format=name) as llm:
+        found = await llm.generate(
+            USER, tools=[strict], max_new_tokens=300, parallel_tool_calls=False
+        )
+    assert len(found.tool_calls) == calls and not found.samples[0].tool_errors
+    for call in found.tool_calls:
+        assert json.loads(call.arguments)["colour"] in ("red", "blue")
+    assert found.text == ("" if calls else said)

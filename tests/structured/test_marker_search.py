@@ -11,7 +11,7 @@ import torch
 
 from asyncgen.generation.logits.grammar_mask import unpack_mask
 from asyncgen.structured.grammar_compiler import compile_grammar, is_special
-from asyncgen.structured.marker_crossing import MarkerCrossings
+from asyncgen.structured.marker_search import MarkerSearch
 from asyncgen.structured.output_format import OutputFormat
 from asyncgen.text.tool_calls.call_grammar import CallGrammar
 from asyncgen.text.tool_calls.format_detection import TOOL_FORMATS
@@ -50,10 +50,30 @@ def allowed(matcher: Matcher) -> list[int]:
 
 def test_tokens_that_run_across_a_marker_are_found() -> None:
     texts = [b"<t>", b"<t>x", b"t>x", b">x", b"a<t>b", b"x", b"", b">", b"<t", b"t>>", b"<t><t>y"]
-    crossings = MarkerCrossings(b"<t>", texts)
-    assert dict(crossings.behind(b"so ")) == {1: b"x", 4: b"b", 10: b"<t>y"}
-    assert dict(crossings.behind(b"so <")) == {**dict(crossings.behind(b"")), 2: b"x", 9: b">"}
-    assert dict(crossings.behind(b"so <t")) == {**dict(crossings.behind(b"")), 3: b"x"}
+    search = MarkerSearch([b"<t>"], texts)
+    assert dict(search.crossing(b"so ")) == {1: b"x", 4: b"b", 10: b"<t>y"}
+    assert dict(search.crossing(b"so <")) == {**dict(search.crossing(b"")), 2: b"x", 9: b">"}
+    assert dict(search.crossing(b"so <t")) == {**dict(search.crossing(b"")), 3: b"x"}
+
+
+def test_first_of_several_markers_is_found_in_pieces() -> None:
+    search = MarkerSearch([b"<t>", b"[call]"], [b"{}", b" {a", b"x{"], b"{")
+    for text, rest in (
+        (b"a [call]b<t>c", b"b<t>c"),
+        (b"a<t>[call]", b"[call]"),
+        (b" \n{x}", b"{x}"),
+        (b"<t>{", b"{"),
+        (b"a            {<t>c", b"c"),
+        (b"a{ [cal <t", None),
+    ):
+        for step in (1, 2, 3, 50):
+            kept, found, place = b"", None, 0
+            while place < len(text) and found is None:
+                kept, found = search.split(kept, text[place : place + step])
+                place += step
+            assert (found if found is None else found + text[place:]) == rest
+    assert dict(search.crossing(b" ")) == {0: b"{}", 1: b"{a"}
+    assert not dict(search.crossing(b"a      "))
 
 
 @for_each(

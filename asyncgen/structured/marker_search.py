@@ -1,0 +1,87 @@
+"""Search a growing text for the place where a format begins, and for tokens that run across it.
+
+A format begins behind one of several markers, or with a text at the very beginning of the answer.
+Knows bytes and ids alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_NOT_FIRST = b"\xff"
+"""Stands for text that was not kept. No UTF-8 has this byte."""
+
+
+class MarkerSearch:
+    """Search for the beginning of a format; holds no state of a text."""
+
+    def __init__(self, markers: Sequence[bytes], texts: Sequence[bytes], bare: bytes = b"") -> None:
+        """Look through a vocabulary.
+
+        Args:
+            markers: The markers, none of them empty.
+            texts: Text of each token, by its id.
+            bare: Text with which the format may begin where nothing but white space is before it;
+                a part of the format itself. Empty for none.
+        """
+        self._markers, self._bare = markers, bare
+        self._most = max(map(len, markers)) - 1
+        # By what of a marker stands before the token: ids, and the text of each behind the marker.
+        self._found: dict[bytes, list[tuple[int, bytes]]] = {}
+        self._begin_bare: list[tuple[int, bytes]] = []
+        firsts = {byte for marker in markers for byte in marker}
+        for token_id, text in enumerate(texts):
+            if bare and text.lstrip().startswith(bare):
+                self._begin_bare.append((token_id, text.lstrip()))
+            _, rest = self.split(_NOT_FIRST, text)
+            if rest is not None:
+                self._add(b"", token_id, rest)
+            elif text and text[0] in firsts:
+                for before, behind in self._halves():
+                    if text.startswith(behind):
+                        self._add(before, token_id, text[len(behind) :])
+
+    def split(self, before: bytes, text: bytes) -> tuple[bytes, bytes | None]:
+        """Search in a text that grows.
+
+        Args:
+            before: What the last call returned to keep; empty at the beginning.
+            text: The text that follows.
+
+        Returns:
+            What to keep of the text, and the text with which the format begins; ``None`` if no
+            marker was found.
+        """
+        whole = before + text
+        if self._bare and whole.lstrip().startswith(self._bare):
+            return b"", whole.lstrip()
+        found = [(whole.find(marker), len(marker)) for marker in self._markers]
+        ends = [(place, place + length) for place, length in found if place >= 0]
+        if ends:
+            return b"", whole[min(ends)[1] :]
+        cut = max(0, len(whole) - self._most)
+        return (_NOT_FIRST if whole[:cut].strip() else b"") + whole[cut:], None
+
+    def crossing(self, before: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield each token that begins the format and holds a part of it, with this part.
+
+        Args:
+            before: End of the text so far, as `split` returned it.
+        """
+        for ending, found in self._found.items():
+            if before.endswith(ending):
+                yield from found
+        if not before.strip():
+            yield from self._begin_bare
+
+    def _halves(self) -> Iterator[tuple[bytes, bytes]]:
+        for marker in self._markers:
+            for place in range(1, len(marker)):
+                yield marker[:place], marker[place:]
+
+    def _add(self, before: bytes, token_id: int, rest: bytes) -> None:
+        if rest:
+            self._found.setdefault(before, []).append((token_id, rest))
