@@ -12,6 +12,7 @@ from ctypes import c_uint32
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.marker_search import START
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -137,7 +138,7 @@ class Matcher:
         # For rollback, of each id: the tokens of the grammar that it consumed, and the values of
         # the other attributes before it.
         self._steps: list[tuple[int, tuple[int, ...], int, bytes | None, bool, bool]] = []
-        self._tail: bytes | None = None if grammar.search is None else b""
+        self._tail: bytes | None = None if grammar.search is None else START
         self._forced: tuple[int, ...] = ()
         self._place = 0  # how many of them the row has
         self._look_ahead()

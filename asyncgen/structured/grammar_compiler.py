@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.grammar import MOST_FORCED, Grammar
-from asyncgen.structured.marker_search import MarkerSearch
+from asyncgen.structured.marker_search import START, MarkerSearch
 
 if TYPE_CHECKING:
     from asyncgen.structured.output_format import OutputFormat
@@ -111,7 +111,7 @@ class Compiler:
         self._limits = LLParserLimits(**_LIMITS)
         self._vocab_size = vocab_size
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
-        self._searches: dict[tuple[tuple[str, ...], str], MarkerSearch] = {}
+        self._searches: dict[tuple[tuple[bytes, ...], bytes], MarkerSearch] = {}
         self._lock = threading.Lock()
 
     def compile(self, output_format: OutputFormat) -> Grammar:
@@ -132,14 +132,15 @@ class Compiler:
 
     def _search_of(self, output_format: OutputFormat) -> MarkerSearch:
         """Return the search for where a format begins; the vocabulary is read once for each."""
-        markers, bare = (output_format.after, *output_format.others), output_format.bare
+        markers = [each.encode() for each in (output_format.after, *output_format.others)]
+        markers += [START + each.encode() for each in output_format.at_start]
+        key = tuple(markers), output_format.bare.encode()
         with self._lock:
-            if (markers, bare) not in self._searches:
+            if key not in self._searches:
                 size = int(self._tokens.vocab_size)
                 texts = [bytes(self._tokens.decode_bytes([number])) for number in range(size)]
-                encoded = [marker.encode() for marker in markers]
-                self._searches[markers, bare] = MarkerSearch(encoded, texts, bare.encode())
-            return self._searches[markers, bare]
+                self._searches[key] = MarkerSearch(markers, texts, key[1])
+            return self._searches[key]
 
     def _compiled(self, output_format: OutputFormat) -> Any:
         """Return a matcher at the beginning of the grammar, to be copied."""

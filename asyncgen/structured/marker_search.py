@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_NOT_FIRST = b"\xff"
-"""Stands for text that was not kept. No UTF-8 has this byte."""
+START = b"\xfe"
+"""Byte before the first text of an answer, with which a marker may begin; none of UTF-8."""
 
 
 class MarkerSearch:
@@ -36,7 +36,7 @@ class MarkerSearch:
         for token_id, text in enumerate(texts):
             if bare and text.lstrip().startswith(bare):
                 self._begin_bare.append((token_id, text.lstrip()))
-            _, rest = self.split(_NOT_FIRST, text)
+            _, rest = self.split(b"", text)
             if rest is not None:
                 self._add(b"", token_id, rest)
             elif text and text[0] in firsts:
@@ -48,7 +48,7 @@ class MarkerSearch:
         """Search in a text that grows.
 
         Args:
-            before: What the last call returned to keep; empty at the beginning.
+            before: What the last call returned to keep; `START` at the beginning.
             text: The text that follows.
 
         Returns:
@@ -56,14 +56,17 @@ class MarkerSearch:
             marker was found.
         """
         whole = before + text
-        if self._bare and whole.lstrip().startswith(self._bare):
-            return b"", whole.lstrip()
+        first = whole.removeprefix(START).lstrip() if whole.startswith(START) else b""
+        if self._bare and first.startswith(self._bare):
+            return b"", first
         found = [(whole.find(marker), len(marker)) for marker in self._markers]
         ends = [(place, place + length) for place, length in found if place >= 0]
         if ends:
             return b"", whole[min(ends)[1] :]
-        cut = max(0, len(whole) - self._most)
-        return (_NOT_FIRST if whole[:cut].strip() else b"") + whole[cut:], None
+        kept = whole[max(0, len(whole) - self._most) :]
+        if whole.startswith(START) and not first:
+            kept = START + kept.removeprefix(START)  # white space of any length
+        return kept, None
 
     def crossing(self, before: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield each token that begins the format and holds a part of it, with this part.
@@ -74,7 +77,7 @@ class MarkerSearch:
         for ending, found in self._found.items():
             if before.endswith(ending):
                 yield from found
-        if not before.strip():
+        if before.startswith(START) and not before.removeprefix(START).strip():
             yield from self._begin_bare
 
     def _halves(self) -> Iterator[tuple[bytes, bytes]]:

@@ -42,6 +42,7 @@ class OutputFormat:
         after: Text after which the format begins, such as the end of the reasoning; until then
             the answer is free. Empty if it begins at once.
         others: Further texts after which it begins as well.
+        at_start: Texts after which it begins at the very beginning of the answer.
         bare: Beginning of the format by which it begins without such a text, where nothing but
             white space stands before it. Empty for none.
         may_never_begin: An answer may end without that text.
@@ -54,6 +55,7 @@ class OutputFormat:
     after: str = ""
     may_never_begin: bool = False
     others: tuple[str, ...] = ()
+    at_start: tuple[str, ...] = ()
     bare: str = ""
     model: type | None = None
 

@@ -11,7 +11,7 @@ import torch
 
 from asyncgen.generation.logits.grammar_mask import unpack_mask
 from asyncgen.structured.grammar_compiler import compile_grammar, is_special
-from asyncgen.structured.marker_search import MarkerSearch
+from asyncgen.structured.marker_search import START, MarkerSearch
 from asyncgen.structured.output_format import OutputFormat
 from asyncgen.text.tool_calls.call_grammar import CallGrammar
 from asyncgen.text.tool_calls.format_detection import TOOL_FORMATS
@@ -56,6 +56,21 @@ def test_tokens_that_run_across_a_marker_are_found() -> None:
     assert dict(search.crossing(b"so <t")) == {**dict(search.crossing(b"")), 3: b"x"}
 
 
+def test_marker_of_the_beginning_counts_there_alone() -> None:
+    search = MarkerSearch([b"<t>", START + b" to="], [b" to=x", b"to=x", b"=x", b"y"])
+    for text, rest in ((b" to=a", b"a"), (b"x to=a<t>b", b"b"), (b"  to=a", None)):
+        for step in (1, 2, 50):
+            kept, found, place = START, None, 0
+            while place < len(text) and found is None:
+                kept, found = search.split(kept, text[place : place + step])
+                place += step
+            assert (found if found is None else found + text[place:]) == rest
+    assert dict(search.crossing(START)) == {0: b"x"}
+    assert dict(search.crossing(START + b" ")) == {1: b"x"}
+    assert dict(search.crossing(START + b" to")) == {2: b"x"}
+    assert not dict(search.crossing(b"a to"))
+
+
 def test_first_of_several_markers_is_found_in_pieces() -> None:
     search = MarkerSearch([b"<t>", b"[call]"], [b"{}", b" {a", b"x{"], b"{")
     for text, rest in (
@@ -67,12 +82,12 @@ def test_first_of_several_markers_is_found_in_pieces() -> None:
         (b"a{ [cal <t", None),
     ):
         for step in (1, 2, 3, 50):
-            kept, found, place = b"", None, 0
+            kept, found, place = START, None, 0
             while place < len(text) and found is None:
                 kept, found = search.split(kept, text[place : place + step])
                 place += step
             assert (found if found is None else found + text[place:]) == rest
-    assert dict(search.crossing(b" ")) == {0: b"{}", 1: b"{a"}
+    assert dict(search.crossing(START + b" ")) == {0: b"{}", 1: b"{a"}
     assert not dict(search.crossing(b"a      "))
 
 
@@ -111,6 +126,7 @@ CASES = [
     ("<tool_call>", "qwen_coder", "\n<function=w>\n<parameter=city>\n5\n</parameter>\n</function>"),
     ("[TOOL_CALLS]", "mistral", 'w[ARGS]{"city": 5}'),
     ("<tool_calls>", "apriel", '[{"name": "w", "arguments": {"city": 5}}]</tool_calls>'),
+    ("<|channel|>commentary to=functions.", "harmony", 'w <|constrain|>json<|message|>{"city": 5}'),
     ("<|tool_call>", "gemma", 'call:w{city:<|"|>Bonn<|"|>}<tool_call|>'),
 ]
 
@@ -136,7 +152,8 @@ def test_no_vocabulary_lets_arguments_past_a_strict_schema(
         while len(said) < len(script) + 20 and not matcher.is_over:
             ids = [each for each in allowed(matcher) if texts[each]]
             wanted = [each for each in ids if script.encode().startswith(said + texts[each])]
-            token_id = draw.choice(wanted if wanted and draw.random() < 0.98 else ids)
+            is_free = draw.random() < 0.02 and marker.encode() in said
+            token_id = draw.choice(ids if is_free or not wanted else wanted)
             assert matcher.accept(token_id) and not matcher.is_lost
             said += texts[token_id]
         _, found, behind = said.partition(marker.encode())

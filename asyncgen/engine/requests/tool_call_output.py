@@ -63,6 +63,7 @@ def call_shape(
                 after=tools.begin,
                 may_never_begin=True,
                 others=tools.others,
+                at_start=tools.at_start,
                 bare="{" if tools.bare and formats.reasoning is None else "",
             )
         reasoning = formats.reasoning

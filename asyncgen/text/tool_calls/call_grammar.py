@@ -85,11 +85,14 @@ class CallGrammar:
         rules.append(f"first: {' | '.join(first)}")
         if not self._is_single:
             rules.append(f"later: {' | '.join(later)}")
+        betweens = (syntax.between, *(syntax.other_betweens if begin else ()))
         for number, name in enumerate(names):
             after = self._lark.text(syntax.after)
             whole = f"{syntax.before}{name}{syntax.between}"
-            cut = whole if opening else whole.removeprefix(begin)
-            rules.append(f"f{number}: {self._lark.text(cut)} a{number} {after}")
+            wholes = [f"{syntax.before}{name}{between}" for between in betweens]
+            cuts = wholes if opening else [each.removeprefix(begin) for each in wholes]
+            heads = " | ".join(map(self._lark.text, cuts))
+            rules.append(f"f{number}: ({heads}) a{number} {after}")
             if not self._is_single:
                 rules.append(f"c{number}: {self._lark.text(whole)} a{number} {after}")
             rules.append(f"a{number}: {self._arguments(name)}")

@@ -36,6 +36,8 @@ class CallSyntax:
         separator: Text between two calls.
         closing: Text after the last call.
         arguments: Writer of the grammar of arguments that are no JSON.
+        other_betweens: Further texts between name and arguments, which a call that begins freely
+            may have.
     """
 
     before: str
@@ -45,6 +47,7 @@ class CallSyntax:
     separator: str = ""
     closing: str = ""
     arguments: WriteArguments | None = None
+    other_betweens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class ToolFormat:
         parse: Parser of the text behind the marker; ``None`` for a format with a parser class.
         syntax: Text around name and arguments, from which the grammar of a call is made.
         markers: Further markers, which may be special tokens.
+        at_start: Markers that count at the very beginning of an answer.
         bare: True if a call may also stand without its marker at the beginning of the answer.
         others: Further markers that may begin a call where its grammar is not enforced.
     """
@@ -69,6 +73,7 @@ class ToolFormat:
     parse: ParseCalls | None
     syntax: CallSyntax
     markers: tuple[str, ...] = ()
+    at_start: tuple[str, ...] = ()
     bare: bool = False
     others: tuple[str, ...] = ()
 

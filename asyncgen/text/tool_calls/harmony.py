@@ -22,10 +22,10 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")
 _BODY_ENDS = (*_ENDS, "<|start|>", "<|channel|>")
 _HEAD = re.compile(
-    r"""(?:<\|start\|>(?:assistant)?)?
-    (?:\s*to=(?P<before>[^\s<]+))?
-    (?:<\|channel\|>\s*(?P<channel>analysis|commentary|final)\b)?
-    (?:\s*to=(?P<behind>[^\s<]+))?
+    r"""(?:<\|start\|>assistant)?
+    (?:\ to=(?P<before>[^\s<]+))?
+    (?:<\|channel\|>(?P<channel>analysis|commentary|final)\b)?
+    (?:\ to=(?P<behind>[^\s<]+))?
     (?:(?:\s*<\|constrain\|>\s*|\s+)(?:json|code|text|markdown))?\s*""",
     re.VERBOSE,
 )
@@ -42,8 +42,21 @@ FORMAT = ToolFormat(
         before="<|channel|>commentary to=functions.",
         between=" <|constrain|>json<|message|>",
         after="",  # ``<|call|>`` ends the answer
+        other_betweens=(
+            " json<|message|>",
+            "<|message|>",
+            "<|channel|>commentary json<|message|>",
+            "<|channel|>commentary <|constrain|>json<|message|>",
+        ),
     ),
     markers=(*_BODY_ENDS, "<|message|>", "<|constrain|>"),
+    others=(
+        "<|channel|>analysis to=functions.",
+        "<|channel|>final to=functions.",
+        "<|start|>assistant to=functions.",
+        *(f"{end} to=functions." for end in _ENDS),
+    ),
+    at_start=(" to=functions.",),
 )
 
 

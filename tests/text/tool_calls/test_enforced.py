@@ -293,6 +293,17 @@ def _random_value(rng: random.Random, depth: int) -> dict[str, Any]:
         ("llama", ' \n{"name": "pick", "parameters": {"colour": 5}}', 1),
         ("llama", '<|python_tag|>{"name": "pick", "parameters": {"colour": 5}}', 1),
         ("llama", 'Green {"name": "pick", "parameters": {"colour": 5}}', 0),
+        *(
+            ("harmony", f'{head}<|message|>{{"colour": "green"}}<|call|>', 1)
+            for head in (
+                "<|channel|>commentary to=functions.pick <|constrain|>json",
+                "<|channel|>commentary to=functions.pick",
+                "<|channel|>analysis to=functions.pick json",
+                "<|start|>assistant to=functions.pick<|channel|>commentary json",
+                " to=functions.pick<|channel|>commentary json",
+                "<|channel|>analysis<|message|>Hm.<|end|> to=functions.pick json",
+            )
+        ),
         ("granite", '<tool_call>[{"name": "pick", "arguments": {"colour": "green"}}]', 1),
         ("granite", '<|tool_call|>[{"name": "pick", "arguments": {"colour": "green"}}]', 1),
     ],
