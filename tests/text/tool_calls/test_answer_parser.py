@@ -87,7 +87,6 @@ WORDS = "city='Pa}r\"is\\n<é>', days=2"
 CHANNEL_CALL = (
     f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{ARGUMENTS}<|call|>"
 )
-ROUNDS = 40
 ANSWERS = [
     ("qwen", f"<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>{OBJECT}"),
     (
@@ -332,9 +331,20 @@ def corrupted(answer: str, draw: random.Random) -> str:
 
 @for_each(("name", "answer"), EVERYWHERE)
 def test_no_character_of_a_corrupted_answer_is_lost(name: str, answer: str) -> None:
+    check_corrupted(name, answer, 40)
+
+
+@pytest.mark.gate
+@for_each(("name", "answer"), EVERYWHERE)
+def test_no_character_of_many_corrupted_answers_is_lost(name: str, answer: str) -> None:
+    check_corrupted(name, answer, 400)
+
+
+def check_corrupted(name: str, answer: str, rounds: int) -> None:
+    """Read an answer with damages at random places, whole and in pieces."""
     formats = named(name, "harmony" if name == "harmony" else "think")
-    draw = random.Random(name)
-    for _ in range(ROUNDS):
+    draw = random.Random(f"{name}{rounds}")
+    for _ in range(rounds):
         said = corrupted(f"Well. {answer} So?", draw)
         found = read(formats, said)
         words = set(WORD.findall(ID.sub("", said)))
