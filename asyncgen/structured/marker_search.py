@@ -32,15 +32,19 @@ class MarkerSearch:
         # By what of a marker stands before the token: ids, and the text of each behind the marker.
         self._found: dict[bytes, list[tuple[int, bytes]]] = {}
         self._begin_bare: list[tuple[int, bytes]] = []
-        firsts = {byte for marker in markers for byte in marker}
+        halves = [
+            (marker[:place], marker[place:])
+            for marker in markers
+            for place in range(1, len(marker))
+        ]
+        endings = tuple({behind for _, behind in halves})
         for token_id, text in enumerate(texts):
             if bare and text.lstrip().startswith(bare):
                 self._begin_bare.append((token_id, text.lstrip()))
-            _, rest = self.split(b"", text)
-            if rest is not None:
-                self._add(b"", token_id, rest)
-            elif text and text[0] in firsts:
-                for before, behind in self._halves():
+            if any(marker in text for marker in markers):
+                self._add(b"", token_id, self.split(b"", text)[1])
+            if text.startswith(endings):
+                for before, behind in halves:
                     if text.startswith(behind):
                         self._add(before, token_id, text[len(behind) :])
 
@@ -80,11 +84,6 @@ class MarkerSearch:
         if before.startswith(START) and not before.removeprefix(START).strip():
             yield from self._begin_bare
 
-    def _halves(self) -> Iterator[tuple[bytes, bytes]]:
-        for marker in self._markers:
-            for place in range(1, len(marker)):
-                yield marker[:place], marker[place:]
-
-    def _add(self, before: bytes, token_id: int, rest: bytes) -> None:
+    def _add(self, before: bytes, token_id: int, rest: bytes | None) -> None:
         if rest:
             self._found.setdefault(before, []).append((token_id, rest))

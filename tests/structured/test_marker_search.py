@@ -101,6 +101,7 @@ def test_first_of_several_markers_is_found_in_pieces() -> None:
         (">\n\n", True),  # white space is no part of a call
         ("> \n{", False),
         (">x", False),
+        ('>x<tool_call>\n{"n', False),
         ('l>\n{"', True),
         ('So <tool_call>\n{"n', True),
         ('So <tool_call>\n{"m', False),
