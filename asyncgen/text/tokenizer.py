@@ -26,6 +26,7 @@ from asyncgen.text.batch_encoding import (
     rounded_up,
 )
 from asyncgen.text.chat_template import check_messages, render_chat, select_template
+from asyncgen.text.response_template.tokenizer_methods import ResponseMethods
 from asyncgen.text.tokenizer_files import (
     NO_MAX_LENGTH,
     TokenizerSettings,
@@ -58,7 +59,7 @@ _PADS = (True, "longest", "max_length")
 _SPACED_MARKS = re.compile(r" (?=[.?!,]|n't|'(?:m|s|ve|re)\b)")
 
 
-class Tokenizer(Vocabulary):
+class Tokenizer(Vocabulary, ResponseMethods):
     """Text to token ids and back.
 
     Encoding and decoding may be called from several threads at once; setting an attribute
