@@ -149,7 +149,10 @@ def open_engine(
     engine.warm()
     fingerprint = _fingerprint(model, tokenizer, source.kv_cache_dtype)
     formats = find_formats(
-        getattr(tokenizer, "chat_template", None), source.tool_format, source.reasoning_format
+        getattr(tokenizer, "chat_template", None),
+        source.tool_format,
+        source.reasoning_format,
+        getattr(tokenizer, "response_template", None),
     )
     served = ServedModel.of(model, tokenizer, room, fingerprint=fingerprint, formats=formats)
     return engine, Opened(served, engine.metrics)

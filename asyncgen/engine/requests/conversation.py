@@ -58,6 +58,7 @@ class AnswerReading:
         reads_reasoning: Whether reasoning is told apart from the text.
         in_reasoning: Whether the prompt has opened the reasoning.
         hidden: Special tokens that are left out of the text before it is read.
+        prefix: The part of the prompt that belongs to the answer.
     """
 
     formats: ChatFormats
@@ -66,6 +67,7 @@ class AnswerReading:
     reads_reasoning: bool = True
     in_reasoning: bool = False
     hidden: frozenset[int] = field(default_factory=frozenset)
+    prefix: str = ""
 
     def reader(self, prompt_ids: Sequence[int], seed: int, index: int) -> AnswerParser:
         """Make the reader of one sample.
@@ -79,7 +81,10 @@ class AnswerReading:
         name_of = partial(_call_name, prompt_ids, seed, index)
         calls = CallCollector(self.parameters, name_of, is_single=self.is_single)
         return self.formats.parser(
-            calls, reads_reasoning=self.reads_reasoning, in_reasoning=self.in_reasoning
+            calls,
+            reads_reasoning=self.reads_reasoning,
+            in_reasoning=self.in_reasoning,
+            prefix=self.prefix,
         )
 
 
@@ -136,14 +141,16 @@ def render(
     )
     said = messages[-1].get("content") if goes_on else text
     in_reasoning = _ends_in_reasoning(said if isinstance(said, str) else "", formats, goes_on)
-    reads = formats.reasoning is not None and given.get("separate_reasoning") is not False
+    is_declared = formats.response is not None
+    reads = is_declared or formats.reasoning is not None
+    reads = reads and given.get("separate_reasoning") is not False
     if given.get("max_reasoning_tokens") is not None and formats.reasoning is None:
         allowed = (
             "the chat template of this model marks no reasoning; where it does reason, load it with"
             " a `reasoning_format`"
         )
         raise InvalidRequestError("max_reasoning_tokens", given["max_reasoning_tokens"], allowed)
-    if not reads and parameters is None:
+    if not reads and parameters is None and not is_declared:
         return Rendered(text, None, in_reasoning)
     shape = None
     if parameters is not None:
@@ -155,6 +162,7 @@ def render(
         reads_reasoning=reads,
         in_reasoning=in_reasoning,
         hidden=_hidden(tokenizer, formats, given),
+        prefix=formats.opened_by(text) if is_declared else "",
     )
     return Rendered(text, reading, in_reasoning, shape)
 
@@ -184,7 +192,7 @@ def _tools(
         return None, None
     if choice == "none":
         return None, None
-    if formats.tools is None:
+    if not formats.reads_calls:
         allowed = (
             "how this model calls tools is not known from its chat template; load it with a "
             f"`tool_format`, one of {', '.join(TOOL_NAMES)}"

@@ -51,6 +51,7 @@ def call_shape(
     if choice == "auto" and not any(each.get("strict") for each in functions):
         return None
     name = "tools" if choice == "auto" else "tool_choice"
+    _check_writable(formats, name, choice)
     writer = _writer(tokenizer, formats, given)
     assert formats.tools is not None
     with _refused(name, choice, formats.tools):
@@ -111,11 +112,26 @@ def shape_beside_calls(
             else f"only a JSON shape can stand beside calls, and `{own.parameter}` gives another"
         )
         raise InvalidRequestError("tool_choice" if choice != "auto" else "tools", choice, allowed)
+    _check_writable(formats, "tools", choice)
     writer = _writer(tokenizer, formats, given)
     assert formats.tools is not None
     with _refused("tools", choice, formats.tools):
         source = writer.calls_or(json.loads(own.source))
     return replace(own, kind="lark", source=source)
+
+
+def _check_writable(formats: ChatFormats, parameter: str, choice: object) -> None:
+    """Refuse to enforce calls that only a declaration of answers describes.
+
+    Raises:
+        InvalidRequestError: No format says how calls are written.
+    """
+    if formats.tools is None:
+        allowed = (
+            "calls of this model are read by its `response_template`, and no known `tool_format`"
+            " says how to write them; leave `strict` and `tool_choice` out"
+        )
+        raise InvalidRequestError(parameter, choice, allowed)
 
 
 @contextmanager

@@ -70,11 +70,12 @@ class ResponseMethods:
         """
         template = self._template(schema)
         answers, is_single = self._texts(response, "response")
-        if prefix is None:
-            prefixes: list[str | None] = [None]
-        else:
-            prefixes = list(self._texts(prefix, "prefix")[0]) or [""]
-        if len(prefixes) == 1:
+        prefixes: list[str | None] = [None]
+        is_for_all = prefix is None
+        if prefix is not None:
+            given, is_one = self._texts(prefix, "prefix")
+            prefixes, is_for_all = list(given) or [""], is_one or not given
+        if is_for_all:
             prefixes *= len(answers)
         if len(prefixes) != len(answers):
             allowed = f"give one, or one for each of the {len(answers)} answers"

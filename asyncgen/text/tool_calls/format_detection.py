@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.text.response_template.template import read_template
 from asyncgen.text.tool_calls import (
     gemma,
     harmony,
@@ -20,9 +21,16 @@ from asyncgen.text.tool_calls import (
 from asyncgen.text.tool_calls.answer_parser import MarkerParser
 from asyncgen.text.tool_calls.formats import HARMONY, REASONING_FORMATS
 from asyncgen.text.tool_calls.harmony import HarmonyParser
+from asyncgen.text.tool_calls.template_parser import (
+    TemplateParser,
+    has_calls,
+    markers_of,
+    reasoning_of,
+)
 from asyncgen.text.tool_calls.template_probe import NAME, reads, written_calls
 
 if TYPE_CHECKING:
+    from asyncgen.text.response_template.template import ResponseTemplate
     from asyncgen.text.tool_calls.answer_parser import AnswerParser
     from asyncgen.text.tool_calls.call_collector import CallCollector
     from asyncgen.text.tool_calls.formats import ReasoningFormat, ToolFormat
@@ -62,13 +70,26 @@ class ChatFormats:
     Attributes:
         tools: Format of its calls; ``None``: unknown or switched off.
         reasoning: Format of its reasoning; ``None``: unknown or switched off.
+        response: Declaration of its answers, by which they are read; ``None``: by the formats.
+            Then the formats say what a grammar writes, and where reasoning ends.
     """
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
+    response: ResponseTemplate | None = None
+
+    @property
+    def reads_calls(self) -> bool:
+        """True if calls of tools are read."""
+        return self.tools is not None if self.response is None else has_calls(self.response)
 
     def parser(
-        self, calls: CallCollector, *, reads_reasoning: bool, in_reasoning: bool = False
+        self,
+        calls: CallCollector,
+        *,
+        reads_reasoning: bool,
+        in_reasoning: bool = False,
+        prefix: str = "",
     ) -> AnswerParser:
         """Make a parser of one answer.
 
@@ -76,7 +97,12 @@ class ChatFormats:
             calls: Collector of the calls.
             reads_reasoning: Separate reasoning from the text.
             in_reasoning: The prompt has opened the reasoning already.
+            prefix: What `opened_by` found in the prompt.
         """
+        if self.response is not None:
+            return TemplateParser(
+                calls, self.response, reads_reasoning=reads_reasoning, prefix=prefix
+            )
         if self.tools is harmony.FORMAT or self.reasoning is HARMONY:
             return HarmonyParser(calls, keeps_reasoning=not reads_reasoning)
         reasoning = self.reasoning if reads_reasoning else None
@@ -84,10 +110,16 @@ class ChatFormats:
             calls, reasoning, self.tools, in_reasoning=in_reasoning and reads_reasoning
         )
 
+    def opened_by(self, prompt: str) -> str:
+        """Return the part of a prompt that a declaration of answers has to see."""
+        return "" if self.response is None else self.response.behind_anchor(prompt)
+
     @property
     def markers(self) -> frozenset[str]:
         """All markers; those that are special tokens must be kept in the decoded text."""
         found: list[str] = []
+        if self.response is not None:
+            found += markers_of(self.response)
         if self.tools is not None:
             found += (self.tools.begin, *self.tools.markers)
         if self.reasoning is not None:
@@ -113,6 +145,7 @@ def find_formats(
     templates: str | Mapping[str, str] | None,
     tool_format: str | None = None,
     reasoning_format: str | None = None,
+    response_template: Mapping[str, Any] | None = None,
 ) -> ChatFormats:
     """Find the formats of a model.
 
@@ -120,9 +153,10 @@ def find_formats(
         templates: Its chat template, or several by name.
         tool_format: Name of a format, or ``"none"``; ``None``: detect it from the templates.
         reasoning_format: The same.
+        response_template: Its declaration of answers, which comes first where no format is named.
 
     Raises:
-        InvalidRequestError: A name is unknown.
+        InvalidRequestError: A name is unknown, or the declaration is malformed.
     """
     check_formats(tool_format, reasoning_format)
     texts = list(templates.values()) if isinstance(templates, Mapping) else [templates or ""]
@@ -131,7 +165,30 @@ def find_formats(
         tools = next((found for text in order if (found := _written_by(text))), None)
     else:
         tools = _found(TOOL_FORMATS, tool_format, "")
-    return ChatFormats(tools, _found(REASONING_FORMATS, reasoning_format, "\n".join(texts)))
+    formats = ChatFormats(tools, _found(REASONING_FORMATS, reasoning_format, "\n".join(texts)))
+    if response_template is None or tool_format is not None or reasoning_format is not None:
+        return formats
+    return _declared(formats, texts, response_template)
+
+
+def _declared(
+    found: ChatFormats, texts: list[str], response_template: Mapping[str, Any]
+) -> ChatFormats:
+    """Let a declaration read the answers, and keep of the formats what agrees with it."""
+    try:
+        response = read_template(response_template)
+    except InvalidRequestError as error:
+        error.add_note("name a `tool_format` or a `reasoning_format` to load the model without it")
+        raise
+    declared = partial(TemplateParser, template=response, reads_reasoning=False)
+    agrees = found.tools is not None and any(
+        reads(declared, answer) for text in texts for answer in written_calls(text)
+    )
+    reasoning = reasoning_of(response)
+    known = found.reasoning
+    if known is not None and reasoning is not None and known.end == reasoning.end:
+        reasoning = known
+    return ChatFormats(found.tools if agrees else None, reasoning, response)
 
 
 def _with_tools_first(templates: Mapping[str, str]) -> list[str]:
