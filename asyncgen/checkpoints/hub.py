@@ -34,6 +34,9 @@ _IN_VAIN = [
     "adapter_model.safetensors",
 ]
 
+_OLD_TOKENIZERS = ("merges.txt", "tokenizer.model", "spiece.model")
+"""Files of tokenizers beside those in JSON; some megabytes at most."""
+
 _POINTER = b"version https://git-lfs"
 
 
@@ -170,7 +173,7 @@ def resolve(
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
     else:
         # Other formats and adapters of the same model are not needed.
-        allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
+        allowed = ["*.json", "*.jinja", *_OLD_TOKENIZERS, *(["*.safetensors"] if weights else [])]
         inside = f"{subfolder.strip('/')}/" if subfolder else ""
         allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
         folder = _download(source, allowed, in_vain, options, progress)

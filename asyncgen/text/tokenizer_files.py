@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokeni
 from asyncgen.checkpoints.hub import read_json, read_text, write_text
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.text.batch_encoding import Side, check_side
+from asyncgen.text.old_layouts import frame, read_old_layout
 from asyncgen.text.special_tokens import ROLES, SpecialTokens, content, special_tokens
 from asyncgen.text.tokenizer_classes import class_name
 
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 
 NO_MAX_LENGTH = int(1e30)
 """``model_max_length`` of a tokenizer whose files give none, as in the reference."""
-
-_CONVERT = (
-    "convert it once with `transformers.AutoTokenizer.from_pretrained(folder)"
-    ".save_pretrained(folder)`"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +49,7 @@ class TokenizerSettings:
         truncation_side: Side that truncation cuts.
         clean_up_tokenization_spaces: Decoding removes spaces before punctuation.
         stated: Content of ``tokenizer_config.json``, unchanged.
+        class_name: Class of the reference; see `tokenizer_classes`.
     """
 
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +63,7 @@ class TokenizerSettings:
     truncation_side: Side = "right"
     clean_up_tokenization_spaces: bool = False
     stated: Mapping[str, Any] = field(default_factory=dict)
+    class_name: str = ""
 
 
 def read_tokenizer(
@@ -89,7 +87,22 @@ def read_tokenizer(
         backend, stated = read_gguf_tokenizer(path)
         return TokenizerSettings(**stated), backend
     settings = read_settings(path)
+    if not (path / "tokenizer.json").is_file():
+        return _read_old(path, settings, add_prefix_space)
     return settings, read_backend(path, settings, add_prefix_space=add_prefix_space)
+
+
+def _read_old(
+    folder: Path, settings: TokenizerSettings, add_prefix_space: bool | None
+) -> tuple[TokenizerSettings, Backend]:
+    """Read a tokenizer without ``tokenizer.json``."""
+    layout = settings.class_name, settings.stated
+    with library_errors(f"{folder} has no whole tokenizer"):
+        backend, roles = read_old_layout(folder, *layout, add_prefix_space)
+        settings = replace(settings, special_tokens={**roles, **settings.special_tokens})
+        _add_tokens(backend, settings)
+        frame(backend, *layout, settings.special_tokens)
+    return settings, backend
 
 
 def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
@@ -117,6 +130,7 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
             truncation_side=check_side("truncation_side", config.get("truncation_side", "right")),
             clean_up_tokenization_spaces=bool(config.get("clean_up_tokenization_spaces")),
             stated=config,
+            class_name=name,
         )
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ModelLoadError(
@@ -151,12 +165,10 @@ def read_backend(
         add_prefix_space: Overrides the pre-tokenizer's setting of that name.
 
     Raises:
-        ModelLoadError: There is no ``tokenizer.json``, or it cannot be read.
+        ModelLoadError: It cannot be read.
         InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
     """
     file = Path(folder) / "tokenizer.json"
-    if not file.is_file():
-        raise ModelLoadError(_missing(file))
     text = read_text(file)
     if add_prefix_space is not None:
         text = _with_prefix_space(text, add_prefix_space)
@@ -241,16 +253,6 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
-
-
-def _missing(file: Path) -> str:
-    folder = file.parent
-    if not folder.is_dir():
-        return f"there is no folder {str(folder)!r}; check the path"
-    for other in ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"):
-        if (folder / other).is_file():
-            return f"{folder} has {other} but no tokenizer.json; {_CONVERT}"
-    return f"{folder} has no tokenizer.json; copy the tokenizer's files there"
 
 
 def _added_tokens(

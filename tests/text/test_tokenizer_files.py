@@ -9,7 +9,12 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.text.tokenizer_files import NO_MAX_LENGTH, read_backend, read_settings
+from asyncgen.text.tokenizer_files import (
+    NO_MAX_LENGTH,
+    read_backend,
+    read_settings,
+    read_tokenizer,
+)
 from tests.doubles.tokenizers import save_tokenizer, tokenizer_json
 
 if TYPE_CHECKING:
@@ -83,22 +88,24 @@ def test_long_lengths_are_whole_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("tokenizer.model", "has tokenizer.model but no tokenizer.json; convert it once with"),
-        ("vocab.json", "has vocab.json but no tokenizer.json; convert"),
-        ("vocab.txt", "has vocab.txt but no tokenizer.json; convert"),
+        ("tokenizer.model", "tokenizer.model is no model of SentencePiece"),
+        ("vocab.json", "has vocab.json but no tokenizer.json, and is without a class.*; convert"),
+        (
+            "vocab.txt",
+            "has vocab.txt but no tokenizer.json, and is .*; convert it once with",
+        ),
         ("config.json", "has no tokenizer.json; copy the tokenizer's files there"),
     ],
 )
 def test_no_tokenizer_json(tmp_path: Path, file: str, message: str) -> None:
     (tmp_path / file).write_text("{}")
     with pytest.raises(ModelLoadError, match=message):
-        read_backend(tmp_path, read_settings(tmp_path))
+        read_tokenizer(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "nothing"
     with pytest.raises(ModelLoadError, match="there is no folder '.*nothing'"):
-        read_backend(folder, read_settings(folder))
+        read_tokenizer(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "Nothing"}}', "not json"])

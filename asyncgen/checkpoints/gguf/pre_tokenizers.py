@@ -185,13 +185,14 @@ def pre_tokenizer_names() -> list[str]:
     return sorted({*_STEPS, *_SAME} - {"gpt2", "digits"})
 
 
-def make_pre_tokenizer(way: str) -> PreTokenizer:
+def make_pre_tokenizer(way: str, *, add_prefix_space: bool = False) -> PreTokenizer:
     """Make a pre-tokenizer.
 
     Args:
         way: Name from `pre_tokenizer_name`.
+        add_prefix_space: Split a text as if a space stood before it.
     """
-    by_bytes = ByteLevel(add_prefix_space=False, use_regex=way not in _STEPS)
+    by_bytes = ByteLevel(add_prefix_space=add_prefix_space, use_regex=way not in _STEPS)
     if way == "gpt2":
         return by_bytes
     if way == "digits":

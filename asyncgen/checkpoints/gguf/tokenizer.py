@@ -193,28 +193,36 @@ def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
     last = vocabulary.token("seperator") if vocabulary.kind == "bert" else vocabulary.token("eos")
     first = first if vocabulary.flag("add_bos_token", begins) else None
     last = last if vocabulary.flag("add_eos_token", ends) else None
-    around = [(f"{vocabulary.texts[each]}", each) for each in (first, last) if each is not None]
-    if not around:
+    around = [None if each is None else (vocabulary.texts[each], each) for each in (first, last)]
+    if around == [None, None]:
         return
-    parts: list[dict[str, Any]] = []
-    for place in (first, "A", last):
-        if place == "A":
-            parts.append({"Sequence": {"id": "A", "type_id": 0}})
-        elif place is not None:
-            text = vocabulary.texts[place]  # type: ignore[index]
-            parts.append({"SpecialToken": {"id": text, "type_id": 0}})
+    by_bytes = [processors.ByteLevel(trim_offsets=False)] if vocabulary.kind == "gpt2" else []
+    backend.post_processor = processors.Sequence([*by_bytes, token_frame(*around)])
+
+
+def token_frame(first: tuple[str, int] | None, last: tuple[str, int] | None) -> Any:
+    """Make the step that adds a token at the beginning and one at the end of a text.
+
+    Args:
+        first: Text and id of the first token; ``None``: there is none.
+        last: Text and id of the last token; ``None``: there is none.
+    """
+    parts: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
+    if first is not None:
+        parts.insert(0, {"SpecialToken": {"id": first[0], "type_id": 0}})
+    if last is not None:
+        parts.append({"SpecialToken": {"id": last[0], "type_id": 0}})
     state = {
         "type": "TemplateProcessing",
         "single": parts,
         "pair": [*parts, {"Sequence": {"id": "B", "type_id": 0}}],
         "special_tokens": {
-            text: {"id": text, "ids": [each], "tokens": [text]} for text, each in around
+            text: {"id": text, "ids": [token], "tokens": [text]}
+            for text, token in filter(None, (first, last))
         },
     }
     whole = json.loads(Backend(BPE()).to_str())
-    template = Backend.from_str(json.dumps({**whole, "post_processor": state})).post_processor
-    by_bytes = [processors.ByteLevel(trim_offsets=False)] if vocabulary.kind == "gpt2" else []
-    backend.post_processor = processors.Sequence([*by_bytes, template])
+    return Backend.from_str(json.dumps({**whole, "post_processor": state})).post_processor
 
 
 def _byte_level(vocabulary: _Vocabulary) -> Backend:
@@ -262,7 +270,8 @@ def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
     scores = vocabulary.needed_scores()
     ids = {text: token for token, text in enumerate(vocabulary.texts)}
     has_prefix = vocabulary.flag("add_space_prefix", True)
-    return _pieces(vocabulary, ids, _merges(vocabulary, ids, scores), has_prefix)
+    merges = merges_by_score(vocabulary.texts, vocabulary.kinds, scores)
+    return _pieces(vocabulary, ids, merges, has_prefix)
 
 
 def _gemma(vocabulary: _Vocabulary) -> Backend:
@@ -292,12 +301,19 @@ def _pieces(
     return backend
 
 
-def _merges(
-    vocabulary: _Vocabulary, ids: dict[str, int], scores: Sequence[float]
+def merges_by_score(
+    texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Return all pairs of tokens that make a token, the best score first, then by ids."""
+    """Return all pairs of tokens that make a token, the best score first, then by ids.
+
+    Args:
+        texts: Tokens by id.
+        kinds: Type of each token.
+        scores: Score of each token.
+    """
+    ids = {text: token for token, text in enumerate(texts)}
     found: list[tuple[float, int, int, int]] = []
-    for token, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.kinds, strict=True)):
+    for token, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
         if kind not in (_NORMAL, _USER, _UNUSED) or not 1 < len(text) <= _MOST_LETTERS:
             continue
         for place in range(1, len(text)):
@@ -308,7 +324,6 @@ def _merges(
             if right is not None:
                 found.append((-scores[token], token, left, right))
     found.sort()
-    texts = vocabulary.texts
     return [(texts[left], texts[right]) for _, _, left, right in found]
 
 
