@@ -11,8 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.requests.guidance import negative_prompt
-from asyncgen.engine.requests.resume import given_ids
+from asyncgen.engine.requests.given_tokens import given_ids, negative_prompt
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import (
     check_config,

@@ -6,7 +6,7 @@ the tokens. So a request that is told its first tokens goes on as if it had gene
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -16,8 +16,6 @@ from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.stopping.criteria import StopStringCriteria
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.requests.request import Request
     from asyncgen.generation.generate.plan_parts import GenerativeModel
@@ -27,23 +25,6 @@ if TYPE_CHECKING:
 
 _MODES = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
 """Strategies that settle a token a step for good, and keep nothing else between two steps."""
-
-
-def given_ids(params: Mapping[str, Any], num_samples: int) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens that each sample has generated; empty where none has.
-
-    Raises:
-        InvalidRequestError: The number of lists is not that of the samples.
-    """
-    value: Sequence[Any] = params.get("generated_ids", ())
-    if not value:
-        return ()
-    if isinstance(value[0], int):
-        value = [value]
-    if len(value) != num_samples:
-        allowed = f"one list of token ids for each sample, and there are {num_samples}"
-        raise InvalidRequestError("generated_ids", f"{len(value)} lists", allowed)
-    return tuple(map(tuple, value)) if any(value) else ()
 
 
 def check_continues(model: GenerativeModel, params: RequestParams) -> None:

@@ -78,22 +78,16 @@ def check_combinations(table: Iterable[Combination], parameters: Parameters) -> 
 SAMPLES = (
     Combination(
         "num_return_sequences",
-        lambda of: (
-            (of.config.num_return_sequences or 0) > 1 and of.beams == 1 and not of.config.do_sample
-        ),
+        lambda of: of.beams == 1 and not of.config.do_sample,
         "must be 1 for greedy decoding; set `do_sample=True` or `num_beams` above 1",
     ),
     Combination(
         "num_return_sequences",
-        lambda of: (
-            (of.config.num_return_sequences or 0) > 1
-            and of.beams != 1
-            and of.config.num_return_sequences > of.beams
-        ),
+        lambda of: of.beams != 1 and of.config.num_return_sequences > of.beams,
         "must not exceed `num_beams` ({beams})",
     ),
 )
-"""Samples of a prompt: drawn, or the best of its beams."""
+"""Several samples of a prompt: drawn, or the best of its beams."""
 
 
 def _remembers(watermark: Any) -> bool:

@@ -17,7 +17,7 @@ _LONG = 4096
 
 
 class Step(Enum):
-    """What happens to a region."""
+    """Change of a region."""
 
     OPEN = auto()
     CHUNK = auto()
