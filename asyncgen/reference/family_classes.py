@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PreTrainedTokenizerFast(Tokenizer):
     """A tokenizer that is loaded by the name of a class.
 
-    For every class, ``tokenizer.json`` alone decides how text is split.
+    Where a folder has ``tokenizer.json``, it alone decides how text is split, for every class.
     """
 
     names: tuple[str, ...] = ()

@@ -198,7 +198,9 @@ def _check(served: ServedModel, params: RequestParams, given: Mapping[str, Any])
     config = params.config
     check_token_ids(config, given.keys(), served.vocab_size)
     for token_id in given.get("stop_token_ids", ()):
-        _check_id("stop_token_ids", token_id, served.model.config.vocab_size)
+        if token_id >= served.vocab_size:
+            allowed = f"token ids are from 0 to {served.vocab_size - 1}"
+            raise InvalidRequestError("stop_token_ids", token_id, allowed)
     length, context = config.max_cache_len, served.context_length
     if length is not None and context is not None and length > context:
         # A static cache is allocated whole.
@@ -214,12 +216,6 @@ def _check(served: ServedModel, params: RequestParams, given: Mapping[str, Any])
     elif params.assistant_model is not None:
         name = type(params.assistant_model).__name__
         raise InvalidRequestError("assistant_model", name, "needs a model of this library")
-
-
-def _check_id(name: str, token_id: int, size: int) -> None:
-    """Refuse an id that the vocabulary does not have."""
-    if not 0 <= token_id < size:
-        raise InvalidRequestError(name, token_id, f"token ids are from 0 to {size - 1}")
 
 
 def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:
@@ -301,7 +297,8 @@ def read_prompt(
     if not (isinstance(prompt, str) or has_messages):
         ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
         for token_id in ids:
-            _check_id("prompt", token_id, size)
+            if not 0 <= token_id < size:
+                raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
         return ids, None
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")

@@ -12,6 +12,7 @@ from asyncgen.text.tool_calls.json_formats import (
     parse_arguments,
     parse_entries,
     parse_objects,
+    parse_section,
 )
 from asyncgen.text.tool_calls.text_scanner import MalformedCallError
 
@@ -193,35 +194,27 @@ _BEFORE, _BETWEEN_IDS, _AFTER = (
 )
 
 
-def _parse_kimi(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
-    """Parse calls named ``functions.name:0``, up to the end of the section."""
-    calls.begin(scanner)
-    while True:
-        yield from scanner.space()
-        yield from scanner.expect(_BEFORE)
-        name: str = yield from scanner.until(_BETWEEN_IDS)
-        scanner.skip(len(_BETWEEN_IDS))
-        prefix, found, rest = name.strip().partition("functions.")
-        if prefix or not found:
-            raise MalformedCallError(f"{json.dumps(name)} is no id of a call")
-        number = rest.rpartition(":")[2]
-        calls.name(rest.removesuffix(f":{number}") if number.isdigit() else rest)
-        yield from parse_arguments(scanner, calls)
-        calls.end()
-        yield from scanner.space()
-        yield from scanner.follows(_AFTER)
-        yield from scanner.space()
-        is_over = yield from scanner.follows(_CLOSING)
-        if is_over or (scanner.is_complete and not scanner.rest):
-            return
-        calls.begin(scanner)
+def _parse_kimi_call(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    """Parse a call that is named ``functions.name:0``."""
+    yield from scanner.expect(_BEFORE)
+    name: str = yield from scanner.until(_BETWEEN_IDS)
+    scanner.skip(len(_BETWEEN_IDS))
+    prefix, found, rest = name.strip().partition("functions.")
+    if prefix or not found:
+        raise MalformedCallError(f"{json.dumps(name)} is no id of a call")
+    number = rest.rpartition(":")[2]
+    calls.name(rest.removesuffix(f":{number}") if number.isdigit() else rest)
+    yield from parse_arguments(scanner, calls)
+    calls.end()
+    yield from scanner.space()
+    yield from scanner.follows(_AFTER)
 
 
 KIMI_K2 = ToolFormat(
     name="kimi_k2",
     signs=((_OPENING,),),
     begin=_OPENING,
-    parse=_parse_kimi,
+    parse=partial(parse_section, one=_parse_kimi_call, closing=_CLOSING),
     syntax=CallSyntax(
         f"{_BEFORE}functions.",
         f":0{_BETWEEN_IDS}",

@@ -15,6 +15,7 @@ from asyncgen.text.tool_calls.text_scanner import MalformedCallError
 
 if TYPE_CHECKING:
     from asyncgen.text.tool_calls.call_collector import CallCollector
+    from asyncgen.text.tool_calls.formats import ParseCalls
     from asyncgen.text.tool_calls.text_scanner import IncrementalParse, TextScanner
 
 _NAMES = ("name", "tool_name")
@@ -229,32 +230,48 @@ _BEFORE, _SEPARATOR, _AFTER = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>
 _MARKERS = (_CLOSING, _BEFORE, _SEPARATOR, _AFTER)
 
 
-def _parse_deepseek(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
-    calls.begin(scanner)
-    while True:
-        yield from scanner.space()
-        yield from scanner.expect(_BEFORE)
-        name = yield from scanner.until(_SEPARATOR)
-        yield from scanner.expect(_SEPARATOR)
-        is_fenced = name.strip() == "function"  # V3 and R1 write the kind of tool first
-        if is_fenced:
-            name = yield from scanner.until("\n")
-        calls.name(name.strip())
-        if is_fenced:
-            yield from scanner.space()
-            yield from scanner.expect("```json")
-        yield from parse_arguments(scanner, calls)
-        calls.end()
-        yield from scanner.space()
-        if is_fenced:
-            yield from scanner.follows("```")
-            yield from scanner.space()
-        yield from scanner.follows(_AFTER)
-        yield from scanner.space()
-        is_over = yield from scanner.follows(_CLOSING)
-        if is_over or (scanner.is_complete and not scanner.rest):
-            return
+def parse_section(
+    scanner: TextScanner, calls: CallCollector, *, one: ParseCalls, closing: str
+) -> IncrementalParse:
+    """Parse calls one after the other, up to the end of their section or of the answer.
+
+    Args:
+        scanner: Text behind the marker that opens the section.
+        calls: Takes the calls.
+        one: Parses one call, from its first marker to its last.
+        closing: Marker that ends the section.
+    """
+    is_over = False
+    while not is_over:
         calls.begin(scanner)
+        yield from scanner.space()
+        yield from one(scanner, calls)
+        yield from scanner.space()
+        is_over = yield from scanner.follows(closing)
+        is_over = is_over or scanner.is_complete and not scanner.rest
+
+
+def _parse_deepseek_call(scanner: TextScanner, calls: CallCollector) -> IncrementalParse:
+    yield from scanner.expect(_BEFORE)
+    name = yield from scanner.until(_SEPARATOR)
+    yield from scanner.expect(_SEPARATOR)
+    is_fenced = name.strip() == "function"  # V3 and R1 write the kind of tool first
+    if is_fenced:
+        name = yield from scanner.until("\n")
+    calls.name(name.strip())
+    if is_fenced:
+        yield from scanner.space()
+        yield from scanner.expect("```json")
+    yield from parse_arguments(scanner, calls)
+    calls.end()
+    yield from scanner.space()
+    if is_fenced:
+        yield from scanner.follows("```")
+        yield from scanner.space()
+    yield from scanner.follows(_AFTER)
+
+
+_parse_deepseek = partial(parse_section, one=_parse_deepseek_call, closing=_CLOSING)
 
 
 DEEPSEEK_FENCED = ToolFormat(
