@@ -99,7 +99,7 @@ class Checkpoint:
 
     Attributes:
         folder: The folder.
-        tensors: Location of each tensor, by name.
+        tensors: Location of each tensor, by name; a shared tensor has several names.
     """
 
     folder: Path
@@ -188,7 +188,7 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
-        header.pop("__metadata__", None)
+        metadata = header.pop("__metadata__", None) or {}
         tensors = {}
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             begin, end = entry["data_offsets"]
@@ -199,7 +199,9 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
         raise ModelLoadError(
             f"{file} is truncated or corrupt ({_cut(str(error))}); download it again"
         ) from error
-    return tensors
+    # `safetensors.torch.save_model` writes a shared tensor once and names its other names here.
+    shared = {name: tensors[kept] for name, kept in metadata.items() if kept in tensors}
+    return shared | tensors
 
 
 def _no_weights(folder: Path) -> str:

@@ -229,13 +229,15 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
     }
     patterns = [re.compile(pattern) for pattern in ignored]
     there = [name for name in needed if name in stored]
+    used = {(one.file, one.offset) for one in map(stored.get, (*there, *parts)) if one is not None}
     found = {
         "missing": [name for name in needed if name not in stored],
         "unexpected": [
             name
-            for name in stored
+            for name, one in stored.items()
             if name not in needed
             and name not in parts
+            and (one.file, one.offset) not in used  # another name of a shared tensor
             and not any(pattern.search(name) for pattern in patterns)
         ],
         "of another shape": [

@@ -21,9 +21,11 @@ from asyncgen.checkpoints.mxfp4 import METHOD, join_pairs
 from asyncgen.checkpoints.packed.packing_plan import packing_of
 from asyncgen.checkpoints.packed.quantise import check_packing
 from asyncgen.checkpoints.packed.quantized_checkpoint import METHODS, join_packed
+from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.families.config import ModelConfig
+from asyncgen.families.config.model_config import T5Config
 from asyncgen.families.config.shape_check import check_sizes
 from asyncgen.families.config.stored_spelling import fit_to_stored
 from asyncgen.families.plans.text_part import text_config, text_tensors
@@ -168,7 +170,7 @@ def _read_folder(
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
         _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
-    config = fit_to_stored(config, checkpoint.tensors.keys())
+    config, checkpoint = _fit(config, checkpoint)
     settings = read_embedding_settings(place, raw, config.hidden_size)
     return _Parts(config, raw, generation_config, checkpoint, settings, _stack_prefix(config))
 
@@ -223,8 +225,7 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
     if method is not None:
         raise ModelLoadError(f"{folder} is packed already ({method})")
     checkpoint = open_checkpoint(folder)
-    described = ModelConfig.from_hf(text_config(stored) or stored)
-    config = fit_to_stored(described, checkpoint.tensors.keys())
+    config, checkpoint = _fit(ModelConfig.from_hf(text_config(stored) or stored), checkpoint)
     with torch.device("meta"):
         core = make_core(config, dtype=torch.float32)
     prefix = _stack_prefix(config)
@@ -236,6 +237,28 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
         for name in rule.sources:
             found |= {name, name.removeprefix(prefix)}
     return stored, found
+
+
+def _fit(config: ModelConfig, checkpoint: Checkpoint) -> tuple[ModelConfig, Checkpoint]:
+    """Fit a description and the stored tensors to each other: names, and a tied head or its own."""
+    config = fit_to_stored(config, checkpoint.tensors.keys())
+    is_tied = config.tie_word_embeddings
+    if isinstance(config, T5Config):
+        # Newer files say "tied" of every T5; only the weights tell whether there is a head.
+        is_tied = config.scale_decoder_outputs
+    elif not is_tied:
+        return config, checkpoint
+    table, head = (f"{config.names[name]}.weight" for name in ("embed_tokens", "lm_head"))
+    checkpoint = with_table(checkpoint, table, head)
+    is_own = has_own_head(checkpoint, table, head)
+    if is_own and is_tied:
+        _log.warning(
+            "%s: `tie_word_embeddings` is true, but %s and %s differ: the stored head is used",
+            checkpoint.folder,
+            head,
+            table,
+        )
+    return replace(config, tie_word_embeddings=not is_own), checkpoint
 
 
 def _stack_prefix(config: ModelConfig) -> str:

@@ -1,4 +1,4 @@
-"""Complete a description by the stored tensors: their spelling of names, and tied heads."""
+"""Complete a description by the stored tensors' spelling of names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def fit_to_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
 
     Returns:
         The same with the names that these files have, see `Family.other_names`, and with that of
-        the one tensor of all experts if there is one; a T5 also with its tied or untied head.
+        the one tensor of all experts if there is one.
     """
     if isinstance(config, T5Config):
-        # Newer files say "tied" of every T5; only the weights tell whether there is a head.
-        is_tied = config.scale_decoder_outputs or "lm_head.weight" not in stored
-        return replace(config, tie_word_embeddings=is_tied)
+        return config
     others = FAMILIES[config.model_type].other_names
     if others:
         config = _with_names_as_stored(config, others, stored)
