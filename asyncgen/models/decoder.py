@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     """Functions that a decoder computes with, made of its parameters.
 
     Attributes:
-        lookup: Rows ``[N, E]`` of ids ``[N]``.
+        lookup: Scaled rows ``[N, E]`` of ids ``[N]``.
         place: Applies what comes before the layers to rows and positions, see `_placing`.
         layers: Each layer's ``run``.
         norm: The last one, of rows into others.
@@ -151,7 +151,7 @@ class DecoderLM(EmbeddingAndHead):
         ends = None if head.adds_bias else compiled_ends(norm, head.ready())
         compiled = compile_layers(layers, self.config.hidden_size, self.dtype, ends)
         self._plan = Plan(
-            self.embed_tokens.lookup,
+            self._make_lookup(),
             self._placing(),
             tuple(layer.run for layer in layers),
             norm.into,
@@ -166,7 +166,7 @@ class DecoderLM(EmbeddingAndHead):
 
         If layers have rows of their own (`reads_ids`), these stand behind each, for `hidden`.
         """
-        rows = self.embed_tokens(input_ids)
+        rows = self.look_up(input_ids)
         if not self.reads_ids:
             return rows
         own = self.layer_inputs.lookup(input_ids.reshape(-1)).view(*input_ids.shape, -1)
@@ -353,8 +353,7 @@ class DecoderLM(EmbeddingAndHead):
         Its result is passed to each layer's `run`.
         """
         stream_plan = self.config.stream
-        # Round the scale to the dtype of the stream, as families with such a factor were trained.
-        scale = float(torch.tensor(stream_plan.embedding_scale, dtype=self.dtype))
+        scale = 1.0 if stream_plan.scales_rows else self._scale(stream_plan.embedding_scale)
         offset = stream_plan.position_offset
         lookup: Callable[[Tensor], Tensor] | None = None
         if stream_plan.positions == "table":

@@ -15,7 +15,7 @@ from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import needs_other_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from asyncgen.families.config import ModelConfig
 
@@ -36,6 +36,7 @@ class EmbeddingAndHead(Prepared):
     Attributes:
         config: Description of the network.
         embed_tokens: The table, ``[V, E]``.
+        row_scale: Factor on its rows where they are looked up; a tied head is without.
         lm_head: The head; a tied one has no weight of its own.
     """
 
@@ -49,6 +50,7 @@ class EmbeddingAndHead(Prepared):
         super().__init__()
         self.config = config
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.row_scale = config.stream.embedding_scale if config.stream.scales_rows else 1.0
         # A tuple, so that it does not become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
 
@@ -74,6 +76,21 @@ class EmbeddingAndHead(Prepared):
     def device(self) -> torch.device:
         """Device that the model computes on."""
         return self.embed_tokens.device
+
+    def look_up(self, input_ids: Tensor) -> Tensor:
+        """Look ids of any shape ``[...]`` up, as ``[..., E]``: what layers take for embeddings."""
+        return self._make_lookup()(input_ids.reshape(-1)).view(*input_ids.shape, -1)
+
+    def _make_lookup(self) -> Callable[[Tensor], Tensor]:
+        """Make the function that looks up scaled rows ``[N, E]`` of ids ``[N]``."""
+        lookup, scale = self.embed_tokens.lookup, self._scale(self.row_scale)
+        return lookup if scale == 1 else lambda ids: lookup(ids).mul_(scale)
+
+    def _scale(self, scale: float) -> float:
+        """Round a factor on embeddings as its family does."""
+        if not self.config.stream.rounds_scale:
+            return scale
+        return float(torch.tensor(scale, dtype=torch.float32).to(self.dtype))
 
     def prepare_head(self, *, own_copy: bool) -> None:
         """Make the tied output head from the embedding table as it is now.

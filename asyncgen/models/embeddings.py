@@ -45,7 +45,11 @@ class _View(nn.Module):
 
 
 class InputEmbeddings(_View):
-    """Embedding table of a model. A call takes ids ``[...]`` and gives ``[..., E]``."""
+    """Embedding table of a model. A call takes ids ``[...]`` and gives ``[..., E]``.
+
+    What it gives is what a model takes as ``inputs_embeds``: families such as Gemma scale the rows
+    of their table, and here the result is scaled. ``weight`` is the table itself.
+    """
 
     @property
     def weight(self) -> nn.Parameter:
@@ -67,8 +71,8 @@ class InputEmbeddings(_View):
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Look up ids of any shape ``[...]``, as ``[..., E]``."""
-        return self.core.embed_tokens(input_ids.to(self.core.device, torch.int64))
+        """Look up ids of any shape ``[...]``, as scaled rows ``[..., E]``."""
+        return self.core.look_up(input_ids.to(self.core.device, torch.int64))
 
 
 class OutputEmbeddings(_View):
@@ -151,8 +155,34 @@ def check_table(module: object, core: DecoderLM) -> Tensor:
     return weight.detach()
 
 
+def scale_of(module: nn.Module) -> float:
+    """Return the factor on the rows that a module gives, which those of `check_table` are."""
+    return module.core.row_scale if isinstance(module, InputEmbeddings) else 1.0
+
+
+def check_scale(core: DecoderLM) -> None:
+    """Refuse to store a table whose rows are scaled otherwise than files of the family say.
+
+    Raises:
+        InvalidRequestError: They are.
+    """
+    config = core.config
+    stored = config.stream.embedding_scale if config.stream.scales_rows else 1.0
+    if core.row_scale != stored:
+        allowed = (
+            f"a {config.model_type} file means rows times {stored:g}; instead of setting the "
+            "table, write such rows to `get_input_embeddings().weight`"
+        )
+        raise InvalidRequestError("set_input_embeddings", f"rows times {core.row_scale:g}", allowed)
+
+
 def replace_table(
-    core: DecoderLM, table: Tensor, head: Tensor | None = None, *, has_mean: bool = False
+    core: DecoderLM,
+    table: Tensor,
+    head: Tensor | None = None,
+    *,
+    has_mean: bool = False,
+    row_scale: float | None = None,
 ) -> None:
     """Give a model another embedding table, and an untied head of as many rows.
 
@@ -161,6 +191,7 @@ def replace_table(
         table: ``[V, E]``, of any V; shared if dtype and device are the model's.
         head: ``[V, E]`` of an untied head; ``None`` keeps the old one.
         has_mean: True if new entries of a head's bias are the mean of the old ones.
+        row_scale: Factor on the rows where they are looked up; ``None`` keeps the old one.
 
     Raises:
         InvalidRequestError: V changes, and layers look ids up in tables of their own.
@@ -182,6 +213,8 @@ def replace_table(
         core.lm_head.is_in_place = in_place
     if bias is not None:
         core.lm_head.bias = _parameter(_resized_bias(bias, size, has_mean=has_mean))
+    if row_scale is not None:
+        core.row_scale = row_scale
     core.prepare()
 
 

@@ -28,10 +28,12 @@ from asyncgen.models.contexts import dense_context
 from asyncgen.models.embeddings import (
     InputEmbeddings,
     OutputEmbeddings,
+    check_scale,
     check_table,
     count_parameters,
     replace_table,
     resized,
+    scale_of,
 )
 from asyncgen.reference.continuous_batching.mixin import ContinuousMixin
 from asyncgen.reference.forward_arguments import (
@@ -265,16 +267,20 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         return True
 
     def get_input_embeddings(self) -> InputEmbeddings:
-        """Return the embedding table: call it with ids, or use its ``weight`` ``[V, E]``."""
+        """Return the embedding table: call it with ids, or use its ``weight`` ``[V, E]``.
+
+        A call gives what ``inputs_embeds`` takes: scaled rows, in families that scale them.
+        """
         return InputEmbeddings(self.core, self._before_opening)
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the embedding table; a tied head uses it, too.
 
         Args:
-            value: A module with a ``weight`` ``[V, E]``, such as ``nn.Embedding``. The weight is
-                shared if its dtype and device are the model's. With a head that is not tied, V
-                must stay the same.
+            value: An ``nn.Embedding``, or what `get_input_embeddings` of a model returns, with a
+                ``weight`` ``[V, E]``. The weight is shared if its dtype and device are the model's.
+                With a head that is not tied, V must stay the same. Layers get what a call of the
+                module gives: the rows of an ``nn.Embedding`` are not scaled, of any family.
 
         Raises:
             InvalidRequestError: It is of another type, or an engine runs on the model.
@@ -283,7 +289,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         require_unattached(self, "value", type(value).__name__)
         # Its owner may write to it at any time.
         self.core.lm_head.is_in_place |= self.core.config.tie_word_embeddings
-        replace_table(self.core, table)
+        replace_table(self.core, table, row_scale=scale_of(value))
         self.config.describe(self.core.config)
 
     def get_output_embeddings(self) -> OutputEmbeddings:
@@ -361,8 +367,9 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             variant: File names are fixed, so any value is an error.
 
         Raises:
-            InvalidRequestError: An argument is not supported, a value of ``config`` is no JSON, or
-                ``generation_config`` has flags without effect.
+            InvalidRequestError: An argument is not supported, a value of ``config`` is no JSON,
+                ``generation_config`` has flags without effect, or a table of rows that are not
+                scaled was set where files of the family hold scaled ones.
         """
         for name, value, allowed in (
             ("state_dict", state_dict, "the model's own weights are saved; leave it out"),
@@ -379,6 +386,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             str(self.dtype).removeprefix("torch."), self.core.family.class_name
         )
         self.generation_config.validate(strict=True)
+        check_scale(self.core)
         folder = checked_folder(save_directory)
         save_weights(self.core, folder, max_shard_size)
         write_text(folder / "config.json", content)
@@ -413,7 +421,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             position_ids: ``[B, S]`` or ``[1, S]``. By default they continue those of the cache;
                 with a mask only its tokens count, as in ``generate``.
             past_key_values: Cache to continue; it grows by S positions.
-            inputs_embeds: Embeddings ``[B, S, E]`` instead of ids.
+            inputs_embeds: Embeddings ``[B, S, E]`` instead of ids, as `get_input_embeddings` gives
+                them.
             labels: Ids ``[B, S]`` for the loss, each compared with the position before it; -100 is
                 ignored.
             use_cache: Return a cache, a new one if none was given. For ``None``, here and in the

@@ -41,4 +41,5 @@ FAMILY = Family(
     embedding_scale=lambda values: (
         values.count("hidden_size") ** 0.5 if values.flag("scale_embedding") else 1.0
     ),
+    scales_rows=True,
 )

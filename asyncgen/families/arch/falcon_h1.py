@@ -94,6 +94,7 @@ FAMILY = Family(
     has_up_bias=flag("mlp_bias"),
     attention_scale=_attention_scale,
     embedding_scale=lambda values: values.number("embedding_multiplier"),
+    scales_rows=True,
     heads_scale=lambda values: values.number("attention_in_multiplier"),
     output_scale=lambda values: values.number("attention_out_multiplier"),
     gate_scale=lambda values: _listed(values, "mlp_multipliers", 2)[0],

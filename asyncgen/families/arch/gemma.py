@@ -43,4 +43,6 @@ FAMILY = Family(
     activation=_activation,
     norm=RMS_PLUS_ONE,
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
+    scales_rows=True,
+    rounds_scale=True,
 )

@@ -50,5 +50,7 @@ FAMILY = Family(
     attention_scale=score_scale,
     attention_cap=lambda values: values.positive_or_none("attn_logit_softcapping"),
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
+    scales_rows=True,
+    rounds_scale=True,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

@@ -113,5 +113,7 @@ FAMILY = Family(
     has_layer_types=True,
     attention_scale=1.0,
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
+    scales_rows=True,
+    rounds_scale=True,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

@@ -184,5 +184,7 @@ FAMILY = Family(
     attention_scale=1.0,
     is_bidirectional=_sees_later,
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
+    scales_rows=True,
+    rounds_scale=True,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

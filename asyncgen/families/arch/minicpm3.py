@@ -54,6 +54,8 @@ FAMILY = Family(
     has_up_bias=flag("mlp_bias"),
     attention_scale=latent_scale,
     embedding_scale=lambda values: values.positive("scale_emb"),
+    scales_rows=True,
+    rounds_scale=True,
     residual_scale=_residual_scale,
     logit_scale=_logit_scale,
 )

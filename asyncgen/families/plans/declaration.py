@@ -168,6 +168,8 @@ class Family:
         is_bidirectional: True if queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
+        scales_rows: See `StreamPlan`.
+        rounds_scale: See `StreamPlan`.
         residual_scale: See `LayerPlan`.
         heads_scale: See `LayerPlan`.
         output_scale: See `LayerPlan`.
@@ -250,6 +252,8 @@ class Family:
     is_bidirectional: Setting[bool] = False
 
     embedding_scale: Setting[float] = 1.0
+    scales_rows: bool = False
+    rounds_scale: bool = False
     residual_scale: Setting[float] = 1.0
     heads_scale: Setting[float] = 1.0
     output_scale: Setting[float] = 1.0

@@ -207,6 +207,9 @@ class StreamPlan:
 
     Attributes:
         embedding_scale: Factor on the embeddings.
+        scales_rows: True if the factor is on the rows of the table, so that embeddings that come in
+            the place of ids hold it already; else it is on all that goes into the layers.
+        rounds_scale: True if the factor is rounded to the dtype of the rows.
         positions: Kind of positions: rotation of queries and keys, rows of a table, sines and
             cosines that are added, buckets of distances, or none here.
         position_offset: Row of the table, or of the sines, that the first position has.
@@ -219,6 +222,8 @@ class StreamPlan:
     """
 
     embedding_scale: float = 1.0
+    scales_rows: bool = False
+    rounds_scale: bool = False
     positions: Positions = "rotary"
     position_offset: int = 0
     has_head_bias: bool = False
