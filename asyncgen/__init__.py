@@ -15,16 +15,20 @@ import importlib
 
 
 @functools.cache
-def _modules() -> dict[str, str]:
-    """Return the module of each public name, as the stub says."""
+def _modules(package: str = __name__) -> dict[str, str]:
+    """Return the module of each public name of a package, as its stub says.
+
+    The module of a name that the stub takes from the package itself is the name's own: code for
+    the reference looks for names there.
+    """
     import ast
     import pkgutil
 
-    stub = pkgutil.get_data(__name__, "__init__.pyi")
+    stub = pkgutil.get_data(package, "__init__.pyi")
     assert stub is not None, "every loader of packages can read their files"
     body = ast.parse(stub).body
     found = {
-        alias.name: node.module
+        alias.name: f"{package}.{alias.name}" if node.module == package else node.module
         for node in body
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
@@ -54,15 +58,35 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
     value: object
     if name == "__all__":
-        value = sorted([*_modules(), "__version__"])
+        names = [name for name, home in _modules().items() if home != f"{__name__}.{name}"]
+        value = sorted([*names, "__version__"])
     elif name == "__version__":
         value = _read_version()
-    elif name in _modules():
-        value = getattr(importlib.import_module(_modules()[name]), name)
     else:
-        raise AttributeError(f"module 'asyncgen' has no attribute {name!r}")
+        value = _import(name)
     globals()[name] = value
     return value
+
+
+def _import(name: str, package: str = __name__) -> object:
+    """Import a name of a package's stub."""
+    home = _modules(package).get(name)
+    if home is None:
+        raise _unknown(name, package)
+    module = importlib.import_module(home)
+    return module if home == f"{package}.{name}" else getattr(module, name)
+
+
+def _unknown(name: str, package: str) -> Exception:
+    """Return the error of a name that is not public; names of other frameworks have their own."""
+    if name.startswith(("TF", "Flax")):
+        from asyncgen.reference.frameworks import replacement
+
+        if (other := replacement(name)) in _modules():
+            from asyncgen.errors import UnsupportedFrameworkError
+
+            return UnsupportedFrameworkError(name, f"{__name__}.{other}")
+    return AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -107,8 +107,10 @@ from asyncgen.errors import (
     CacheFullError as CacheFullError,
     DefaultLengthWarning as DefaultLengthWarning,
     InvalidScoresError as InvalidScoresError,
+    UnsupportedFrameworkError as UnsupportedFrameworkError,
 )
 from asyncgen.reference.family_classes import PreTrainedTokenizerFast as PreTrainedTokenizerFast
+from asyncgen.checkpoints.push_to_hub import PushToHubMixin as PushToHubMixin
 from asyncgen.generation.config import CompileConfig as CompileConfig
 from asyncgen.generation.config.modes import GenerationMode as GenerationMode
 from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
@@ -222,7 +224,11 @@ from asyncgen.generation.watermarking.synthid import (
     SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
     SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
 )
-from asyncgen.families.config import ModelConfig as ModelConfig
+from asyncgen.families.config import (
+    ModelConfig as ModelConfig,
+    PretrainedConfig as PretrainedConfig,
+    PreTrainedConfig as PreTrainedConfig,
+)
 from asyncgen.native import cpu_kernels as cpu_kernels
 from asyncgen.reference.pipelines import (
     TextGenerationPipeline as TextGenerationPipeline,
@@ -245,6 +251,16 @@ from asyncgen.types import (
     Usage as Usage,
 )
 from streamers import BaseStreamer as BaseStreamer
+
+# Modules in which code for the reference looks for names.
+from asyncgen import (
+    cache_utils as cache_utils,
+    configuration_utils as configuration_utils,
+    generation as generation,
+    modeling_outputs as modeling_outputs,
+    modeling_utils as modeling_utils,
+    utils as utils,
+)
 
 # What people know each family by; the families declare these names (`asyncgen.families.arch`).
 class AfmoeForCausalLM(PreTrainedModel): ...
@@ -364,3 +380,6 @@ class Qwen2Tokenizer(PreTrainedTokenizerFast): ...
 class Qwen2TokenizerFast(PreTrainedTokenizerFast): ...
 class T5Tokenizer(PreTrainedTokenizerFast): ...
 class T5TokenizerFast(PreTrainedTokenizerFast): ...
+
+def _import(name: str, package: str = ...) -> object: ...
+def _modules(package: str = ...) -> dict[str, str]: ...

@@ -7,6 +7,7 @@
     │   └── UnknownOptionError (also TypeError)  an option that a constructor does not have
     ├── MissingRequirementsError                 packages that a custom decoding method needs
     │                (also ImportError, ValueError)
+    ├── UnsupportedFrameworkError (also ImportError)    a name of TensorFlow or JAX
     ├── OverloadedError                          the queue is full, or threads hang; try again later
     ├── EngineClosedError                        closed, or it belongs to another process
     ├── EngineDiedError                          the decode thread stopped unexpectedly
@@ -41,6 +42,7 @@ __all__ = [
     "InvalidScoresError",
     "ModelLoadError",
     "OverloadedError",
+    "UnsupportedFrameworkError",
     "UnsupportedModelError",
 ]
 
@@ -94,6 +96,36 @@ class MissingRequirementsError(AsyncgenError, ImportError, ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Let it cross to another process, as an ``ImportError`` that was raised there."""
         return type(self), self.args, vars(self)
+
+
+class UnsupportedFrameworkError(AsyncgenError, ImportError):
+    """A documented name for models of TensorFlow or JAX; the message says what to use instead.
+
+    An ``ImportError``, so that the message is shown by ``from asyncgen import …``, too.
+
+    Attributes:
+        unsupported: The name that was asked for.
+        replacement: What to use instead, dotted as it is imported.
+    """
+
+    def __init__(self, unsupported: str, replacement: str) -> None:
+        """Compose the message.
+
+        Args:
+            unsupported: The name that was asked for; it begins with "TF" or "Flax".
+            replacement: What to use instead, dotted as it is imported.
+        """
+        framework = "JAX" if unsupported.startswith("Flax") else "TensorFlow"
+        super().__init__(
+            f"`{unsupported}` is for models of {framework}; models compute with torch here: "
+            f"use `{replacement}`"
+        )
+        self.unsupported = unsupported
+        self.replacement = replacement
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process."""
+        return type(self), (self.unsupported, self.replacement)
 
 
 class OverloadedError(AsyncgenError):

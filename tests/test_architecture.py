@@ -34,6 +34,24 @@ ROOMS = (
     "asyncgen_apps",
 )
 
+NAMES = {
+    "asyncgen.cache_utils",
+    "asyncgen.configuration_utils",
+    "asyncgen.modeling_outputs",
+    "asyncgen.modeling_utils",
+    "asyncgen.utils",
+    "asyncgen.generation",
+    "asyncgen.generation.beam_constraints",
+    "asyncgen.generation.beam_search",
+    "asyncgen.generation.configuration_utils",
+    "asyncgen.generation.continuous_batching",
+    "asyncgen.generation.logits_process",
+    "asyncgen.generation.stopping_criteria",
+    "asyncgen.generation.streamers",
+    "asyncgen.generation.utils",
+}
+"""Modules that only bring names of the front, under paths of the reference: the front's room."""
+
 ENGINE = (
     {"metrics"},
     {"sampling"},
@@ -75,6 +93,8 @@ def _module(path: Path) -> str:
 
 def _room(module: str) -> str:
     """Name the room of a module: a folder of ``asyncgen``, a shared one of the apps, a package."""
+    if module in NAMES:
+        return "asyncgen"
     parts = module.split(".")
     folder = ".".join(parts[:2])
     room = folder if parts[0] == "asyncgen" or folder in ROOMS else parts[0]
@@ -124,7 +144,18 @@ def test_imports_of_the_engine_run_downwards() -> None:
 def test_the_root_is_the_map() -> None:
     """No module lies flat in ``asyncgen`` but what every room shares."""
     flat = {path.name for path in (ROOT / "asyncgen").glob("*.py")}
-    assert flat == {"__init__.py", "errors.py", "types.py"}
+    names = {f"{name.split('.')[1]}.py" for name in NAMES if name.count(".") == 1}
+    assert flat == {"__init__.py", "errors.py", "types.py", *names} - {"generation.py"}
+
+
+def test_modules_of_names_hold_nothing_else() -> None:
+    """They import names of other modules, and no module of ours imports them."""
+    assert NAMES <= _modules()
+    for path in _sources():
+        if _module(path) in NAMES - {"asyncgen.generation"}:
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            assert all(isinstance(node, ast.ImportFrom) for node in body[1:]), path
+        assert not _imports(path) & NAMES, path
 
 
 def test_the_root_of_the_applications_is_a_map() -> None:

@@ -110,6 +110,7 @@ ERRORS: list[Exception] = [
     InvalidRequestError("top_p", 1.5, "from 0 to 1"),
     InvalidScoresError("TopPLogitsWarper", "it bans everything"),
     MissingRequirementsError("install x"),
+    asyncgen.UnsupportedFrameworkError("TFLogitsProcessor", "asyncgen.LogitsProcessor"),
     ModelLoadError("no `config.json`"),
     OverloadedError("the queue is full", 2.5, is_degraded=True),
     UnsupportedModelError("`model_type` is 'x'"),

@@ -41,6 +41,7 @@ HOMES = {
     "asyncgen.reference.auto": "loading",
     "asyncgen.text.batch_encoding": "loading",
     "asyncgen.cache": "caches",
+    "asyncgen.checkpoints": "loading",
     "asyncgen.engine": "batching",
     "asyncgen.engine.metrics": "streams",
     "asyncgen.engine.requests": "streams",

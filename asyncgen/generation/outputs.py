@@ -225,3 +225,9 @@ class GenerateBeamEncoderDecoderOutput(ModelOutput):
     cross_attentions: tuple[tuple[Tensor, ...], ...] | None = None
     decoder_hidden_states: tuple[tuple[Tensor, ...], ...] | None = None
     past_key_values: Any = None
+
+
+GenerateNonBeamOutput = GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
+GenerateBeamOutput = GenerateBeamDecoderOnlyOutput | GenerateBeamEncoderDecoderOutput
+GenerateOutput = GenerateNonBeamOutput | GenerateBeamOutput
+"""Any output of `generate` with ``return_dict_in_generate=True``."""

@@ -104,8 +104,9 @@ def extract(folder: Path) -> dict[str, object]:
         folder: Where they lie.
 
     Returns:
-        ``classes`` by name, ``imports`` of the examples that are no documented class, and
-        ``keywords`` that the examples give to `generate`.
+        ``classes`` by name, ``imports`` of the examples that are no documented class,
+        ``keywords`` that the examples give to `generate`, ``paths`` of names in modules of the
+        reference, and names for other ``frameworks`` than torch.
     """
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
     classes = {
@@ -129,7 +130,18 @@ def extract(folder: Path) -> dict[str, object]:
         "classes": classes,
         "imports": sorted(imports - {*classes}),
         "keywords": sorted(keywords - OTHER_KEYWORDS),
+        "paths": sorted(_paths(whole)),
+        "frameworks": sorted(
+            set(re.findall(r"autodoc\]\] (?:generation\.)?((?:TF|Flax)\w+)", whole))
+        ),
     }
+
+
+def _paths(text: str) -> set[str]:
+    """Find the dotted names in modules of the reference, without its own name before them."""
+    found = re.findall(r"transformers\.([a-z]\w*(?:\.[A-Za-z]\w*)+)", text)
+    found += re.findall(r"autodoc\]\] (generation\.(?!TF|Flax)\w+)", text)
+    return {path.removesuffix("https") for path in found}
 
 
 def _utilities(page: str) -> dict[str, Entry]:

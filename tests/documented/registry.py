@@ -36,10 +36,12 @@ __all__ = [
     "comparing",
     "default_of",
     "documented_imports",
+    "frameworks",
     "imports",
     "keywords",
     "methods",
     "missing",
+    "paths",
     "rows",
     "section",
     "signature",
@@ -166,6 +168,16 @@ def documented_imports() -> list[str]:
 def imports() -> list[str]:
     """Further names that the examples import, and that are here."""
     return [name for name in documented_imports() if name not in ABSENT]
+
+
+def paths() -> list[str]:
+    """List the dotted names in modules of the reference, such as ``generation.Scheduler``."""
+    return _documented()["paths"]
+
+
+def frameworks() -> list[str]:
+    """List the names of the documents for models of TensorFlow and JAX."""
+    return _documented()["frameworks"]
 
 
 def keywords() -> list[str]:

@@ -5,7 +5,6 @@ Knows nothing of what the values mean.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -90,48 +89,3 @@ def _download(repo_id: str, name: str, **options: Any) -> Path:
             f"cannot get {name} of {repo_id!r} from the hub ({error}); check the id, the token"
             " and the connection, or pass a local folder"
         ) from error
-
-
-def upload(
-    path: Path,
-    repo_id: str,
-    token: str | bool | None = None,
-    private: bool | None = None,
-    revision: str | None = None,
-    commit_message: str | None = None,
-    commit_description: str | None = None,
-    create_pr: bool = False,
-) -> str:
-    """Upload a file to a repository of the hub, which is made if need be.
-
-    Args:
-        path: The file.
-        repo_id: The repository.
-        token: Token for the hub; True takes the stored one.
-        private: Whether a new repository is private.
-        revision: Branch to write to.
-        commit_message: Message of the commit; "Upload generation config" by default.
-        commit_description: Its longer text.
-        create_pr: Propose the change instead of making it.
-
-    Returns:
-        Address of the commit.
-
-    Raises:
-        OSError: The hub refuses, or cannot be reached.
-    """
-    from huggingface_hub import HfApi
-
-    # The client reads this variable once, when it is imported.
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
-    repository = api.create_repo(repo_id, private=private, exist_ok=True)
-    commit = api.upload_file(
-        path_or_fileobj=path,
-        path_in_repo=path.name,
-        repo_id=repository.repo_id,
-        revision=revision,
-        commit_message=commit_message or "Upload generation config",
-        commit_description=commit_description,
-        create_pr=create_pr,
-    )
-    return str(commit.commit_url)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
+from asyncgen.checkpoints.push_to_hub import PushToHubMixin, upload
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain, upload
+from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain
 from asyncgen.generation.config.parameters import FIELDS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ NAMES = tuple(field.name for field in FIELDS)
 """All fields."""
 
 
-class ConfigForms:
+class ConfigForms(PushToHubMixin):
     """Reads and writes the attributes of a configuration, which are its fields."""
 
     extra_output_flags: ClassVar[tuple[str, ...]] = (
@@ -132,48 +132,6 @@ class ConfigForms:
             upload(folder / name, **{"repo_id": folder.resolve().name, **kwargs})
         elif kwargs:
             raise TypeError(f"unexpected arguments {sorted(kwargs)}; set `push_to_hub=True`")
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        commit_message: str | None = None,
-        commit_description: str | None = None,
-        private: bool | None = None,
-        token: bool | str | None = None,
-        revision: str | None = None,
-        create_pr: bool = False,
-    ) -> str:
-        """Upload as ``generation_config.json`` to a repository, made where it does not exist.
-
-        Args:
-            repo_id: The repository, such as "owner/name".
-            commit_message: Message of the commit.
-            commit_description: Its longer text.
-            private: Whether a new repository is private.
-            token: Token for the hub; True or None takes the stored one.
-            revision: Branch to write to.
-            create_pr: Propose the change instead of making it.
-
-        Returns:
-            Address of the commit.
-
-        Raises:
-            InvalidRequestError: The configuration has flags without effect.
-            OSError: The hub refuses, or cannot be reached.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return upload(
-                Path(folder) / CONFIG_FILE,
-                repo_id,
-                token=token,
-                private=private,
-                revision=revision,
-                commit_message=commit_message,
-                commit_description=commit_description,
-                create_pr=create_pr,
-            )
 
     @overload
     @classmethod

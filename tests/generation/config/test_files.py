@@ -12,7 +12,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from asyncgen.errors import ModelLoadError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain, upload
+from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain
 from tests.doubles.hub import Repository, StandInHub
 
 if TYPE_CHECKING:
@@ -111,18 +111,11 @@ def test_push_to_hub_adds_to_a_repository(hub: StandInHub, tmp_path: Path) -> No
     assert url.startswith(f"{hub.endpoint}/me/there/commit/")
     assert repository.files.keys() == {"a.txt", "generation_config.json"}
     (commit,) = repository.commits
-    assert commit["summary"] == "Upload generation config"
+    assert commit["summary"] == "Upload GenerationConfig"
     assert commit["description"] == "why"
     assert "create_pr=1" in commit["query"]
     (tmp_path / "g.json").write_bytes(repository.files["generation_config.json"])
     assert GenerationConfig.from_pretrained(tmp_path, "g.json") == config
-
-
-def test_a_push_without_permission_fails(hub: StandInHub, tmp_path: Path) -> None:
-    (tmp_path / "g.json").write_text("{}")
-    with pytest.raises(OSError, match="correct permissions"):
-        upload(tmp_path / "g.json", "me/there", token="other")
-    assert hub.repositories["me/there"].files == {"a.txt": b"a"}
 
 
 def test_plain_values() -> None:

@@ -1,0 +1,38 @@
+"""Names of the reference's module `transformers.generation.logits_process`."""
+
+# ruff: noqa: I001
+from asyncgen import (
+    AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
+    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
+    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
+    EpsilonLogitsWarper as EpsilonLogitsWarper,
+    EtaLogitsWarper as EtaLogitsWarper,
+    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+    InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
+    LogitNormalization as LogitNormalization,
+    LogitsProcessor as LogitsProcessor,
+    LogitsProcessorList as LogitsProcessorList,
+    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper as MinPLogitsWarper,
+    NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
+    TemperatureLogitsWarper as TemperatureLogitsWarper,
+    TopHLogitsWarper as TopHLogitsWarper,
+    TopKLogitsWarper as TopKLogitsWarper,
+    TopPLogitsWarper as TopPLogitsWarper,
+    TypicalLogitsWarper as TypicalLogitsWarper,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
+    WatermarkLogitsProcessor as WatermarkLogitsProcessor,
+    WhisperTimeStampLogitsProcessor as WhisperTimeStampLogitsProcessor,
+)

@@ -1,0 +1,11 @@
+"""Names of the reference's module `transformers.generation.stopping_criteria`."""
+
+# ruff: noqa: I001
+from asyncgen import (
+    EosTokenCriteria as EosTokenCriteria,
+    MaxLengthCriteria as MaxLengthCriteria,
+    MaxTimeCriteria as MaxTimeCriteria,
+    StoppingCriteria as StoppingCriteria,
+    StoppingCriteriaList as StoppingCriteriaList,
+    StopStringCriteria as StopStringCriteria,
+)

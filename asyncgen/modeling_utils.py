@@ -1,0 +1,5 @@
+"""Names of the reference's module `transformers.modeling_utils`."""
+
+from asyncgen import (
+    PreTrainedModel as PreTrainedModel,
+)
