@@ -306,7 +306,7 @@ def run(prompt: Any = "abc", **given: Any) -> list[TokenEvent]:
     return sink.events
 
 
-def test_text_that_was_held_back_comes_behind_the_seam() -> None:
+def test_held_back_text_follows_the_resumed_part() -> None:
     ids = list("caf\u00e9 au lait".encode())
     assert told(run(generated_ids=ids[:4]), 0)[1] == "\u00e9 au lait"  # in mid-character
     assert told(run(generated_ids=ids[:9], stop=["laid"]), 0)[1] == " lait"[1:]
@@ -340,7 +340,7 @@ def test_text_flushed_on_interruption_is_separate_from_id_text(reason: str) -> N
         hook = Countdown(count)
         bench = Bench(TableModel(script="caf\u00e9 au lait", prompt_length=3, hook=hook))
         request, sink = bench.add("abc", **given)
-        over = partial(setattr, request.ends, "_deadline", -math.inf)
+        over = partial(setattr, request.stop_checks, "_deadline", -math.inf)
         hook.then = over if reason == "time" else request.cancel.set
         bench.run()
         bench.require_empty()

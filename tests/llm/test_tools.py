@@ -222,7 +222,7 @@ async def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
             assert completion.text == "Yes, all of it is said."
 
 
-async def test_going_on_behind_tokens_reads_on() -> None:
+async def test_continuing_after_tokens_reads_on() -> None:
     script = f"I see.</think>Hm\n{CALL}"
     async with scripted(script, THINKING, tools=TOOLS) as llm:
         whole = await llm.generate(USER, tools=TOOLS, seed=1)
@@ -297,7 +297,7 @@ async def test_calls_are_enforced(name: str, choice: str) -> None:
             assert 1 <= value["many"] <= 9 if call.name == "count" else value["colour"]
 
 
-async def test_a_call_is_enforced_behind_reasoning() -> None:
+async def test_call_is_enforced_after_reasoning() -> None:
     pytest.importorskip("llguidance")
     tokenizer = byte_tokenizer(chat_template=THINKING)
     async with AsyncLLM(TableModel(seed=1), tokenizer=tokenizer) as llm:

@@ -239,7 +239,7 @@ def test_the_weight_map_names_every_parameter_and_every_stored_weight() -> None:
         assert needed == stored
 
 
-def test_a_tied_head_needs_no_weight_of_its_own() -> None:
+def test_tied_head_needs_no_separate_weight() -> None:
     _, core = random_pair("llama", tie_word_embeddings=True)
     assert "lm_head.weight" not in {rule.target for rule in core.weight_map()}
     assert any("lm_head" in pattern for pattern in core.ignored_weights())
@@ -331,7 +331,7 @@ def test_results_of_a_step_survive_the_next() -> None:
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_inference_mode_leaves_nothing_behind(static: bool) -> None:
+def test_inference_mode_is_restored(static: bool) -> None:
     _, core = random_pair("llama", 19)
     ids = random_ids(2, 70)
     expected = all_logits(core, ids)

@@ -38,7 +38,7 @@ NATIVE_TESTS = (
     "tests/models/kernels/test_native_linear.py",
     "tests/models/kernels/test_norm.py",
     "tests/models/kernels/test_rope.py",
-    "tests/models/test_company.py",
+    "tests/models/test_batch_exactness.py",
     "tests/models/kernels/test_compiled_layers.py",
     "tests/models/kernels/test_experts.py",
     "tests/families/arch/test_latent.py",

@@ -179,13 +179,13 @@ def check_going_on(seed: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_new_tokens_go_on_behind_a_cache(seed: int, tmp_path: Path) -> None:
+def test_new_tokens_continue_from_a_cache(seed: int, tmp_path: Path) -> None:
     check_going_on(seed, tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10, 160))
-def test_new_tokens_go_on_behind_caches(seed: int, tmp_path: Path) -> None:
+def test_new_tokens_continue_from_caches(seed: int, tmp_path: Path) -> None:
     check_going_on(seed, tmp_path)
 
 

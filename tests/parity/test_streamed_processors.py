@@ -201,9 +201,7 @@ def bans_all(input_ids: Tensor, scores: Tensor) -> Tensor:
 
 @for_each("do_sample", [False, True])
 @for_each("processor", [third_is_nan, too_narrow, bans_all, None])
-async def test_a_broken_processor_fails_its_own_request_alone(
-    processor: Any, do_sample: bool
-) -> None:
+async def test_broken_processor_fails_its_request_alone(processor: Any, do_sample: bool) -> None:
     name = "SuppressTokensLogitsProcessor" if processor is None else processor.__name__
     broken: dict[str, Any] = {"do_sample": do_sample, "max_new_tokens": 20}
     if processor is None:

@@ -71,7 +71,7 @@ def test_one_thread_always_computes() -> None:
     assert found == [4, 4, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1]
 
 
-def test_numbers_of_tokens_are_told_apart_and_prompts_are_not_judged() -> None:
+def test_vocabulary_sizes_are_compared_but_prompts_are_not() -> None:
     machine = Machine()
     for _ in range(5):
         assert machine.step(0.01) == 2

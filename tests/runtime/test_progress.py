@@ -164,7 +164,7 @@ def test_bar_goes_away_after_an_error() -> None:
     assert stream.getvalue().rstrip(" ").endswith("\r")
 
 
-def test_no_thread_stays_behind() -> None:
+def test_no_thread_is_left_running() -> None:
     before = set(threading.enumerate())
     run(Terminal(), 2.0)
     assert set(threading.enumerate()) == before

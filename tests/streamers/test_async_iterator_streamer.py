@@ -230,7 +230,7 @@ async def test_a_streamer_serves_one_generate_after_the_other(byte_level: Case) 
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.soak)])
-async def test_random_leaves_leave_nothing_behind(byte_level: Case, count: int) -> None:
+async def test_leaving_at_random_frees_everything(byte_level: Case, count: int) -> None:
     ids = ids_of(byte_level, TEXT)
     gone: list[weakref.ref[AsyncTextIteratorStreamer]] = []
     for n in range(count):

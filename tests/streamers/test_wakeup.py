@@ -440,7 +440,7 @@ def test_a_mailbox_may_be_read_in_another_loop(first: str, second: str) -> None:
     assert anyio.run(wait, anyio.run(build, backend=first), backend=second) == [1]
 
 
-def test_a_guest_of_a_loop_waits_by_its_own_means() -> None:
+def test_guest_of_a_loop_waits_without_the_loop() -> None:
     found: list[list[int]] = []
 
     async def host() -> None:

@@ -124,7 +124,7 @@ def test_forced_tokens_equal_the_tokenization_of_the_text(demo: Tokenizer) -> No
     assert len(ids) >= 5
 
 
-def test_a_shape_begins_behind_a_text(demo: Tokenizer) -> None:
+def test_structured_output_begins_after_a_text(demo: Tokenizer) -> None:
     grammar = grammar_of(demo, 2048, after="</think>", regex="[0-9]{2}x")
     text = "Let me think. <think> 12 </think>\n\n7"
     matcher = grammar.matcher([2])

@@ -432,7 +432,7 @@ def test_template_errors_keep_their_reason() -> None:
         render_chat("{{ messages.__class__.__mro__ }}", [USER, CALL])
 
 
-def test_reasoning_and_content_beside_calls_are_both_told() -> None:
+def test_reasoning_and_content_beside_calls_are_both_returned() -> None:
     template = (
         "{% for message in messages %}{% if message.content and message.thinking %}"
         "{{ raise_exception('one or the other') }}{% endif %}"

@@ -130,7 +130,7 @@ def test_models_of_sentencepiece_give_the_ids_of_the_reference(
     ("model_type", "settings"),
     [("mistral", LLAMA), ("phi3", LLAMA), ("gemma", GEMMA), ("t5", T5), ("mixtral", SPACED)],
 )
-def test_models_of_sentencepiece_give_its_own_ids(
+def test_models_of_sentencepiece_give_the_ids_of_sentencepiece(
     model_type: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """The reference splits Mistral's and Phi 3's texts without the space that they begin with."""

@@ -170,7 +170,7 @@ def test_a_long_conversation_stays_far_from_the_limits(monkeypatch: pytest.Monke
     assert len(text) > 5_000_000
 
 
-def test_each_rendering_has_a_budget_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rendering_has_a_separate_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_limits, "MOST_STEPS", 1000)
     for _ in range(3):
         assert not render_chat("{% for i in range(900) %}{% endfor %}", MESSAGES)

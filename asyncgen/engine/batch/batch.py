@@ -296,7 +296,7 @@ class Batch:
             sequence = cast("Sequence", row.state)
             if sequence.status >= _FINISHED:  # just now, with another sequence of its request
                 continue
-            reason = sequence.request.ends.interrupted()
+            reason = sequence.request.stop_checks.interrupted()
             if reason is not None and (unread is None or sequence not in unread.numbers):
                 some_left = self.abort(sequence.request, reason)
             elif not sequence.has_begun and not self._begin(sequence):

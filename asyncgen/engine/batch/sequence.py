@@ -88,7 +88,7 @@ class Sequence(RequestState):
             reader: Takes hidden states of its prompt.
             salt: As in `RequestState`.
         """
-        params, most = request.params, request.ends.max_length
+        params, most = request.params, request.stop_checks.max_length
         prompt, chunk = request.prompt_ids, params.config.prefill_chunk_size
         if reader is not None and reader.most_tokens is not None:
             chunk = min(chunk or reader.most_tokens, reader.most_tokens)
@@ -113,7 +113,7 @@ class Sequence(RequestState):
         self.plan: RowPlan | None = None
         self.draw = HashDraw(params.seed)
         self.is_greedy = not params.config.do_sample
-        self.needs_scores = bool(request.ends.tensor_criteria)
+        self.needs_scores = bool(request.stop_checks.tensor_criteria)
         self.top_logprobs = params.top_logprobs
         self.matcher: Matcher | None = None
         self.takes_forced = False
@@ -143,7 +143,7 @@ class Sequence(RequestState):
     @property
     def may_go_on(self) -> bool:
         """Tell whether the length allows another token behind the one that comes next."""
-        most = self.request.ends.max_length
+        most = self.request.stop_checks.max_length
         return most is None or len(self.tokens) + 1 < most
 
     def input_ids(self, device: torch.device) -> Tensor:
@@ -175,11 +175,11 @@ class Sequence(RequestState):
         Raises:
             Exception: A criterion raised it.
         """
-        ends, stops = self.request.ends, False
+        stop_checks, stops = self.request.stop_checks, False
         if self.needs_scores:
             device = torch.device("cpu") if scores is None else scores.device
-            stops = bool(ends.tensor_criteria(self.input_ids(device), scores).item())
-        reason = ends.reason(self.index, self.tokens[-1], len(self.tokens), stops=stops)
+            stops = bool(stop_checks.tensor_criteria(self.input_ids(device), scores).item())
+        reason = stop_checks.reason(self.index, self.tokens[-1], len(self.tokens), stops=stops)
         return reason if self.matcher is None else self._match(self.matcher, reason)
 
     def _match(self, matcher: Matcher, reason: str | None) -> str | None:
@@ -198,7 +198,7 @@ class Sequence(RequestState):
         if self.matcher is None or not self.takes_forced:
             return []
         taken = list(self.matcher.forced[:most])
-        end = self.request.ends.max_length
+        end = self.request.stop_checks.max_length
         if end is not None:
             taken = taken[: end - len(self.tokens)]
         self.tokens += taken

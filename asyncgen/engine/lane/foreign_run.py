@@ -93,7 +93,7 @@ class ForeignRun:
 
     def _interrupted(self) -> str | None:
         """Return a reason to end at once, if there is one."""
-        return "aborted" if self._is_closing() else self._request.ends.interrupted()
+        return "aborted" if self._is_closing() else self._request.stop_checks.interrupted()
 
 
 class _RowStreamer:
@@ -102,7 +102,7 @@ class _RowStreamer:
     def __init__(
         self, request: Request, events: EventWriter, interrupted: Callable[[], str | None]
     ) -> None:
-        self._ends = request.ends
+        self._stop_checks = request.stop_checks
         self._events = events
         self._interrupted = interrupted
         # Length at which a criterion ended a row: criteria run before or after the put.
@@ -127,17 +127,17 @@ class _RowStreamer:
         """Stop when everything has ended, or the request was interrupted."""
         done = not self._events.live or self._interrupted() is not None
         verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
-        if self._ends.tensor_criteria:
-            found = self._ends.tensor_criteria(input_ids, scores)
+        if self._stop_checks.tensor_criteria:
+            found = self._stop_checks.tensor_criteria(input_ids, scores)
             for row in torch.nonzero(found).flatten().tolist():
                 self._ended.setdefault(row, input_ids.shape[1])
             verdict = verdict | found
         return verdict
 
     def _reason(self, token_id: int) -> str | None:
-        if token_id in self._ends.eos_token_ids:
+        if token_id in self._stop_checks.eos_token_ids:
             return "stop"
-        end = self._ends.max_length
+        end = self._stop_checks.max_length
         return "length" if end is not None and self._length >= end else None
 
 

@@ -85,7 +85,7 @@ class StepRun:
         """
         if not self._events.live:  # all sequences had ended before
             return False
-        interrupted = self._request.ends.interrupted()
+        interrupted = self._request.stop_checks.interrupted()
         if interrupted is not None and not self._ends_beams(interrupted):
             self.end(interrupted)
             return False
@@ -120,7 +120,7 @@ class StepRun:
             self._beginnings(),
             config=request.params.config,
             processors=request.processors,
-            stop_checks=request.ends,
+            stop_checks=request.stop_checks,
             draw=HashDraw(request.params.seed),
             beams=1 if request.method else request.params.config.num_beams or 1,
             keep_logits=request.params.top_logprobs is not None,
@@ -182,7 +182,7 @@ class StepRun:
                 reason = self._match(row, token_ids, reason)
             goes_on = self._events.write(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
-                self._request.ends.stop_row(row)
+                self._request.stop_checks.stop_row(row)
 
     def _match(self, row: int, token_ids: Sequence[int], reason: str | None) -> str | None:
         """Return why a row ends, where its answer may only stop if it fits the grammar."""
@@ -191,7 +191,7 @@ class StepRun:
         if reason != "stop":
             return reason
         assert self._request.grammar is not None
-        matcher = self._request.grammar.matcher(self._request.ends.eos_token_ids)
+        matcher = self._request.grammar.matcher(self._request.stop_checks.eos_token_ids)
         matcher.extend(ids, len(self._request.starting_ids))
         return "stop" if matcher.is_complete else "incomplete"
 

@@ -133,7 +133,11 @@ class EventWriter:
                 self._put(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
                 token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             shown += rest
-            if reason == "stop" and token_ids and token_ids[-1] in request.ends.eos_token_ids:
+            if (
+                reason == "stop"
+                and token_ids
+                and token_ids[-1] in request.stop_checks.eos_token_ids
+            ):
                 ending_id = token_ids[-1]
         self._end(index, tuple(token_ids), shown, logprobs, reason, stop, ending_id, now)
         return False

@@ -75,7 +75,7 @@ def prepare_embedding(
         prompt_ids=ids,
         params=_params(given),
         processors=LogitsProcessorList(),
-        ends=_ends(cancel, given.get("max_time")),
+        stop_checks=_stop_checks(cancel, given.get("max_time")),
         cancel=cancel,
         sink=sink,
         continues_text=False,
@@ -159,7 +159,7 @@ def _params(given: Mapping[str, Any]) -> RequestParams:
     )
 
 
-def _ends(cancel: CancelCriteria, max_time: float | None) -> StopChecks:
+def _stop_checks(cancel: CancelCriteria, max_time: float | None) -> StopChecks:
     criteria = StoppingCriteriaList([cancel])
     if max_time is not None:
         criteria.append(MaxTimeCriteria(max_time))

@@ -172,7 +172,7 @@ def prepare_request(
         prompt_ids=prompt_ids,
         params=params,
         processors=processors,
-        ends=StopChecks(criteria),
+        stop_checks=StopChecks(criteria),
         cancel=cancel,
         sink=sink,
         continues_text=not (stands_alone or grammar and _is_cut(tokenizer, prompt_ids)),

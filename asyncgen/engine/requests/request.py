@@ -70,7 +70,7 @@ class Request:
         prompt_ids: The prompt, at least one id.
         params: Checked parameters.
         processors: All logits processors, built-in and user-written, in order.
-        ends: When its rows end; holds ``cancel`` and the time limit.
+        stop_checks: When its rows end; holds ``cancel`` and the time limit.
         cancel: The truth about cancellation; a message to the thread only wakes it.
         sink: Where its events go.
         continues_text: Whether the text goes on from the prompt's (a text prompt), or stands
@@ -98,7 +98,7 @@ class Request:
     prompt_ids: list[int]
     params: RequestParams
     processors: LogitsProcessorList
-    ends: StopChecks
+    stop_checks: StopChecks
     cancel: CancelCriteria
     sink: Sink
     continues_text: bool
@@ -155,7 +155,7 @@ class Request:
             skip_special_tokens=self.params.skip_special_tokens,
             stops=self.stops,
             # The token that ends a structured answer is no part of it, whatever its text is.
-            omitted=frozenset() if self.grammar is None else self.ends.eos_token_ids,
+            omitted=frozenset() if self.grammar is None else self.stop_checks.eos_token_ids,
             parser=parser,
             hidden=hidden,
         )

@@ -88,21 +88,21 @@ def _taken_up(
     request: Request, tokenizer: Tokenizer | None, index: int, ids: tuple[int, ...]
 ) -> GivenTokens:
     """One sample, behind its tokens."""
-    text, ends = request.text_of(index, tokenizer), request.ends
+    text, checks = request.text_of(index, tokenizer), request.stop_checks
     if not ids:
         return GivenTokens(ids, text)
     shown, stop = text.add(ids[:-1])
-    ended = stop or next((each for each in ids[:-1] if each in ends.eos_token_ids), None)
+    ended = stop or next((each for each in ids[:-1] if each in checks.eos_token_ids), None)
     if ended is not None:
         allowed = f"sample {index} would have ended with {ended!r}, and there are tokens behind it"
         raise InvalidRequestError("generated_ids", _shortly((ids,)), allowed)
-    length, most = len(request.starting_ids) + len(ids), ends.max_length
+    length, most = len(request.starting_ids) + len(ids), checks.max_length
     if most is not None and length > most:
         allowed = f"at most {most - len(request.starting_ids)} tokens can follow the prompt"
         raise InvalidRequestError("generated_ids", f"{len(ids)} tokens", allowed)
     newest, stop = text.add(ids[-1:])
     shown += newest
-    reason = ends.reason(index, ids[-1], length, stops=_meets_stop_strings(request, index))
+    reason = checks.reason(index, ids[-1], length, stops=_meets_stop_strings(request, index))
     if request.grammar is not None:
         reason = _shaped(request, index, ids, reason)
     if stop is not None:
@@ -111,14 +111,14 @@ def _taken_up(
         return GivenTokens(ids, text, shown, stopped, stop)
     if reason not in ("stop", "incomplete", "length"):
         return GivenTokens(ids, text, shown)  # a deadline or a cancel is found in its turn
-    ending = ids[-1] if reason == "stop" and ids[-1] in ends.eos_token_ids else None
+    ending = ids[-1] if reason == "stop" and ids[-1] in checks.eos_token_ids else None
     return GivenTokens(ids, text, shown, cast("FinishReason", reason), ending)
 
 
 def _shaped(request: Request, index: int, ids: tuple[int, ...], reason: str | None) -> str | None:
     """Return the reason that ends a structured answer, and check its tokens."""
     assert request.grammar is not None
-    matcher = request.grammar.matcher(request.ends.eos_token_ids)
+    matcher = request.grammar.matcher(request.stop_checks.eos_token_ids)
     matcher.extend(ids[:-1])
     is_over = matcher.is_over
     matcher.extend(ids)
@@ -140,7 +140,9 @@ def _meets_stop_strings(request: Request, index: int) -> bool:
 
     What the user wrote is asked from the next token on: the scores of this one are not known.
     """
-    ours = [each for each in request.ends.tensor_criteria if isinstance(each, StopStringCriteria)]
+    ours = [
+        each for each in request.stop_checks.tensor_criteria if isinstance(each, StopStringCriteria)
+    ]
     if not ours:
         return False
     ids = torch.tensor([[*request.starting_ids, *request.params.generated_ids[index]]])

@@ -102,5 +102,5 @@ def test_plots_use_known_slots_and_bring_in_everything(plot: str) -> None:
         assert any(all(slot in _slots(text) for text in stage) for stage in PLOTS[plot])
 
 
-def test_every_plot_can_be_told_in_one_sentence() -> None:
+def test_every_plot_has_a_one_sentence_summary() -> None:
     assert set(story_parts.SUMMARIES) == set(story_parts.SHORT) == set(PLOTS)

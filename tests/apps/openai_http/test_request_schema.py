@@ -93,7 +93,7 @@ def test_no_prompt(prompt: object) -> None:
         CompletionRequest.model_validate({"model": "m", "prompt": prompt})
 
 
-def test_behind_too_many_variables_nothing_is_looked_at() -> None:
+def test_too_many_variables_end_the_check() -> None:
     told = too_large({"a": ["x" * 4096, object()]})  # type: ignore[list-item]
     assert told is not None and "at most 4096 characters" in told
 

@@ -23,7 +23,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_a_stream_is_resumed_under_its_own_key_alone() -> None:
+async def test_stream_is_resumed_under_its_key_alone() -> None:
     async with served(endless(), tokens=("k1", "k2")) as one, one.client("k1") as first:
         token = await first.begin()
         await first.get()

@@ -115,7 +115,7 @@ async def test_connections_with_one_stream_take_turns_a_few_at_a_time() -> None:
     assert [one.flushes for one in many] == [1] * len(many)
 
 
-async def test_a_flush_that_fails_ends_its_own_connection_only() -> None:
+async def test_failing_flush_ends_one_connection_only() -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
     flush_queue = FlushQueue()

@@ -200,7 +200,7 @@ async def _fill(proxy: Proxy) -> None:
 
 
 @pytest.mark.browser
-def test_the_page_behind_the_example(proxy: Proxy) -> None:
+def test_page_behind_a_proxy(proxy: Proxy) -> None:
     with chromium() as browser:
         page = WebPage(browser, f"https://127.0.0.1:{proxy.port}/", ignore_https_errors=True)
         page.ready()

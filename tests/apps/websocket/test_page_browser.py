@@ -469,7 +469,7 @@ def test_a_table_that_is_half_here_is_a_table_already(_page: WebPage) -> None:
         assert last == _page.page.evaluate(DRAWN, [text, False]), "no table after all"
 
 
-def test_a_wide_table_scrolls_in_its_own_box(_page: WebPage) -> None:
+def test_wide_table_scrolls_inside_its_box(_page: WebPage) -> None:
     wide = "\n".join(["|" + "heading |" * 12, "|" + "-|" * 12, "|" + "some words here |" * 12])
     place = _page.page.evaluate_handle("turns.appendChild(make('li', {}, make('div')))")
     try:

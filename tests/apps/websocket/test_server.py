@@ -414,7 +414,7 @@ async def test_leaving_in_the_queue_never_starts(how: str) -> None:
             assert gate.arrived == 2
 
 
-async def test_a_cancel_right_behind_the_request() -> None:
+async def test_cancel_right_after_the_request() -> None:
     async with served(endless()) as one, one.client() as client:
         for number in range(20):
             name = f"r{number}"

@@ -191,7 +191,7 @@ def test_a_rope_of_gemma_4_has_a_divisor_a_pair(divisors: list[float], tmp_path:
 
 
 @pytest.mark.parametrize("family", ["mpt", "afmoe", "llama4_text", "minicpm3"])
-def test_layers_behind_the_last_are_unexpected(family: str, tmp_path: Path) -> None:
+def test_layers_after_the_last_are_unexpected(family: str, tmp_path: Path) -> None:
     metadata, tensors = _read(family)
     key = f"{metadata['general.architecture']}.block_count"
     layers = metadata[key] - 1
@@ -221,7 +221,7 @@ def test_a_tensor_of_too_many_parts_is_not_taken_apart(
     _refused(tmp_path / "bad.gguf", metadata, other, f"1 unexpected: {name}")
 
 
-def test_a_product_behind_the_mean_is_no_larger_than_it_may_be(
+def test_product_after_the_mean_stays_within_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata, tensors = _read("mpt")

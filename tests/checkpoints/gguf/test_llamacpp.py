@@ -172,9 +172,7 @@ def test_packed_weights_are_no_further_from_float32(packed: Any, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TENSOR_TYPES if kind != "F16"])
-def test_packed_weights_in_bfloat16_add_no_more_than_its_own_rounding(
-    packed: Any, kind: str
-) -> None:
+def test_packed_weights_in_bfloat16_add_no_more_than_rounding(packed: Any, kind: str) -> None:
     folder, ids, exact = packed
     half, plain, peer = (
         ours(asyncgen.load_model(folder / f"{kind}.gguf", dtype="bfloat16"), ids),

@@ -59,7 +59,9 @@ def test_reasons_are_those_of_the_request(token: int, length: int, wanted: str |
     row.tokens = [1, 2, *[4] * (length - 3), token]
     assert row.reason_to_end(None) == wanted
     ids = torch.tensor([row.tokens])
-    assert row.request.ends.reasons([token], [True], length, ids, torch.zeros(1, 9)) == [wanted]
+    assert row.request.stop_checks.reasons([token], [True], length, ids, torch.zeros(1, 9)) == [
+        wanted
+    ]
 
 
 def test_a_cancelled_row_ends() -> None:

@@ -162,7 +162,7 @@ def test_partial_blocks_are_evicted_for_others() -> None:
 
 
 @for_each("windows", [(8,), (5,), (9,), (None, 5), (3, 12)])
-def test_a_text_that_needs_every_page_begins_behind_its_tail(windows: tuple[int, ...]) -> None:
+def test_text_that_needs_every_page_reuses_its_partial_block(windows: tuple[int, ...]) -> None:
     """A window sees a page less behind a tail than before it: none that is not seen is counted."""
     for length in range(9, 40):
         loop = opened(max_blocks(windows, 4, length + 13), 4, windows=windows)

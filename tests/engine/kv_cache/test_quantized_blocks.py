@@ -125,7 +125,7 @@ def test_families_keep_their_tokens_in_a_mix(name: str, tmp_path: Path) -> None:
     bench.require_empty()
 
 
-def test_the_same_memory_has_more_pages_and_the_lane_its_own_need(demo: Any) -> None:
+def test_same_memory_has_more_pages_and_the_lane_its_share(demo: Any) -> None:
     config, size = demo.core.config, demo.core.config.head_dim
     room = {
         dtype: plan_room(demo, EngineOptions(kv_cache_memory=8 << 20, kv_cache_dtype=dtype))

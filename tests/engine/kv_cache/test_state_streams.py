@@ -274,7 +274,7 @@ def test_text_that_kept_its_blocks_resumes_from_a_snapshot(model: Any) -> None:
     bench.require_empty()
 
 
-def test_going_on_behind_generated_tokens(model: Any) -> None:
+def test_continues_after_generated_tokens(model: Any) -> None:
     whole = alone(model, [4, 5, 6], max_new_tokens=12, do_sample=False, **ROOM)[0]
     bench = Bench(model, **ROOM)
     given = {"generated_ids": [whole[:5]], "max_new_tokens": 12, "do_sample": False}

@@ -18,8 +18,8 @@ def test_a_text_prompt() -> None:
     request, _ = request_for("héllo")
     assert request.prompt_ids == list("héllo".encode())
     assert request.continues_text
-    assert request.ends.eos_token_ids == {EOS}
-    assert request.ends.max_length == 512
+    assert request.stop_checks.eos_token_ids == {EOS}
+    assert request.stop_checks.max_length == 512
     assert request.accepted_at > 0
 
 
@@ -75,9 +75,9 @@ def test_ids_are_copied() -> None:
 
 def test_the_cancel_flag_is_among_the_ends() -> None:
     request, _ = request_for()
-    assert request.ends.interrupted() is None
+    assert request.stop_checks.interrupted() is None
     request.cancel.set()
-    assert request.ends.interrupted() == "cancelled"
+    assert request.stop_checks.interrupted() == "cancelled"
 
 
 def test_ids_name_the_request() -> None:

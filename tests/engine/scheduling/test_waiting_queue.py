@@ -16,7 +16,7 @@ def ranked(name: str, *rank: int) -> RequestState:
     return state
 
 
-def test_it_ends_behind_one_that_stays() -> None:
+def test_ends_after_one_that_stays() -> None:
     queue = WaitingQueue()
     first, second = ranked("a", 0, 0), ranked("b", 0, 1)
     queue.push(second)

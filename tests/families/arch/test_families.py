@@ -220,7 +220,7 @@ def test_keys_that_saving_writes_anew_mean_what_they_mean_to_the_reference(
 
 
 @pytest.mark.parametrize("original", [16, 48])
-def test_a_longrope_has_factors_of_its_own_beyond_its_original_length(
+def test_longrope_has_long_factors_beyond_its_original_length(
     original: int, tmp_path: Path
 ) -> None:
     rope = {

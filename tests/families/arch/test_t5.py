@@ -37,9 +37,7 @@ def test_stacks_of_different_depth(layers: tuple[int, int], kind: str, tmp_path:
 
 @pytest.mark.parametrize("flag", [True, False, None])
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_head_of_its_own_is_one_that_is_stored(
-    flag: bool | None, stored: bool, tmp_path: Path
-) -> None:
+def test_untied_head_is_one_that_is_stored(flag: bool | None, stored: bool, tmp_path: Path) -> None:
     theirs, _ = models(1, tmp_path, tie_word_embeddings=False)
     file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
     tensors = load_file(file)

@@ -85,7 +85,7 @@ def test_heads_share_the_width_where_no_size_is_given(head_dim: Any) -> None:
     assert ModelConfig.from_hf(random_config("qwen3", head_dim=head_dim)).head_dim == 128
 
 
-def test_mistral_slides_in_every_layer_unless_told_not_to() -> None:
+def test_mistral_slides_in_every_layer_by_default() -> None:
     sliding = ModelConfig.from_hf(random_config("mistral", sliding_window=7))
     assert [sliding.window(layer) for layer in range(3)] == [7, 7, 7]
     full = ModelConfig.from_hf(random_config("mistral", sliding_window=None))

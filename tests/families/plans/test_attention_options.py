@@ -223,7 +223,7 @@ def test_slopes_of_alibi() -> None:
     assert alibi_slopes(12)[8:] == tuple(2.0 ** (-k / 2) for k in (1, 3, 5, 7))
 
 
-def test_zeros_behind_narrow_values_stay_zeros() -> None:
+def test_zeros_after_narrow_values_stay_zeros() -> None:
     config = config_of(FAMILIES["gemma2"])
     text = texts_of([20], 7, torch.float32, 0)[0]
     text.heads[:, :, HEADS + KV_HEADS :, 10:] = 0

@@ -43,7 +43,7 @@ def test_parameters_that_belong_elsewhere_are_refused() -> None:
                 check_names({each.name: True})
 
 
-def test_a_method_has_names_of_its_own() -> None:
+def test_each_method_has_separate_names() -> None:
     def method(model: Any, input_ids: Any, depth: int = 1) -> None:
         """Takes a parameter that nobody else knows."""
 

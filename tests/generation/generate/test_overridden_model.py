@@ -103,7 +103,7 @@ def test_every_step_asks_the_hook(pair: Any, number: int) -> None:
     assert cache is None or cache.get_seq_length() == expected.past_key_values.get_seq_length()
 
 
-def test_the_hook_is_told_embeddings_types_and_what_a_cache_holds(pair: Any) -> None:
+def test_hook_gets_embeddings_types_and_cache_length(pair: Any) -> None:
     theirs, ours, _, seen = pair
     call: dict[str, Any] = NEW | {"attention_mask": MASK, "inputs_embeds": embedded(theirs, IDS)}
     if ours.core.family.has_token_types:
@@ -138,7 +138,7 @@ def test_a_model_with_two_stacks(call: dict[str, Any], tmp_path: Path) -> None:
         }
 
 
-def test_two_stacks_go_on_behind_a_cache(tmp_path: Path) -> None:
+def test_encoder_decoder_continues_from_a_cache(tmp_path: Path) -> None:
     _, ours = test_seq2seq.models(5, tmp_path)
     prompt, cache = test_seq2seq.inputs(5), DynamicCache()
     ids = ours.generate(**prompt, **NEW)
@@ -199,7 +199,7 @@ def test_an_override_of_one_object_or_of_forward(tmp_path: Path) -> None:
         model.generate(WHOLE, favored=torch.tensor([7, 9]), **NEW)
 
 
-def test_older_hooks_are_told_where_the_cache_ends(tmp_path: Path) -> None:
+def test_older_hooks_get_the_cache_length(tmp_path: Path) -> None:
     model, places = plain(tmp_path), []
 
     def older(

@@ -96,7 +96,7 @@ def test_every_form_is_looked_at() -> None:
 
 
 @for_each("setting", SETTINGS, ids=lambda setting: next(iter(setting)))
-def test_a_form_is_the_processor_and_leaves_the_neighbours(setting: dict[str, Any]) -> None:
+def test_batched_form_equals_the_processor_and_leaves_other_rows(setting: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, VOCABULARY, generator=generator)
     rows = [

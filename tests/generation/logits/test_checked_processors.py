@@ -102,7 +102,7 @@ def test_a_built_in_one_is_found_by_running_them_again(user: bool) -> None:
     assert raised.value.__cause__ is error
 
 
-def test_a_model_is_blamed_for_its_own_logits() -> None:
+def test_error_names_the_model_with_invalid_logits() -> None:
     processors = CheckedProcessors([HARMLESS, Breaking("nan")])
     with pytest.raises(InvalidScoresError, match="the model's logits") as caught:
         processors(IDS, SCORES / 0)

@@ -127,7 +127,7 @@ def test_rows_end_one_by_one_with_all_their_sequences() -> None:
         assert set(whole[len(ids) :]) <= {PAD}
 
 
-def test_logits_behind_every_settled_id() -> None:
+def test_logits_after_every_settled_id() -> None:
     model = TableModel(seed=3, eos_bias=1.0)
     fields = {"num_beams": 3, "num_return_sequences": 2}
     plan = plan_of(model, [[1, 2]], new_tokens=12, fields=fields, keep_logits=True)

@@ -52,7 +52,7 @@ def is_met(constraint: Constraint, text: list[int]) -> bool:
 
 
 @given(ANY)
-def test_following_its_own_advice_completes_it(constraint: Constraint) -> None:
+def test_suggested_tokens_complete_a_constraint(constraint: Constraint) -> None:
     for step in range(constraint.seqlen):
         assert constraint.remaining() == constraint.seqlen - step
         wanted = constraint.advance()

@@ -23,7 +23,7 @@ CASES: list[tuple[GenerationMode, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("mode", "fields", "name"), CASES)
-def test_asked_for_its_own_strategy(
+def test_strategy_is_asked_for_by_name(
     mode: GenerationMode, fields: dict[str, Any], name: str
 ) -> None:
     config = GenerationConfig(**fields)

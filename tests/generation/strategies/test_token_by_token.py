@@ -73,7 +73,7 @@ def test_rows_end_one_by_one_and_are_padded() -> None:
         assert [step.token_ids[0][0] for step in alone] == row_ids
 
 
-def test_no_grad_mode_is_left_behind() -> None:
+def test_grad_mode_is_restored() -> None:
     steps = greedy(plan_of(TableModel(), PROMPT, new_tokens=3))
     assert torch.is_grad_enabled()
     next(steps)

@@ -110,9 +110,7 @@ def test_bad_arguments() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(settings_of, st.integers(0, 2**31), st.integers(1, 60))
-def test_behind_given_tokens_it_remembers_what_it_would_have_seen(
-    values: dict[str, Any], seed: int, count: int
-) -> None:
+def test_remembers_given_tokens_as_if_seen(values: dict[str, Any], seed: int, count: int) -> None:
     (grown, _), (late, _) = both(**values), both(**values)
     torch.manual_seed(seed)
     ids, scores = torch.randint(0, 3, (2, 5 + count)), torch.randn(2, 30)

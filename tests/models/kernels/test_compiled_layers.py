@@ -59,7 +59,7 @@ def test_one_call_computes_what_the_operators_compute(variant: str, dtype: torch
         assert torch.equal(together, apart)
 
 
-def test_a_copy_computes_with_weights_of_its_own() -> None:
+def test_copy_computes_with_separate_weights() -> None:
     core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
     core.prepare()
     copied = copy.deepcopy(core)

@@ -184,7 +184,7 @@ def test_layer_without_weight_raises_assertion_error() -> None:
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
-def test_an_embedding_gives_its_own_dtype_whatever_is_stored(stored: torch.dtype) -> None:
+def test_embedding_gives_the_model_dtype_whatever_is_stored(stored: torch.dtype) -> None:
     table = Embedding(10, 4, dtype=torch.float32)
     weight: Tensor = torch.randn(10, 4).to(stored)
     table.weight = nn.Parameter(weight, requires_grad=False)

@@ -105,7 +105,7 @@ def test_more_threads_than_cores_do_not_hang() -> None:
 
 
 @on_linux
-def test_a_fork_has_a_team_of_its_own() -> None:
+def test_fork_has_a_separate_thread_team() -> None:
     kernel, x = product()
     expected = kernel.product(x)  # this thread has a team now
     context = multiprocessing.get_context("fork")

@@ -55,7 +55,7 @@ def test_refused_requests_leave_nothing_in_the_queue() -> None:
     assert prepare(frontend, "a").id == "a"
 
 
-def test_a_request_goes_by_its_own_configuration() -> None:
+def test_request_follows_the_configuration_it_was_given() -> None:
     frontend = frontend_of(GenerationConfig(max_new_tokens=4))
     assert prepare(frontend, "a").params.config.max_length == 6
     own = GenerationConfig(max_new_tokens=9)
@@ -71,7 +71,7 @@ def test_eos_token_ids_of_request_or_config_end_it(eos: Any, ends: set[int]) -> 
         (frontend_of(), {"eos_token_id": eos}),
         (frontend_of(GenerationConfig(eos_token_id=eos)), {}),
     ):
-        assert prepare(frontend, **given).ends.eos_token_ids == ends
+        assert prepare(frontend, **given).stop_checks.eos_token_ids == ends
 
 
 def test_a_mixture_of_ids_is_refused() -> None:

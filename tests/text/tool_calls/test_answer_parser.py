@@ -401,7 +401,7 @@ def test_malformed_calls_are_text_and_an_error(text: str, reason: str) -> None:
     assert len(found.errors) == 1 and reason in found.errors[0]
 
 
-def test_a_call_behind_a_malformed_one_is_read() -> None:
+def test_call_after_a_malformed_one_is_read() -> None:
     found = in_pieces(named("qwen"), f"<tool_call>no</tool_call><tool_call>{OBJECT}</tool_call>")
     assert found.calls == [("weather", PARIS)] and len(found.errors) == 1
 

@@ -154,7 +154,7 @@ async def test_markers_may_be_tokens(name: str) -> None:
 SHORT = arguments(city={"enum": ["Rome", "Paris"]})
 
 
-async def test_calls_are_complete_behind_the_end_of_one() -> None:
+async def test_calls_are_complete_after_the_end_of_one() -> None:
     for name in ("qwen", "qwen_coder", "glm", "mistral", "granite"):
         for special in (None, False):
             seeds = [0, 2, 4]

@@ -265,7 +265,7 @@ async def test_connect_without_server_raises_connection_lost() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_no_task_is_left_behind(anyio_backend: str) -> None:
+async def test_no_task_is_left_running(anyio_backend: str) -> None:
     with ScriptedServer(begin_only) as server:
         before = asyncio.all_tasks()
         async with connect(server.url) as client:

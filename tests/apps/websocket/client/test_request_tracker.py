@@ -183,7 +183,7 @@ def test_a_request_that_is_left_takes_in_nothing_more() -> None:
     assert update(tracker, one) == []
 
 
-def test_cancelled_without_a_connection_it_ends_at_once_and_the_server_is_told_later() -> None:
+def test_cancel_without_a_connection_ends_at_once_and_reaches_the_server_later() -> None:
     tracker = RequestTracker()
     greet(tracker)
     one, other = running(tracker), request("never accepted")

@@ -36,7 +36,7 @@ def test_learns_to_separate_right_from_wrong() -> None:
     assert confidence.stops(0.5)
 
 
-def test_guesses_behind_the_first_wrong_one_teach_nothing() -> None:
+def test_guesses_after_the_first_wrong_one_are_not_counted() -> None:
     one, other = ConfidenceThreshold(0.5), ConfidenceThreshold(0.5)
     for _ in range(5):
         one.update([0.9, 0.3, 0.95, 0.1], accepted=1)

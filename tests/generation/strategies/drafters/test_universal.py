@@ -161,6 +161,6 @@ def test_tokenizers_without_common_tokens_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["target_lookbehind", "assistant_lookbehind"])
-def test_a_lookbehind_is_at_least_one(name: str) -> None:
+def test_lookbehind_is_at_least_one(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         TokenTranslator(byte_tokenizer(), byte_tokenizer(), **{name: 0})

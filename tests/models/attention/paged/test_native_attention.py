@@ -364,7 +364,7 @@ def compare_with_alone(shape: Shape, behind: int, count: int, seed: int) -> None
 
 @for_each("kernel", kernel_names())
 @for_each("window", [None, 100])
-def test_tokens_behind_a_chunk_stay_out_of_it(kernel: str, window: int | None) -> None:
+def test_later_tokens_stay_out_of_a_chunk(kernel: str, window: int | None) -> None:
     shape = Shape(kernel, window=window)
     pool = Pool(shape, 60)
     text = pool.text(random_heads(shape, 900, 0))
@@ -410,7 +410,7 @@ def test_a_row_that_is_no_number_stays_alone(kernel: str, value: float, count: i
 
 
 @for_each("kernel", kernel_names())
-def test_pages_behind_a_window_may_be_anybody_elses(kernel: str) -> None:
+def test_pages_outside_a_window_may_belong_to_others(kernel: str) -> None:
     shape = Shape(kernel, window=20, page_size=8)
     pool = Pool(shape, 60)
     text = pool.text(random_heads(shape, 70, 0))
@@ -420,7 +420,7 @@ def test_pages_behind_a_window_may_be_anybody_elses(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_it_serves_pages_in_its_own_layout(dtype: torch.dtype) -> None:
+def test_serves_pages_in_the_layout_of_the_kernel(dtype: torch.dtype) -> None:
     config = ModelConfig.from_hf(random_config("llama"))
     assert NativeAttention.serves(PagedStorage(config, 1, 4, dtype=dtype))
     assert not NativeAttention.serves(PagedStorage(config, 1, 4, heads_first=False))

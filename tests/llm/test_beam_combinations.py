@@ -1,4 +1,4 @@
-"""Beams in company: what else shapes a text works with them through both doors alike."""
+"""Combine beams with every other option that shapes a text, in `AsyncLLM` and in `generate`."""
 
 from __future__ import annotations
 

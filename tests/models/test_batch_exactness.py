@@ -170,7 +170,7 @@ def test_logits_do_not_depend_on_requested_tokens(
         assert torch.equal(part, every[-count:])
 
 
-def test_the_bias_of_a_tied_head_is_added_behind_the_call() -> None:
+def test_bias_of_a_tied_head_is_added_after_the_call() -> None:
     core, found = made_of("phi", torch.float32, tie_word_embeddings=True), []
     together: Any = core._plan
     assert core.lm_head.adds_bias and together.compiled is not None and not together.makes_logits
