@@ -125,7 +125,7 @@ class UnsupportedFrameworkError(AsyncgenError, ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let it cross to another process."""
-        return type(self), (self.unsupported, self.replacement)
+        return type(self), (self.unsupported, self.replacement), vars(self)
 
 
 class OverloadedError(AsyncgenError):
