@@ -17,10 +17,14 @@ from asyncgen.checkpoints.gguf.generation_defaults import generation_values
 from asyncgen.checkpoints.gguf.gguf_file import open_gguf
 from asyncgen.checkpoints.gguf.tensor_mapping import gguf_checkpoint, gguf_rules
 from asyncgen.checkpoints.hub import read_json, resolve
-from asyncgen.checkpoints.mxfp4 import METHOD, join_pairs
 from asyncgen.checkpoints.packed.packing_plan import packing_of
 from asyncgen.checkpoints.packed.quantise import check_packing
-from asyncgen.checkpoints.packed.quantized_checkpoint import METHODS, join_packed
+from asyncgen.checkpoints.packed.quantized_checkpoint import (
+    METHODS,
+    QUANTISED,
+    join_packed,
+    quantisation_method,
+)
 from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
 from asyncgen.errors import InvalidRequestError, ModelLoadError
@@ -46,8 +50,6 @@ if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.runtime.progress import ProgressOption
 
-
-_QUANTISED = "quantization_config"
 
 _log = logging.getLogger("asyncgen.models")
 
@@ -153,20 +155,18 @@ def _read_folder(
     text = text_config(stored)
     raw = stored if text is None else text
     # Without it: a saved model has the dtype of the unpacked weights.
-    raw = {key: value for key, value in raw.items() if key != _QUANTISED}
+    raw = {key: value for key, value in raw.items() if key != QUANTISED}
     config = ModelConfig.from_hf(raw)
     check(config)
     generation_config = _read_generation_config(place, config)
     checkpoint = open_checkpoint(place)
-    method = _quantisation(stored)
+    method = quantisation_method(stored)
     if method is not None and quantize is not None:
         raise InvalidRequestError(
             "quantize", quantize, f"the weights are packed already ({method}); leave it out"
         )
-    if method in METHODS:
-        checkpoint = join_packed(checkpoint, stored[_QUANTISED])
-    elif method is not None:
-        checkpoint = join_pairs(checkpoint)
+    if method is not None:
+        checkpoint = join_packed(checkpoint, stored)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
         _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
@@ -221,7 +221,7 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
     stored = _read_file(folder)
-    method = _quantisation(stored)
+    method = quantisation_method(stored)
     if method is not None:
         raise ModelLoadError(f"{folder} is packed already ({method})")
     checkpoint = open_checkpoint(folder)
@@ -274,22 +274,13 @@ def _read_file(folder: Path) -> dict[str, Any]:
             f"{folder} has no config.json, so it is no checkpoint; give the folder that has one"
         )
     raw = read_json(file)
-    method = _quantisation(raw)
-    if method not in (None, METHOD, *METHODS):
+    method = quantisation_method(raw)
+    if method not in (None, *METHODS):
         raise ModelLoadError(
             f"{folder} is quantised ({method}), which is not supported; "
             "use the model that it was made of"
         )
     return raw
-
-
-def _quantisation(raw: Mapping[str, Any]) -> str | None:
-    """Return the quantisation method of a ``config.json``; ``None``: the weights are floats."""
-    stated = raw.get(_QUANTISED)
-    if not stated:
-        return None
-    named = stated.get("quant_method") if isinstance(stated, dict) else None
-    return named[:40] if isinstance(named, str) else "unknown method"
 
 
 def _read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:

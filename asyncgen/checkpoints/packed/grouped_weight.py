@@ -74,9 +74,12 @@ def packed_weight(
         order: See `PackedWeight`.
 
     Raises:
-        ValueError: Groups or zero points are not supported.
+        ValueError: Groups or zero points are not supported, or scales are not as many.
     """
     outputs, inputs = numbers.shape
+    expected = (outputs, -(-inputs // size))
+    if scales.shape != expected:
+        raise ValueError(f"{list(scales.shape)} scales, for groups of {size} {list(expected)}")
     group = group_of(size, inputs)
     repeats = 1 if size >= inputs else size // group
     middle = 1 << bits - 1

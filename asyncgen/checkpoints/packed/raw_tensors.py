@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoints.checkpoint import StoredTensor
 
-KINDS: Final = {**DTYPES, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+KINDS: Final = {
+    **DTYPES,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
 """Dtypes by their names in a file, including those of 8 bits."""
 
 

@@ -25,7 +25,7 @@ from asyncgen.checkpoints.packed.raw_tensors import fields
 from asyncgen.models.kernels.packed_weight import LARGEST, PackedWeight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -41,13 +41,25 @@ NF4_GROUP: Final = 32
 """Inputs of a scale of 4 bytes, into which blocks of bitsandbytes are split."""
 
 
-def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PackedWeight:
+_STATE: Final = frozenset(
+    "quant_type blocksize dtype shape nested_blocksize nested_dtype nested_offset".split()
+)
+"""Keys of a state of bitsandbytes."""
+
+
+def compressed_integers(
+    parts: Parts, *, bits: int, size: int | None, is_symmetric: bool | None = None
+) -> PackedWeight:
     """compressed-tensors: ``weight`` int8, or ``weight_packed`` in words of 32 bits.
 
     Args:
         parts: And ``weight_scale``, ``weight_zero_point``, ``weight_shape``, ``weight_g_idx``.
         bits: Bits of a number.
         size: Inputs of a group; ``None``: the whole row.
+        is_symmetric: There are no zero points, or all are 0; ``None``: the file does not say it.
+
+    Raises:
+        ValueError: Groups or zero points do not fit these settings.
     """
     middle = 1 << bits - 1
     zeros = parts.get("weight_zero_point")
@@ -63,9 +75,11 @@ def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PackedW
     scales = scales if scales.dim() == 2 else scales.reshape(-1, 1)
     scales = scales.expand(outputs, -1).contiguous()
     if zeros is not None:
+        if is_symmetric and bool(zeros.any()):
+            raise ValueError("it is symmetric, and has zero points")
         zeros = zeros.reshape(-1, scales.shape[1]).expand(outputs, -1).int() + middle
-    order = _order(parts.get("weight_g_idx"))
     size = size or inputs
+    order = _order(parts.get("weight_g_idx"), size)
     if order is not None:
         numbers = numbers[:, order.long()]
     return packed_weight(numbers, scales, size, bits=bits, zeros=zeros, order=order)
@@ -79,15 +93,18 @@ def gptq(parts: Parts, *, bits: int, size: int | None, is_second: bool) -> Packe
         bits: Bits of a number, 4 or 8.
         size: Inputs of a group; ``None``: the whole row.
         is_second: Zero points are stored unchanged, and not less 1.
+
+    Raises:
+        ValueError: The groups are of another size.
     """
     numbers = fields(parts["qweight"].mT, bits)  # [out, in]
     # One less than a zero point of 0 is the largest number.
     zeros = fields(parts["qzeros"], bits).mT.int() + (0 if is_second else 1) & (1 << bits) - 1
     scales = parts["scales"].mT.contiguous()
-    order = _order(parts.get("g_idx"))
+    size = size or numbers.shape[1]
+    order = _order(parts.get("g_idx"), size)
     if order is not None:
         numbers = numbers[:, order.long()]
-    size = size or numbers.shape[1]
     return packed_weight(numbers, scales, size, bits=bits, zeros=zeros[: len(scales)], order=order)
 
 
@@ -119,14 +136,16 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
     """bitsandbytes in 4 bits: ``weight``, two codes a byte, the first in the upper half.
 
     Args:
-        parts: And ``absmax`` of each block of the flat matrix, ``quant_map``, and ``quant_state``,
-            which is JSON; of scales that are packed themselves ``nested_absmax`` and
-            ``nested_quant_map``.
+        parts: ``weight``, in bytes or a wider dtype of the same bytes; ``absmax`` of each block of
+            the flat matrix, ``quant_map``, and ``quant_state``, which is JSON; of scales that are
+            packed themselves ``nested_absmax`` and ``nested_quant_map``.
 
     Raises:
-        ValueError: A row is no multiple of a block.
+        ValueError: A row is no multiple of a block, or the state has a key that is not known.
     """
     state = json.loads(bytes(parts["quant_state"].tolist()))
+    if not _STATE.issuperset(state) or state["quant_type"] not in ("fp4", "nf4"):
+        raise ValueError(f"its state is {state}")
     outputs, inputs = state["shape"]
     block = int(state["blocksize"])
     if inputs % block:
@@ -140,7 +159,7 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
     group = NF4_GROUP
     unit = _FP4_UNIT if state["quant_type"] == "fp4" else LARGEST // group - 1
     numbers = (parts["quant_map"].double() * unit).round().int().tolist()
-    codes = parts["weight"].flatten().view(outputs, -1)
+    codes = parts["weight"].flatten().view(torch.uint8).view(outputs, -1)
     return PackedWeight(
         codes=codes << 4 | codes >> 4,
         inputs=inputs,
@@ -150,23 +169,40 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
     )
 
 
-def float8(parts: Parts, scale: str) -> Tensor:
+def float8(parts: Parts, *, scale: str, blocks: Sequence[tuple[int, int] | None]) -> Tensor:
     """Unpack float8 with one scale for the tensor, each row, or each block, to float32.
 
     Args:
-        parts: ``weight`` ``[out, in]``, and its scales.
+        parts: ``weight`` ``[…, out, in]``, and its scales.
         scale: Name of the scales.
+        blocks: Rows and columns of a block, the first that fits; ``None``: there are no blocks.
+
+    Raises:
+        ValueError: The scales are not as many as any of the blocks say.
     """
-    weight = parts["weight"].float()
-    scales = parts[scale].float()
-    if scales.dim() < 2:
-        return weight * (scales.view(-1, 1) if scales.numel() > 1 else scales.view(1, 1))
-    for dim in (0, 1):
-        count, size = scales.shape[dim], weight.shape[dim]
-        if count not in (1, size):
-            block = 128 if -(-size // 128) == count else -(-size // count)
-            scales = scales.repeat_interleave(block, dim=dim).narrow(dim, 0, size)
-    return weight * scales
+    weight, scales = parts["weight"].float(), parts[scale].float()
+    for block in blocks:
+        wide = _widened(scales, weight.shape, block)
+        if wide is not None:
+            return weight * wide
+    shape = f"{list(scales.shape)} scales for {list(weight.shape)} numbers"
+    raise ValueError(f"{shape}, which do not fit blocks of {[block or 'rows' for block in blocks]}")
+
+
+def _widened(scales: Tensor, shape: torch.Size, block: tuple[int, int] | None) -> Tensor | None:
+    """Repeat scales so that they multiply numbers of a shape; ``None``: they do not fit."""
+    if scales.numel() == 1 and (block is None or all(map(int.__ge__, block, shape[-2:]))):
+        return scales.view(1)
+    *above, rows, columns = shape
+    if block is None:
+        by_row = (*above, rows, 1)
+        fits = scales.shape in (by_row, by_row[:-1], (*above, 1, 1))
+        return scales.view(*above, -1, 1) if fits else None
+    if scales.shape != (*above, -(-rows // block[0]), -(-columns // block[1])):
+        return None
+    for dim, size in zip((-2, -1), block, strict=True):
+        scales = scales.repeat_interleave(size, dim=dim).narrow(dim, 0, shape[dim])
+    return scales
 
 
 def _awq_columns(words: Tensor) -> Tensor:
@@ -177,15 +213,21 @@ def _awq_columns(words: Tensor) -> Tensor:
     return placed.flatten(1).mT.contiguous()
 
 
-def _order(groups: Tensor | None) -> Tensor | None:
+def _order(groups: Tensor | None, size: int) -> Tensor | None:
     """Return the columns sorted by their group; ``None``: they are sorted already.
 
+    Args:
+        groups: Group of each column; ``None`` or negative: they are in order.
+        size: Columns of a group.
+
     Raises:
-        ValueError: Groups are of several sizes.
+        ValueError: Groups are of another size, or of several.
     """
-    if groups is None or bool((groups < 0).any()) or bool((groups[1:] >= groups[:-1]).all()):
+    if groups is None or bool((groups < 0).any()):
         return None
-    counts = torch.bincount(groups.long())
-    if bool((counts[:-1] != counts[0]).any()):
-        raise ValueError("groups of several sizes")
-    return torch.argsort(groups.long(), stable=True).int()
+    order = torch.argsort(groups.long(), stable=True)
+    if not torch.equal(groups.long()[order], torch.arange(len(groups)) // size):
+        raise ValueError(f"groups of other sizes than {size}")
+    if bool((groups[1:] >= groups[:-1]).all()):
+        return None
+    return order.int()

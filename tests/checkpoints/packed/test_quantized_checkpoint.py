@@ -48,10 +48,12 @@ def values(numbers: Tensor, scales: Tensor, zeros: Tensor, size: int) -> Tensor:
     return (numbers.float() - wide[1]) * wide[0]
 
 
-def gptq(outputs: int, inputs: int, *, bits: int = 4, mixes: bool = False, one: int = 1) -> Made:
-    numbers, scales, zeros = drawn(outputs, inputs, inputs // 32, bits)
-    groups = torch.arange(inputs) // 32
-    dense = values(numbers, scales, zeros, 32)
+def gptq(
+    outputs: int, inputs: int, *, bits: int = 4, mixes: bool = False, one: int = 1, size: int = 32
+) -> Made:
+    numbers, scales, zeros = drawn(outputs, inputs, inputs // size, bits)
+    groups = torch.arange(inputs) // size
+    dense = values(numbers, scales, zeros, size)
     if mixes:
         order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
         groups, numbers, dense = groups[order], numbers[:, order], dense[:, order]
@@ -202,18 +204,29 @@ SCHEMES: dict[str, tuple[Callable[[int, int], Made], dict[str, Any], float]] = {
 
 def write(folder: Path, scheme: str) -> None:
     """Make a checkpoint in a scheme, and the same one in float32 in its folder ``plain``."""
+    make_one, settings, _ = SCHEMES[scheme]
+    write_each(folder, lambda name, outputs, inputs: make_one(outputs, inputs), settings)
+
+
+def write_each(
+    folder: Path,
+    make_one: Callable[[str, int, int], Made],
+    settings: dict[str, Any],
+    **sizes: int,
+) -> None:
+    """Make a checkpoint of matrices that depend on their names, and its folder ``plain``."""
     pytest.importorskip("transformers")
     torch.manual_seed(1)
     (folder / "plain").mkdir()
-    make("llama", folder, hidden_size=64, intermediate_size=128, num_hidden_layers=2)
-    make_one, settings, _ = SCHEMES[scheme]
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, **sizes}
+    make("llama", folder, **sizes)
     tensors = load_file(folder / "model.safetensors")
     packed, plain = dict(tensors), dict(tensors)
     for name in tensors:
         if not name.endswith("_proj.weight"):
             continue
         outputs, inputs = tensors[name].shape
-        parts, plain[name] = make_one(outputs, inputs)
+        parts, plain[name] = make_one(name.removesuffix(".weight"), outputs, inputs)
         del packed[name]
         packed |= {f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()}
     config = json.loads((folder / "config.json").read_text())
@@ -243,12 +256,18 @@ def test_weights_are_those_of_the_format(tmp_path: Path, scheme: str) -> None:
     ("settings", "named"),
     [
         ({"quant_method": "hqq"}, "quantised .hqq., which is not supported"),
-        ({"quant_method": "gptq", "bits": 3}, "3 bits"),
+        ({"quant_method": "gptq", "bits": 3}, "`bits` is 3"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "'marlin'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "'gemv'"),
         (compressed("marlin-24", 4, "group"), "'marlin-24'"),
-        (compressed("pack-quantized", 4, "token"), "strategy 'token'"),
-        (compressed("pack-quantized", 2, "group"), "2 bits of type 'int'"),
+        (
+            compressed("pack-quantized", 4, "token"),
+            "group_0.weights.strategy` is 'token'",
+        ),
+        (
+            compressed("pack-quantized", 2, "group"),
+            r"num_bits` is 2; supported are \[4, 8\]",
+        ),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "'e5m2'"),
         ({"quant_method": "awq", "bits": 4}, r"'\*.qweight' is missing"),
     ],

@@ -1,0 +1,380 @@
+"""Read the settings of each ``quant_method``: how a matrix is stored, and by what it is found.
+
+Every key of a ``quantization_config`` is read here, or known to change no number, or refused by
+its name. Which modules are quantised is not read but seen: their tensors say it.
+
+Activations and the KV cache are never quantised here, so settings of theirs change no number.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncgen.checkpoints.packed import schemes
+from asyncgen.checkpoints.packed.module_rules import ModuleRules
+from asyncgen.checkpoints.packed.raw_tensors import read_raw
+from asyncgen.checkpoints.packed.stated_settings import Settings, UnknownSettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from asyncgen.checkpoints.checkpoint import StoredTensor
+
+    Parts = Mapping[str, StoredTensor]
+
+_WORDS: Final = ("I32",)
+_BYTES: Final = ("U8", "I8", "F16", "BF16", "F32", "F64")
+"""Dtypes of stored bytes (``bnb_4bit_quant_storage``)."""
+_FLOATS: Final = ("F16", "BF16", "F32", "F64")
+_SCALES: Final = (*_FLOATS, "F8_E8M0")
+_FLOAT8: Final = ("F8_E4M3", "F8_E5M2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """The way in which a matrix is stored.
+
+    Attributes:
+        read: Makes the packed weight, or floats, of the raw parts.
+        shape: Finds the shape ``[out, in]`` of a matrix from its parts, of which it reads few.
+        needed: Dtypes of the parts that must be there, by their names; the first holds the numbers.
+        others: Dtypes of the parts that may be there.
+        is_float: The numbers are floats: no layout of packed weights is exact.
+        bits: Bits of a number that stays packed.
+        size: Inputs of a scale; ``None``: all of the row.
+        scales: Name of the scales.
+        zeros: Name of the zero points.
+    """
+
+    read: Callable[[Mapping[str, Any]], Any]
+    shape: Callable[[Parts], tuple[int, ...]]
+    needed: Mapping[str, tuple[str, ...]]
+    others: Mapping[str, tuple[str, ...]]
+    is_float: bool = False
+    bits: int = 8
+    size: int | None = None
+    scales: str = "scales"
+    zeros: str = "qzeros"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The way in which the matrices of a checkpoint are stored.
+
+    Attributes:
+        marker: Last part of the name of a tensor that each matrix has.
+        of: Returns the scheme of a matrix by the name of its module, and the parts that it has.
+    """
+
+    marker: str
+    of: Callable[[str, Parts], Scheme]
+
+
+_MADE_BY_GPTQ: Final = frozenset(
+    """
+    quant_method act_group_aware auto_forward_data_parallel autoround_version backend batch_size
+    block_name_to_quantize cache_block_outputs compile damp_auto_increment damp_percent dataset
+    device disable_exllama enable_minmax_tuning enable_quanted_input exllama_config
+    failsafe fallback gc_mode gptaq gradient_accumulate_steps hessian hyb_act is_awq iters lm_head
+    low_gpu_mem_usage lr lr_scheduler max_input_length meta minmax_lr mock_quantization
+    model_file_base_name model_name_or_path model_seqlen modules_in_block_to_quantize
+    module_name_preceding_first_block mse nsamples offload_to_disk offload_to_disk_path pack_impl
+    pad_token_id parallel_packing provider quant_nontext_module quantizer
+    scale_dtype seed seqlen moe amp static_groups sym to_quant_block_names tokenizer true_sequential
+    use_cuda_fp16 use_exllama use_triton v2 v2_alpha v2_memory_device version vram_strategy
+    wait_for_submodule_finalizers act_bits act_data_type act_dynamic act_group_size act_sym
+    """.split()
+)
+"""How GPTQModel, AutoGPTQ, AutoRound and Optimum came to the numbers, and how they would load them.
+Zero points are stored whether ``sym`` or not."""
+
+_MADE_BY_AWQ: Final = _MADE_BY_GPTQ - {"version", "backend"} | {
+    "desc_act",
+    "do_fuse",
+    "fuse_max_seq_len",
+    "ignore",
+    "modules_to_fuse",
+    "modules_to_not_convert",
+}
+
+_MADE_BY_BITSANDBYTES: Final = frozenset(
+    """
+    quant_method llm_int8_threshold llm_int8_skip_modules llm_int8_enable_fp32_cpu_offload
+    llm_int8_has_fp16_weight
+    """.split()
+)
+"""Columns of outliers are multiplied by the same unpacked numbers."""
+
+_MADE_BY_FLOAT8: Final = frozenset(
+    """
+    quant_method activation_scale_ub dequantize ignore ignored_layers kv_cache_scheme
+    kv_cache_quant_method modules_to_convert modules_to_not_convert
+    """.split()
+)
+
+_MADE_BY_COMPRESSED: Final = frozenset(
+    """
+    quant_method dequantize global_compression_ratio ignore kv_cache_scheme run_compressed
+    use_optimized_inference version
+    """.split()
+)
+
+_MADE_BY_MXFP4: Final = frozenset({"quant_method", "dequantize", "modules_to_not_convert"})
+
+_GROUP_NOTES: Final = frozenset({"input_activations", "output_activations", "targets"})
+_WEIGHT_NOTES: Final = frozenset({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"})
+
+
+def gptq(settings: Settings, tensors: Parts) -> Layout:
+    """Read the settings of ``gptq``, and of each module that has others by ``dynamic``."""
+    rules = ModuleRules(settings.get("dynamic"))
+    return _ruled(settings, rules, "qweight", _gptq_scheme)
+
+
+def _gptq_scheme(settings: Settings) -> Scheme:
+    bits = settings.choice("bits", (4, 8), 4, also=("w_bit",))
+    size = settings.size("group_size", 128, also=("q_group_size",))
+    form = settings.choice("checkpoint_format", ("gptq", "gptq_v2"), "gptq", also=("format",))
+    settings.choice("is_marlin_format", (False,))
+    settings.choice("pack_dtype", ("int32", "torch.int32"))
+    settings.choice("data_type", ("int",))
+    settings.choice("enable_norm_bias_tuning", (False,))
+    needed = {"qweight": _WORDS, "qzeros": _WORDS, "scales": _FLOATS}
+    if settings.choice("desc_act", (True, False)):
+        needed["g_idx"] = ("I32", "I64")
+    settings.finish(_MADE_BY_GPTQ)
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        rows, columns = parts["qweight"].shape
+        return columns, rows * 32 // bits
+
+    return Scheme(
+        read=partial(schemes.gptq, bits=bits, size=size, is_second=form == "gptq_v2"),
+        shape=shape,
+        needed=needed,
+        others={"g_idx": ("I32", "I64")},
+        bits=bits,
+        size=size,
+    )
+
+
+def awq(settings: Settings, tensors: Parts) -> Layout:
+    """Read the settings of ``awq``, and of each module that has others by ``dynamic``."""
+    rules = ModuleRules(settings.get("dynamic"))
+    return _ruled(settings, rules, "qweight", _awq_scheme)
+
+
+def _awq_scheme(settings: Settings) -> Scheme:
+    settings.choice("bits", (4,), 4, also=("w_bit",))
+    size = settings.size("group_size", 128, also=("q_group_size",))
+    settings.choice("version", ("gemm",), "gemm", also=("format", "checkpoint_format"))
+    settings.choice("zero_point", (True,))
+    settings.choice("backend", ("autoawq", "auto", "gemm"))
+    settings.choice("pack_dtype", ("int32", "torch.int32"))
+    settings.finish(_MADE_BY_AWQ)
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        rows, columns = parts["qweight"].shape
+        return columns * 8, rows
+
+    return Scheme(
+        read=partial(schemes.awq, size=size),
+        shape=shape,
+        needed={"qweight": _WORDS, "qzeros": _WORDS, "scales": _FLOATS},
+        others={},
+        bits=4,
+        size=size,
+    )
+
+
+def _ruled(
+    settings: Settings, rules: ModuleRules, marker: str, read: Callable[[Settings], Scheme]
+) -> Layout:
+    """Read the settings, and again with those of each rule in their place."""
+    base = settings.all()
+    otherwise = read(settings)
+    by_rule: dict[str, Scheme] = {}
+    for rule, own in rules.all.items():
+        merged = Settings({**base, **own}, f"dynamic[{rule!r}]")
+        merged.get("dynamic")
+        by_rule[rule] = read(merged)
+
+    def of(stem: str, parts: Parts) -> Scheme:
+        rule = rules.of(stem)
+        return otherwise if rule is None else by_rule[rule]
+
+    return Layout(marker, of)
+
+
+def bitsandbytes(settings: Settings, tensors: Parts) -> Layout:
+    """Read the settings of ``bitsandbytes``, of 4 or 8 bits."""
+    flags = (True, False)
+    eight = settings.choice("load_in_8bit", flags, False, also=("_load_in_8bit",))
+    four = settings.choice("load_in_4bit", flags, False, also=("_load_in_4bit",))
+    if eight == four:
+        settings.refuse("load_in_4bit", f"one of it and `load_in_8bit` must be true ({eight})")
+    settings.choice("bnb_4bit_quant_type", ("nf4", "fp4"))
+    settings.choice("bnb_4bit_use_double_quant", flags)
+    storages = ("uint8", "int8", "float16", "bfloat16", "float32", "float64")
+    settings.choice("bnb_4bit_quant_storage", storages)
+    settings.choice("bnb_4bit_compute_dtype", ("float16", "bfloat16", "float32", "float64"))
+    settings.finish(_MADE_BY_BITSANDBYTES)
+    if eight:
+        scheme = Scheme(
+            read=schemes.bitsandbytes_eight,
+            shape=lambda parts: parts["weight"].shape,
+            needed={"weight": ("I8",), "SCB": _FLOATS},
+            others={"weight_format": ("U8",)},
+            scales="SCB",
+        )
+
+        def of(stem: str, parts: Parts) -> Scheme:
+            if "weight_format" in parts and bool(read_raw(parts["weight_format"]).any()):
+                raise UnknownSettingError(f"`{stem}.weight_format` is not 0, numbers by rows")
+            return scheme
+
+        return Layout("SCB", of)
+    scheme = Scheme(
+        read=schemes.bitsandbytes_four,
+        shape=_shape_in_state,
+        needed={
+            "weight": _BYTES,
+            "quant_state": ("U8",),
+            "absmax": (*_FLOATS, "U8"),
+            "quant_map": _FLOATS,
+        },
+        others={"nested_absmax": _FLOATS, "nested_quant_map": _FLOATS},
+        bits=4,
+        size=schemes.NF4_GROUP,
+        scales="absmax",
+    )
+    return Layout("quant_state", lambda stem, parts: scheme)
+
+
+def _shape_in_state(parts: Parts) -> tuple[int, ...]:
+    state = json.loads(bytes(read_raw(parts["quant_state"]).tolist()))
+    return tuple(int(one) for one in state["shape"])
+
+
+def float8(settings: Settings, tensors: Parts) -> Layout:
+    """Read the settings of ``fp8`` and ``fbgemm_fp8``: E4M3 by tensor, row or block."""
+    settings.choice("fmt", ("e4m3", "float8_e4m3fn"))
+    settings.choice("activation_scheme", ("dynamic", "static"))
+    settings.choice("scale_fmt", ("float", "ue8m0"))
+    settings.choice("expert_dtype", ("fp8",))
+    blocks = [settings.block("weight_block_size")]
+    if "weight_block_size" not in settings:
+        blocks.append((128, 128))  # DeepSeek's, if scales are neither of a tensor nor of rows
+    settings.finish(_MADE_BY_FLOAT8)
+    is_inverse = any(name.endswith(".weight_scale_inv") for name in tensors)
+    marker = "weight_scale_inv" if is_inverse else "weight_scale"
+    scheme = _float8_scheme(marker, blocks)
+    return Layout(marker, lambda stem, parts: scheme)
+
+
+def _float8_scheme(scale: str, blocks: list[tuple[int, int] | None]) -> Scheme:
+    return Scheme(
+        read=partial(schemes.float8, scale=scale, blocks=blocks),
+        shape=lambda parts: parts["weight"].shape,
+        needed={"weight": _FLOAT8, scale: _SCALES},
+        others={},
+        is_float=True,
+    )
+
+
+def compressed(settings: Settings, tensors: Parts) -> Layout:
+    """Read the settings of ``compressed-tensors``: one group, of integers or float8."""
+    forms = ("int-quantized", "pack-quantized", "naive-quantized", "float-quantized", "dense")
+    form = settings.choice("format", forms, "dense")
+    settings.choice("quantization_status", ("initialized", "calibration", "frozen", "compressed"))
+    sparsity = settings.below("sparsity_config")
+    sparsity.choice("format", ("dense",))
+    sparsity.finish(("ignore", "targets", "registry_requires_subclass", "sparsity_structure"))
+    groups = settings.below("config_groups")
+    names = list(groups.all())
+    if len(names) != 1:
+        settings.refuse("config_groups", "one group is supported")
+    group = groups.below(names[0])
+    group.choice("format", (form,))
+    if group.get("weights") is None:
+        settings.refuse("config_groups", "a group without weights is not supported")
+    scheme = _compressed_scheme(group.below("weights"))
+    group.finish(_GROUP_NOTES)
+    settings.finish(_MADE_BY_COMPRESSED)
+    return Layout("weight_scale", lambda stem, parts: scheme(parts))
+
+
+def _compressed_scheme(weights: Settings) -> Callable[[Parts], Scheme]:
+    kind = weights.choice("type", ("int", "float"), "int")
+    bits = weights.choice("num_bits", (8,) if kind == "float" else (4, 8), 8)
+    size = weights.size("group_size", -1)
+    weights.choice("dynamic", (False,))
+    block = weights.block("block_structure")
+    strategies = ("tensor", "channel", "group", "block")
+    allowed = strategies if kind == "float" else strategies[:3]
+    strategy = weights.choice("strategy", allowed, "tensor" if size is None else "group")
+    if strategy == "group" and size is None:
+        weights.refuse("group_size", "the strategy 'group' needs it")
+    if strategy == "block" and block is None:
+        weights.refuse("block_structure", "the strategy 'block' needs it")
+    is_symmetric = weights.choice("symmetric", (True, False))
+    order = weights.choice("actorder", ("group", "weight", "dynamic", "static", True, False))
+    weights.finish(_WEIGHT_NOTES)
+    if kind == "float":
+        if is_symmetric is False:
+            weights.refuse("symmetric", "float8 has no zero points")
+        by_strategy = {"group": (1, size), "block": block}
+        floats = _float8_scheme("weight_scale", [by_strategy.get(strategy)])
+        return lambda parts: floats
+    size = size if strategy == "group" else None
+    read = partial(schemes.compressed_integers, bits=bits, size=size, is_symmetric=is_symmetric)
+
+    def of(parts: Parts) -> Scheme:
+        is_packed = "weight_packed" in parts
+        numbers = {"weight_packed": _WORDS} if is_packed else {"weight": ("I8",)}
+        extra: dict[str, tuple[str, ...]] = {"weight_shape": ("I64", "I32")} if is_packed else {}
+        if is_symmetric is False:
+            extra["weight_zero_point"] = ("I8", "I32")
+        if order in ("group", "dynamic", True):
+            extra["weight_g_idx"] = ("I32", "I64")
+        return Scheme(
+            read=read,
+            shape=_shape_beside if is_packed else lambda parts: parts["weight"].shape,
+            needed={**numbers, "weight_scale": _FLOATS, **extra},
+            others={"weight_zero_point": ("I8", "I32"), "weight_g_idx": ("I32", "I64")},
+            bits=bits,
+            size=size,
+            scales="weight_scale",
+            zeros="weight_zero_point",
+        )
+
+    return of
+
+
+def _shape_beside(parts: Parts) -> tuple[int, ...]:
+    return tuple(int(one) for one in read_raw(parts["weight_shape"]))
+
+
+def check_mxfp4(settings: Settings) -> None:
+    """Check the settings of ``mxfp4``, whose format has no variants.
+
+    Raises:
+        UnknownSettingError: One of them is not known.
+    """
+    settings.finish(_MADE_BY_MXFP4)
+
+
+LAYOUTS: Final[Mapping[str, Callable[[Settings, Parts], Layout]]] = {
+    "compressed-tensors": compressed,
+    "gptq": gptq,
+    "awq": awq,
+    "bitsandbytes": bitsandbytes,
+    "fp8": float8,
+    "fbgemm_fp8": float8,
+}
+"""The reader of each ``quant_method``; besides ``mxfp4``, which stores experts alone."""
+
+__all__ = ["LAYOUTS", "Layout", "Scheme", "UnknownSettingError", "check_mxfp4"]

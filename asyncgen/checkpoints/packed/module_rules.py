@@ -1,0 +1,75 @@
+"""Find the settings of a single module by the rules of GPTQModel's ``dynamic``.
+
+Each rule is a regular expression that must match the beginning of a module's name, such as
+``model.layers.3.mlp.up_proj``. Behind ``-:`` it names modules that are not quantised, and these
+rules come first; behind ``+:``, or without a sign, it names modules whose settings differ. The
+first rule that matches decides.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncgen.checkpoints.packed.stated_settings import UnknownSettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REPEATED: Final = re.compile(r"\)(?:[*+]|\{)")
+"""A group that may repeat: with it, a comparison can take as long as a stranger likes."""
+
+
+class ModuleRules:
+    """Rules by which some modules have settings of their own."""
+
+    def __init__(self, rules: object) -> None:
+        """Check all rules.
+
+        Args:
+            rules: ``dynamic`` of a ``quantization_config``; ``None``: there are no rules.
+
+        Raises:
+            UnknownSettingError: An expression is invalid, or its settings are no object.
+        """
+        if rules is not None and not isinstance(rules, dict):
+            raise UnknownSettingError(f"`dynamic` is {rules!r}; it must hold rules by expression")
+        given: Mapping[str, Any] = rules or {}
+        ordered = sorted(given, key=lambda rule: not rule.startswith("-:"))
+        self._rules = [
+            (rule, _compiled(rule), None if rule.startswith("-:") else _settings(rule, given[rule]))
+            for rule in ordered
+        ]
+        self.all = {rule: own for rule, _, own in self._rules if own is not None}
+        """Settings of each rule that has some."""
+
+    def of(self, module: str) -> str | None:
+        """Return the rule of a module; ``None``: it has no settings of its own.
+
+        Raises:
+            UnknownSettingError: By its rule, the module is not quantised.
+        """
+        for rule, expression, own in self._rules:
+            if expression.match(module):
+                if own is None:
+                    raise UnknownSettingError(
+                        f"`dynamic` says by {rule!r} that `{module}` is not quantised, and it is"
+                    )
+                return rule
+        return None
+
+
+def _compiled(rule: str) -> re.Pattern[str]:
+    expression = rule.removeprefix("-:").removeprefix("+:")
+    if _REPEATED.search(expression):
+        raise UnknownSettingError(f"`dynamic` has {rule!r}, a group that repeats")
+    try:
+        return re.compile(expression)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UnknownSettingError(f"`dynamic` has {rule!r}, which is invalid: {error}") from error
+
+
+def _settings(rule: str, own: object) -> dict[str, Any]:
+    if not isinstance(own, dict):
+        raise UnknownSettingError(f"`dynamic` has {own!r} for {rule!r}; it must hold settings")
+    return own
