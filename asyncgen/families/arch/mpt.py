@@ -74,4 +74,5 @@ FAMILY = Family(
     activation="gelu",
     is_gated=False,
     slopes=_slopes,
+    spans_gaps=True,
 )

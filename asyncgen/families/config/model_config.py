@@ -410,6 +410,7 @@ def _attention(
             cap,
             family.has_sinks(values, layer, kind),
             slopes,
+            family.spans_gaps,
             is_chunked=family.is_chunked and kind in SLIDING,
             is_bidirectional=both,
         )

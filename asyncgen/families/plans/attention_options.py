@@ -36,6 +36,7 @@ class AttentionOptions:
             "Efficient Streaming Language Models with Attention Sinks", 2024, section 3.3).
         slopes: ALiBi: a finite slope for each query head (Press, Smith and Lewis, "Train Short,
             Test Long", 2022, section 3).
+        spans_gaps: True if ``j - i`` counts the columns of a mask's gaps, not kept tokens alone.
         is_chunked: True if a query sees the keys of its chunk, not the last ones: positions 0 to
             ``window - 1``, the next ``window``, and so on.
         is_bidirectional: True if a query sees later keys too: the whole text, or those less than
@@ -47,6 +48,7 @@ class AttentionOptions:
     cap: float | None = None
     has_sinks: bool = False
     slopes: tuple[float, ...] | None = None
+    spans_gaps: bool = False
     is_chunked: bool = False
     is_bidirectional: bool = False
 

@@ -165,6 +165,7 @@ class Family:
         has_sinks: True for layers, by number and kind, whose query heads have a learned score
             without a key.
         slopes: Slopes of ALiBi, one a query head.
+        spans_gaps: See `AttentionOptions`.
         is_bidirectional: True if queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
@@ -249,6 +250,7 @@ class Family:
     attention_cap: Setting[float | None] = None
     has_sinks: Callable[[ConfigValues, int, str], bool] = always(False)
     slopes: Setting[tuple[float, ...] | None] = None
+    spans_gaps: bool = False
     is_bidirectional: Setting[bool] = False
 
     embedding_scale: Setting[float] = 1.0

@@ -173,7 +173,7 @@ class DenseAttention:
                 values,
                 options,
                 mask=mask,
-                distances=None if options.slopes is None else self._away(first, heads),
+                distances=None if options.slopes is None else self._away(first, options, heads),
                 sinks=sinks,
                 collect=collect,
             )
@@ -202,20 +202,28 @@ class DenseAttention:
         keys = torch.arange(first, self._end, device=like.device)
         if self._padding is None:
             return hide_unseen(queries, keys, kind)[None, None]
-        padding = self._padding[:, : self._end].to(like.device)
-        padding = torch.nn.functional.pad(padding, (0, self._end - padding.shape[1]))
+        padding = self._padding_so_far(like)
         if kind.is_chunked:  # chunks begin with the text, not with its padding
             before = padding.cumprod(1).sum(1)[:, None, None, None]
             queries, keys = queries - before, keys - before  # [B, 1, S, 1], [B, 1, 1, T]
         hidden = hide_unseen(queries, keys, kind)
         return hidden.view(-1, 1, *hidden.shape[-2:]) | padding[:, None, None, first:]
 
-    def _away(self, first: int, like: Tensor) -> Tensor:
-        """Subtract positions of queries from those of keys, ``[1, 1, S, T]`` float32."""
+    def _padding_so_far(self, like: Tensor) -> Tensor:
+        """Mark hidden positions up to the end, bool ``[B, T]``; those behind the mask are seen."""
+        assert self._padding is not None
+        padding = self._padding[:, : self._end].to(like.device)
+        return torch.nn.functional.pad(padding, (0, self._end - padding.shape[1]))
+
+    def _away(self, first: int, options: AttentionOptions, like: Tensor) -> Tensor:
+        """Subtract places of queries from those of keys, ``[1 or B, 1, S, T]`` float32."""
         if first not in self._distances:
-            queries = torch.arange(self._start, self._end, device=like.device)[:, None]
-            keys = torch.arange(first, self._end, device=like.device)
-            self._distances[first] = (keys - queries).float()[None, None]
+            if self._padding is None or options.spans_gaps:
+                places = torch.arange(self._end, device=like.device)[None]
+            else:
+                places = (~self._padding_so_far(like)).cumsum(1)
+            away = places[:, None, None, first:] - places[:, None, self._start :, None]
+            self._distances[first] = away.float()
         return self._distances[first]
 
 
