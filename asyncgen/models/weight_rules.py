@@ -64,7 +64,7 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
     size = config.head_dim
     if rope.rope_type == "none":
         return None
-    rotated, plan = round(rope.partial_rotary_factor * size), config.layer_plans[index]
+    rotated, plan = 2 * rope.pairs(size), config.layer_plans[index]
     if rotated == size and not (plan.is_interleaved or plan.is_backward):
         return None
     rest = (size - rotated) // 2

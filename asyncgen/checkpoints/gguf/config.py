@@ -13,6 +13,7 @@ from asyncgen.checkpoints.gguf.read_tensors import read_numbers
 from asyncgen.checkpoints.gguf.rope_scaling import rope_scaling
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 from asyncgen.families.arch.registry import FAMILIES
+from asyncgen.families.plans.rope_config import part_of_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,9 +141,10 @@ def _turned_part(model: GgufModel, found: Mapping[str, Any]) -> dict[str, Any]:
     size = found.get("head_dim")
     if not turned or not size:
         return {}
-    if not isinstance(size, int) or size < turned:
-        raise model.own.bad("rope.dimension_count", f"heads are of size {size}")
-    return {"partial_rotary_factor": turned / size}
+    if not isinstance(size, int) or size < turned or turned % 2:
+        allowed = f"must be even; heads are of size {size}"
+        raise model.own.bad("rope.dimension_count", allowed)
+    return {"partial_rotary_factor": part_of_head(turned, size)}
 
 
 def _layer_types(model: GgufModel) -> list[str] | None:

@@ -59,7 +59,8 @@ FAMILY = Family(
         "moe_layer_interval": 1,
     },
     spellings={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
-    only={"use_bias": False},
+    # Weights are divided by their sum, which is never less.
+    only={"use_bias": False, "moe_norm_min": 1e-12},
     is_interleaved=True,
     has_qkv_bias=False,
     experts=_experts,

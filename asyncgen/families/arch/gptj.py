@@ -13,6 +13,7 @@ from asyncgen.families.arch.gpt2 import (
     four_times,
 )
 from asyncgen.families.plans.declaration import LAYER, Family, without
+from asyncgen.families.plans.rope_config import part_of_head
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues
@@ -37,13 +38,14 @@ GPTJ = {
 
 def rotary_part(values: ConfigValues) -> float:
     """Read the part of a head that rotates, from a number of features."""
+    values.require("rope_theta", 10000, 10000.0)  # the type has no key for another
     size = values.count("hidden_size") // values.count("num_attention_heads")
     features = values.count_or_none("rotary_dim") or size
     if features % 2 or features > size:
         raise values.bad(
             "rotary_dim", features, f"must be even and at most the head's size ({size})"
         )
-    return features / size
+    return part_of_head(features, size)
 
 
 FAMILY = Family(
@@ -55,6 +57,7 @@ FAMILY = Family(
     defaults=GPTJ,
     spellings=GPT2_SPELLINGS,
     unread=GPT2_UNREAD,
+    only={"rope_scaling": None, "rope_parameters": None},
     width=four_times,
     partial_rotary_factor=rotary_part,
     is_interleaved=True,

@@ -5,9 +5,10 @@ A norm's result replaces the stream that a part is added to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from asyncgen.families.arch.minimax_m2 import rotary_part
+from asyncgen.families.arch.minimax_m2 import features_part
 from asyncgen.families.plans.declaration import SMALL, Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 from asyncgen.families.plans.layer_kinds import FULL, STATE, listed
@@ -27,6 +28,15 @@ def _sliding_kinds(values: ConfigValues) -> Kinds:
     """Let attending layers slide if there is a window."""
     attending = FULL if _window(values) is None else "sliding_attention"
     return tuple(attending if kind == FULL else kind for kind in _kinds(values))
+
+
+def _rotary_part(values: ConfigValues) -> float:
+    """Read the part of a head that rotates: of ``rotary_dim`` alone, as the makers' code."""
+    for place in (values.raw, values.value("rope_parameters")):
+        if isinstance(place, Mapping) and place.get("partial_rotary_factor") not in (None, 1, 1.0):
+            part = place["partial_rotary_factor"]
+            raise values.bad("partial_rotary_factor", part, "is not read: rotary_dim says it")
+    return 1.0 if values.value("rotary_dim") is None else features_part(values)
 
 
 def _normed_residual(values: ConfigValues, layer: int, kind: str) -> tuple[float, float]:
@@ -60,7 +70,7 @@ FAMILY = Family(
     kinds=_sliding_kinds,
     has_qkv_bias=False,
     window=_window,
-    partial_rotary_factor=rotary_part,
+    partial_rotary_factor=_rotary_part,
     mixer=lightning_plan,
     allows_dola=True,
     normed_residual=_normed_residual,

@@ -8,6 +8,7 @@ from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import MIXTRAL_NAMES, declare_experts
 from asyncgen.families.plans.layer_plan import HeadNormPlan
+from asyncgen.families.plans.rope_config import part_of_head
 from asyncgen.families.plans.rope_values import partial_rotary_factor
 
 if TYPE_CHECKING:
@@ -18,11 +19,16 @@ def rotary_part(values: ConfigValues) -> float:
     """Read the part of a head that rotates, which files give in features or as a part."""
     if values.value("rotary_dim") is None:
         return partial_rotary_factor(values)
+    return features_part(values)
+
+
+def features_part(values: ConfigValues) -> float:
+    """Read the part of a head that rotates, from a number of features."""
     size = values.count("head_dim")
     features = values.count("rotary_dim")
     if features > size or features % 2:
         raise values.bad("rotary_dim", features, f"must be even and at most head_dim ({size})")
-    return features / size
+    return part_of_head(features, size)
 
 
 def _layers(values: ConfigValues) -> int:

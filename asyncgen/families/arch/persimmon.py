@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan
-from asyncgen.families.plans.rope_values import partial_rotary_factor
+from asyncgen.families.plans.rope_values import even_rotary_factor
 
 FAMILY = Family(
     "persimmon",
@@ -34,7 +34,7 @@ FAMILY = Family(
     },
     spellings={"rms_norm_eps": "layer_norm_eps"},
     unread=frozenset({"rms_norm_eps", "num_key_value_heads", "head_dim"}),
-    partial_rotary_factor=partial_rotary_factor,
+    partial_rotary_factor=even_rotary_factor,
     norm=LAYER,
     head_norm=lambda values: HeadNormPlan(LAYER) if values.flag("qk_layernorm") else None,
     has_qkv_bias=True,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.families.plans.declaration import LAYER, LLAMA_NAMES, SMALL, Family, flag, without
 from asyncgen.families.plans.layer_plan import HeadNormPlan, NormPlan
-from asyncgen.families.plans.rope_values import partial_rotary_factor
+from asyncgen.families.plans.rope_values import even_rotary_factor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ FAMILY = Family(
     },
     spellings={"rms_norm_eps": "layer_norm_eps"},
     unread=frozenset({"rms_norm_eps", "head_dim"}),
-    partial_rotary_factor=partial_rotary_factor,
+    partial_rotary_factor=even_rotary_factor,
     norm=LAYER,
     head_norm=lambda values: _HEADS if values.flag("qk_layernorm") else None,
     has_qkv_bias=flag("use_qkv_bias"),

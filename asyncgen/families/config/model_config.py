@@ -16,7 +16,7 @@ from asyncgen.families.plans.config_values import MOST_HEADS, MOST_LAYERS, Confi
 from asyncgen.families.plans.declaration import Family, settled
 from asyncgen.families.plans.layer_kinds import ATTENDING, MIXING, SLIDING
 from asyncgen.families.plans.layer_plan import LayerPlan, Positions, StreamPlan
-from asyncgen.families.plans.rope_config import RopeConfig
+from asyncgen.families.plans.rope_config import RopeConfig, part_of_head
 from asyncgen.families.plans.rope_values import require_pairs, rope_values
 
 if TYPE_CHECKING:
@@ -343,12 +343,11 @@ def _ropes(
     rope, ropes = rope_values(values, family, kinds, positions=positions, head_dim=head_dim)
     latent = settled(family.latent, values)
     if latent is not None:
-        rope = replace(rope, partial_rotary_factor=latent.rope_dim / head_dim)
+        rope = replace(rope, partial_rotary_factor=part_of_head(latent.rope_dim, head_dim))
 
     def fitted(rope: RopeConfig) -> RopeConfig:
-        # Whole features: the part may be a quotient whose last bit is off.
-        rotated = int(rope.partial_rotary_factor * head_dim + 1e-6)
-        found = replace(rope, partial_rotary_factor=rotated / head_dim)
+        rotated = int(rope.partial_rotary_factor * head_dim)
+        found = replace(rope, partial_rotary_factor=part_of_head(rotated, head_dim))
         require_pairs(found, head_dim)
         return found
 

@@ -5,10 +5,18 @@ This module imports nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 DEFAULT_THETA = 10000.0
 """Base of the wavelengths where a file names none."""
+
+
+def part_of_head(features: int, size: int) -> float:
+    """Give the part of a head that a number of features is, such that it gives them back in
+    ``int(part * size)``."""
+    part = features / size
+    return part if int(part * size) == features else math.nextafter(part, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class RopeConfig:
             original length of the longest text.
         long_factors: ``longrope``: the same beyond it.
         partial_rotary_factor: Part of a head that is rotated, above 0 and at most 1: the first
-            pairs; the others have frequency 0.
+            pairs; the others have frequency 0. See `exponents` and `pairs`.
         kept: ``proportional``: part of the pairs that rotate, above 0 and at most 1, each as if all
             did; the others have frequency 0.
         query_scaling: Factor on the queries by position; ``None``: none.
@@ -73,3 +81,11 @@ class RopeConfig:
     partial_rotary_factor: float = 1.0
     kept: float = 1.0
     query_scaling: QueryScaling | None = None
+
+    def exponents(self, head_dim: int) -> int:
+        """Return the number that divides the exponents of theta: rotated features of a head."""
+        return round(self.partial_rotary_factor * head_dim)
+
+    def pairs(self, head_dim: int) -> int:
+        """Return the pairs of a head that rotate; an odd number of features is rounded up."""
+        return (self.exponents(head_dim) + 1) // 2

@@ -119,7 +119,10 @@ def require_pairs(rope: RopeConfig, size: int) -> None:
     Raises:
         ModelLoadError: The key and what it must be.
     """
-    rotated = round(rope.partial_rotary_factor * size)
+    rotated = rope.exponents(size)
+    if rotated % 2 and rope.rope_type in ("yarn", "longrope"):
+        allowed = f"rotates {rotated} features of a head, which rope type {rope.rope_type!r} "
+        raise bad("partial_rotary_factor", rope.partial_rotary_factor, allowed + "needs in pairs")
     if rope.rope_type == "dynamic" and rotated < 4:
         raise bad("head_dim", size, "must be at least 4 for rope type 'dynamic'")
     for name, factors in (
@@ -141,6 +144,17 @@ def partial_rotary_factor(values: ConfigValues) -> float:
     else:
         found = values.number("partial_rotary_factor", 1.0)
     return _part_of_head(found)
+
+
+def even_rotary_factor(values: ConfigValues) -> float:
+    """Read ``partial_rotary_factor`` of a family that has no meaning for an odd number of
+    rotated features."""
+    part = partial_rotary_factor(values)
+    size = values.count("hidden_size") // values.count("num_attention_heads")
+    if int(part * size) % 2:
+        allowed = f"must be an even number of a head's {size} features"
+        raise values.bad("partial_rotary_factor", part, allowed)
+    return part
 
 
 def _part_of_head(found: float) -> float:

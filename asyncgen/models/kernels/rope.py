@@ -42,10 +42,10 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
         length: Tokens of the longest text; read by ``dynamic`` and ``longrope``, which change
             beyond their original length.
     """
-    rotated = round(rope.partial_rotary_factor * head_dim)
+    rotated = rope.exponents(head_dim)
     if rotated < head_dim:
         first = inverse_frequencies(replace(rope, partial_rotary_factor=1.0), rotated, length)
-        return torch.cat((first, first.new_zeros((head_dim - rotated) // 2)))
+        return torch.cat((first, first.new_zeros(head_dim // 2 - rope.pairs(head_dim))))
     theta = rope.theta
     if rope.rope_type == "dynamic" and length is not None:
         theta = _dynamic_theta(rope, head_dim, length)
@@ -192,7 +192,7 @@ class Rotary:
         self._rope = config.rope
         self._head_dim = config.head_dim
         self._factor = attention_factor(config.rope)
-        self._pairs = round(config.rope.partial_rotary_factor * config.head_dim) // 2
+        self._pairs = config.rope.pairs(config.head_dim)
         self._is_switched = config.rope.rope_type in ("dynamic", "longrope")
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._table: Tensor | None = None

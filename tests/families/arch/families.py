@@ -393,7 +393,9 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.fill_(0.5 + torch.rand((), generator=generator).item())
-            elif "correction" in name:  # large enough to change which experts are chosen
+            elif "correction" in name or name.endswith(
+                "expert_bias"
+            ):  # large enough to change which experts are chosen
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator) - 0.5)
     model.save_pretrained(folder)
     return model

@@ -164,3 +164,29 @@ def test_a_pattern_of_letters_is_read() -> None:
         "full_attention",
         "moe",
     )
+
+
+@pytest.mark.parametrize("limit", [None, [0.31, 0.57]])
+def test_time_steps_of_nemotron_have_the_bounds_of_its_makers(
+    limit: list[float] | None, tmp_path: Path
+) -> None:
+    """Bounds are ``time_step_limit``; the reference's prefill has ``time_step_min`` below, and its
+    single tokens have none: its own answers differ from its own logits."""
+    bounds = {} if limit is None else {"time_step_limit": limit}
+    theirs = make("nemotron_h", tmp_path, time_step_min=0.4, **bounds)
+    ours = asyncgen.load_model(tmp_path, dtype="float32")
+    found = ours(IDS).logits
+    with torch.no_grad():
+        clamped = theirs(IDS).logits
+    assert not torch.allclose(found, clamped, atol=1e-3)
+    for module in theirs.modules():
+        if hasattr(module, "time_step_limit"):
+            module.time_step_limit = tuple(limit or (0.0, float("inf")))
+    with torch.no_grad():
+        expected = theirs(IDS).logits
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        if limit is None:  # one token after another, which the reference does not bound
+            out = theirs(IDS[:, :1], use_cache=True)
+            for place in range(1, IDS.shape[1]):
+                out = theirs(IDS[:, place : place + 1], past_key_values=out.past_key_values)
+            torch.testing.assert_close(out.logits[:, -1], found[:, -1], atol=1e-4, rtol=1e-4)

@@ -249,7 +249,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             }
         },
     ],
-    "glm": [{"attention_bias": False}, _turned(0.25), _turned(1.0), _TIED],
+    "glm": [{"attention_bias": False}, _turned(0.4), _turned(1.0), _TIED],
     "glm4": [{"attention_bias": False}, _turned(0.25), _ALL],
     "glm4_moe_lite": [*_LATENTS, {"rope_interleave": False, **_LLAMA3}],
     "gpt2": [
@@ -338,7 +338,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {
             "rope_parameters": {
                 "full_attention": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
-                "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.75},
+                "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.7},
             },
             "n_routed_experts": 6,
             "n_group": 3,
