@@ -172,7 +172,7 @@ def test_time_steps_of_nemotron_have_the_bounds_of_its_makers(
 ) -> None:
     """Bounds are ``time_step_limit``; the reference's prefill has ``time_step_min`` below, and its
     single tokens have none: its own answers differ from its own logits."""
-    bounds = {} if limit is None else {"time_step_limit": limit}
+    bounds: dict[str, Any] = {} if limit is None else {"time_step_limit": limit}
     theirs = make("nemotron_h", tmp_path, time_step_min=0.4, **bounds)
     ours = asyncgen.load_model(tmp_path, dtype="float32")
     found = ours(IDS).logits

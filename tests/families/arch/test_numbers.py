@@ -116,8 +116,9 @@ def _numbers(place: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 
 def _is_list_of_numbers(value: object) -> bool:
-    is_list = isinstance(value, list) and bool(value)
-    return is_list and all(type(one) in (int, float) for one in value)  # type: ignore[union-attr]
+    if not isinstance(value, list) or not value:
+        return False
+    return all(type(one) in (int, float) for one in value)
 
 
 def _at(place: Any, path: tuple[str, ...]) -> Any:
