@@ -21,6 +21,7 @@ from asyncgen.checkpoints.packed.packing_plan import (
     log_unpacked,
     packed_size,
     packing_of,
+    rounded_rows,
     stays_packed,
 )
 from asyncgen.checkpoints.packed.quantise import quantise
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from asyncgen.checkpoints.checkpoint import Checkpoint, StoredTensor
-    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.checkpoints.packed.packing_request import PackingRequest
+    from asyncgen.checkpoints.packed.quantise import Codes
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.models.kernels.packed_weight import PackedWeight
     from asyncgen.models.weight_map import WeightRule
@@ -88,7 +90,7 @@ def load_weights(
     ignored: Sequence[str] = (),
     rules: Sequence[WeightRule] | None = None,
     progress: ProgressOption = None,
-    quantize: Packing | None = None,
+    quantize: PackingRequest | None = None,
 ) -> None:
     """Fill a model that was built on the meta device.
 
@@ -104,8 +106,7 @@ def load_weights(
         ignored: More regular expressions of stored names that are not needed.
         rules: Rules of parameters for other files than those of ``weight_map``.
         progress: Progress of loading: a bar, nothing, or a function to call.
-        quantize: Packing of matrices while they are read; embedding tables and heads take 8 bits.
-            ``None``: they are not packed.
+        quantize: Request to pack matrices while they are read; ``None``: they are not packed.
 
     Raises:
         ModelLoadError: Weights are missing, unexpected, of another shape or of an unsupported
@@ -160,6 +161,11 @@ def load_weights(
                         continue
                     tensor = packed.dequantise().to(kinds[rule.target])
                     del packed
+                rows = rounded_rows(module, rule, quantize)
+                if rows is not None and quantize is not None:
+                    tensor = tensor.to("cpu")
+                    rounded = _pack(tensor[rows], quantize.codes, rule.target, checkpoint)
+                    tensor[rows] = rounded.dequantise().to(tensor.dtype)
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor.to(device), requires_grad=False))
                 # Otherwise this name keeps the original alive while `prepare` makes its copy.
@@ -179,7 +185,7 @@ def load_weights(
 def _kept_table(
     core: DecoderLM,
     rules: Sequence[WeightRule],
-    packings: Mapping[str, Packing | None],
+    packings: Mapping[str, Codes | None],
     stored: Mapping[str, StoredTensor],
 ) -> tuple[str | None, StoredTensor | None]:
     """Return the parameter that is kept in its stored dtype as well, and its stored tensor."""
@@ -336,7 +342,7 @@ def _gigabytes(count: int) -> str:
 
 
 def _pack(
-    tensor: torch.Tensor, packing: Packing, target: str, checkpoint: Checkpoint
+    tensor: torch.Tensor, packing: Codes, target: str, checkpoint: Checkpoint
 ) -> PackedWeight:
     try:
         return quantise(tensor, packing)

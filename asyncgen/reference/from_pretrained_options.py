@@ -59,7 +59,7 @@ class ModelOptions(HubAddress, total=False):
     """The older name of ``dtype``."""
     quantize: Packing | None
     """``"int8"`` or ``"int4"``: weights are packed while they are read."""
-    quantization_config: BitsAndBytesConfig | None
+    quantization_config: BitsAndBytesConfig | dict[str, Any] | None
     """The documented way to pack weights."""
     load_in_8bit: bool | None
     """The older way to pack weights."""

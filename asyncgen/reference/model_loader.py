@@ -18,6 +18,7 @@ from asyncgen.checkpoints.gguf.gguf_file import open_gguf
 from asyncgen.checkpoints.gguf.tensor_mapping import gguf_checkpoint, gguf_rules
 from asyncgen.checkpoints.hub import read_json, resolve
 from asyncgen.checkpoints.packed.packing_plan import packing_of
+from asyncgen.checkpoints.packed.packing_request import PackingRequest
 from asyncgen.checkpoints.packed.quantise import check_packing
 from asyncgen.checkpoints.packed.quantized_checkpoint import (
     METHODS,
@@ -79,7 +80,7 @@ def load_core(
     device: str | int | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     progress: ProgressOption = None,
-    quantize: Packing | None = None,
+    quantize: Packing | PackingRequest | None = None,
     check: Callable[[ModelConfig], None] | None = None,
     **address: Any,
 ) -> Loaded:
@@ -92,7 +93,8 @@ def load_core(
             CPU.
         dtype: Dtype of the computation; ``None`` or ``"auto"``: that of the checkpoint.
         progress: Progress of downloads and loading: a bar, nothing, or a function to call.
-        quantize: Packing of weights while they are read; ``None``: they are not packed.
+        quantize: Packing of weights while they are read, or a request in the reference's words;
+            ``None``: they are not packed.
         check: Function that may refuse a configuration, before any weight is read.
         **address: Options of `asyncgen.checkpoints.hub.resolve`.
 
@@ -102,11 +104,14 @@ def load_core(
         InvalidRequestError: The device or the dtype is invalid.
     """
     require("progress", progress, progress_option)
-    check_packing(quantize)
+    asked = quantize
+    if not isinstance(asked, PackingRequest):
+        packing = check_packing(asked)
+        asked = None if packing is None else PackingRequest(packing)
     chosen = _check_device(device)
     place = resolve(source, progress=progress, **address)
     read = _read_gguf if is_single(place) else _read_folder
-    parts = read(place, quantize, check or (lambda config: None))
+    parts = read(place, asked, check or (lambda config: None))
     config, checkpoint = parts.config, parts.checkpoint
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, parts.raw, checkpoint)
@@ -118,7 +123,7 @@ def load_core(
         device=chosen,
         rules=gguf_rules(parts.gguf, config) if parts.gguf is not None else None,
         progress=progress,
-        quantize=quantize,
+        quantize=parts.quantize,
     )
     settings = parts.embedding_settings
     return Loaded(core, parts.generation_config, str(source), checkpoint, settings)
@@ -134,6 +139,7 @@ class _Parts:
         generation_config: Defaults of generation.
         checkpoint: The stored tensors.
         embedding_settings: Defaults of embeddings.
+        quantize: Request to pack weights that are not packed yet.
         prefix: First part of the names of all stored weights but the head's, with its dot.
         gguf: The file, if it is in GGUF.
     """
@@ -143,12 +149,13 @@ class _Parts:
     generation_config: GenerationConfig
     checkpoint: Checkpoint
     embedding_settings: EmbeddingSettings
+    quantize: PackingRequest | None
     prefix: str = ""
     gguf: GgufModel | None = None
 
 
 def _read_folder(
-    place: Path, quantize: Packing | None, check: Callable[[ModelConfig], None]
+    place: Path, quantize: PackingRequest | None, check: Callable[[ModelConfig], None]
 ) -> _Parts:
     """Read a folder with ``config.json`` and safetensors."""
     stored = _read_file(place)
@@ -162,9 +169,11 @@ def _read_folder(
     checkpoint = open_checkpoint(place)
     method = quantisation_method(stored)
     if method is not None and quantize is not None:
-        raise InvalidRequestError(
-            "quantize", quantize, f"the weights are packed already ({method}); leave it out"
-        )
+        if not (quantize.is_reference and method == "bitsandbytes"):
+            allowed = f"the weights are packed already ({method}); leave it out"
+            raise InvalidRequestError(quantize.argument, quantize.codes, allowed)
+        _log.warning("%s is packed already (%s): its own settings are used", place, method)
+        quantize = None
     if method is not None:
         checkpoint = join_packed(checkpoint, stored)
     if text is not None:
@@ -172,11 +181,12 @@ def _read_folder(
         _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
     config, checkpoint = _fit(config, checkpoint)
     settings = read_embedding_settings(place, raw, config.hidden_size)
-    return _Parts(config, raw, generation_config, checkpoint, settings, _stack_prefix(config))
+    prefix = _stack_prefix(config)
+    return _Parts(config, raw, generation_config, checkpoint, settings, quantize, prefix)
 
 
 def _read_gguf(
-    file: Path, quantize: Packing | None, check: Callable[[ModelConfig], None]
+    file: Path, quantize: PackingRequest | None, check: Callable[[ModelConfig], None]
 ) -> _Parts:
     """Read a GGUF file; its parameters become those of its family."""
     model = open_gguf(file)
@@ -191,8 +201,9 @@ def _read_gguf(
     settings = embedding_settings(model, config.hidden_size)
     checkpoint = gguf_checkpoint(model, config)
     if quantize is not None and any(each.packed for each in checkpoint.tensors.values()):
-        raise InvalidRequestError("quantize", quantize, "the file is packed already; leave it out")
-    return _Parts(config, raw, generation_config, checkpoint, settings, gguf=model)
+        allowed = "the file is packed already; leave it out"
+        raise InvalidRequestError(quantize.argument, quantize.codes, allowed)
+    return _Parts(config, raw, generation_config, checkpoint, settings, quantize, gguf=model)
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
@@ -232,7 +243,7 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
     found: set[str] = set()
     for rule in core.weight_map():
         module = core.get_submodule(rule.target.rpartition(".")[0])
-        if packing_of(module, rule, "int4") != "int4" or rule.transposed:
+        if packing_of(module, rule, PackingRequest("int4")) != "int4" or rule.transposed:
             continue
         for name in rule.sources:
             found |= {name, name.removeprefix(prefix)}

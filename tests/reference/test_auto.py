@@ -57,7 +57,7 @@ def test_both_names_of_dtype(folder: Path, name: str) -> None:
     ("options", "message"),
     [
         ({"load_in_2bit": True}, "`load_in_2bit` is True: .* does not take it; it takes .*'dtype'"),
-        ({"quantization_config": {}}, "`quantization_config` is 'dict': give a `BitsAndBytes"),
+        ({"quantization_config": {}}, "`quantization_config` is {}: give a `BitsAndBytes"),
         ({"quantize": "int8", "load_in_4bit": True}, "`quantize` is 'int8': `load_in_4bit` says"),
         ({"quantize": "int3"}, "`quantize` is 'int3'"),
         ({"trust_remote_code": True}, "remote code is never run"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.packed import schemes
 from asyncgen.checkpoints.packed.module_rules import ModuleRules
+from asyncgen.checkpoints.packed.quantise import NF4_GROUP
 from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.packed.stated_settings import Settings, UnknownSettingError
 
@@ -248,7 +249,7 @@ def bitsandbytes(settings: Settings, tensors: Parts) -> Layout:
         },
         others={"nested_absmax": _FLOATS, "nested_quant_map": _FLOATS},
         bits=4,
-        size=schemes.NF4_GROUP,
+        size=NF4_GROUP,
         scales="absmax",
     )
     return Layout("quant_state", lambda stem, parts: scheme)

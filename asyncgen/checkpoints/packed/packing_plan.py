@@ -19,35 +19,74 @@ from asyncgen.models.kernels.packed_weight import PackedWeight, join
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from asyncgen.checkpoints.checkpoint import StoredTensor
-    from asyncgen.checkpoints.packed.quantise import Packing
+    from asyncgen.checkpoints.packed.packing_request import PackingRequest
+    from asyncgen.checkpoints.packed.quantise import Codes
     from asyncgen.models.weight_map import WeightRule
 
 _log = logging.getLogger("asyncgen.models")
 
-WIDE: Final = ("embed_tokens.weight", "lm_head.weight")
+HEAD: Final = "lm_head.weight"
+
+WIDE: Final = ("embed_tokens.weight", HEAD)
 """Parameters that take 8 bits if others take 4."""
 
-_BITS: Final = {"int8": 8.5, "int4": 4.75}
+_BITS: Final = {"int8": 8.5, "int4": 4.75, "nf4": 5.0, "fp4": 4.5}
 """Bits of a number, including scales and zero points."""
 
 
-def packing_of(module: nn.Module, rule: WeightRule, wanted: Packing | None) -> Packing | None:
+def packing_of(module: nn.Module, rule: WeightRule, asked: PackingRequest | None) -> Codes | None:
     """Return the packing of a parameter during loading; ``None``: it is not packed.
 
     Args:
         module: Module of the parameter.
         rule: Rule of the parameter.
-        wanted: Requested packing.
+        asked: The request.
     """
-    if wanted is None or not _takes(module, rule):
+    if asked is None or not _takes(module, rule):
         return None
+    if asked.is_reference:
+        return asked.codes if _asked_sources(module, rule, asked) == len(rule.sources) else None
     if rule.target in WIDE:
         return "int8"
-    is_table = not hasattr(module, "in_features")
-    return None if is_table else wanted
+    return None if _is_table(module) else asked.codes
+
+
+def rounded_rows(
+    module: nn.Module, rule: WeightRule, asked: PackingRequest | None
+) -> Tensor | None:
+    """Return the rows of a parameter that are rounded as if packed, because others are not packed.
+
+    Args:
+        module: Module of the parameter.
+        rule: Rule of the parameter.
+        asked: The request.
+
+    Returns:
+        ``[rows]`` bool; ``None``: all of them are packed, or none.
+    """
+    if asked is None or not asked.is_reference or not _takes(module, rule):
+        return None
+    if not 0 < _asked_sources(module, rule, asked) < len(rule.sources):
+        return None
+    flags = [not asked.skips(source) for source in rule.sources]
+    counts = [shape[1 if rule.transposed else 0] for shape in rule.shapes]
+    rows = torch.tensor(flags).repeat_interleave(torch.tensor(counts))
+    return rows if rule.order is None else rows[torch.tensor(rule.order)]
+
+
+def _asked_sources(module: nn.Module, rule: WeightRule, asked: PackingRequest) -> int:
+    """Count the sources that the reference would pack: linear layers, which are not skipped."""
+    is_kept_head = asked.skipped is None and rule.target == HEAD
+    if _is_table(module) or is_kept_head:
+        return 0
+    return sum(not asked.skips(source) for source in rule.sources)
+
+
+def _is_table(module: nn.Module) -> bool:
+    return not hasattr(module, "in_features")
 
 
 def is_packed(sources: Sequence[StoredTensor]) -> bool:
@@ -91,7 +130,7 @@ def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[
 def packed_size(
     module: Any,
     rule: WeightRule,
-    packings: Mapping[str, Packing | None],
+    packings: Mapping[str, Codes | None],
     stored: Mapping[str, StoredTensor],
 ) -> int | None:
     """Return the bytes of a parameter that stays packed; ``None``: it does not.
@@ -114,7 +153,7 @@ def packed_size(
 
 
 def log_unpacked(
-    packings: Mapping[str, Packing | None],
+    packings: Mapping[str, Codes | None],
     stored: Mapping[str, StoredTensor],
     dtype: torch.dtype,
     device: torch.device | str,

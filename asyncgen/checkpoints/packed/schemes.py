@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from asyncgen.checkpoints.packed.grouped_weight import packed_weight
+from asyncgen.checkpoints.packed.quantise import NF4_GROUP, UNITS, table_of
 from asyncgen.checkpoints.packed.raw_tensors import fields
-from asyncgen.models.kernels.packed_weight import LARGEST, PackedWeight
+from asyncgen.models.kernels.packed_weight import PackedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """Column of each half byte of a word."""
-
-_FP4_UNIT: Final = 192
-"""All numbers of FP4 are multiples of 1 / 192."""
-
-NF4_GROUP: Final = 32
-"""Inputs of a scale of 4 bytes, into which blocks of bitsandbytes are split."""
 
 
 _STATE: Final = frozenset(
@@ -157,15 +152,14 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
         absmax = levels * whole[: len(levels)] + float(state["nested_offset"])
     absmax = absmax.float().view(outputs, -1)
     group = NF4_GROUP
-    unit = _FP4_UNIT if state["quant_type"] == "fp4" else LARGEST // group - 1
-    numbers = (parts["quant_map"].double() * unit).round().int().tolist()
+    unit = UNITS[state["quant_type"]]
     codes = parts["weight"].flatten().view(torch.uint8).view(outputs, -1)
     return PackedWeight(
         codes=codes << 4 | codes >> 4,
         inputs=inputs,
         group=group,
         scales=(absmax / unit).repeat_interleave(block // group, dim=1),
-        table=tuple(numbers),
+        table=table_of(parts["quant_map"].tolist(), unit),
     )
 
 
