@@ -2,9 +2,9 @@
 
     python -m tests.documented.extract FOLDER
 
-writes ``documented.json``. The folder holds the Markdown pages of the reference; what they say of
-TensorFlow and Flax is left out. One page has lost its headings: there the names stand here, in the
-order of its descriptions.
+writes ``documented.json``, and ``blocks.json`` with the code blocks. The folder holds the Markdown
+pages of the reference; what they say of TensorFlow and Flax is left out, but for the names. One
+page has lost its headings: there the names stand here, in the order of its descriptions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
+
+from tests.documented.blocks import BLOCKS, read_page
 
 __all__ = ["DOCUMENTED", "Parameter", "Entry", "extract"]
 
@@ -247,4 +250,7 @@ def _signature(listing: list[dict[str, str]]) -> list[Parameter]:
 
 
 if __name__ == "__main__":
-    DOCUMENTED.write_text(json.dumps(extract(Path(sys.argv[1])), indent=1) + "\n", encoding="utf-8")
+    source = Path(sys.argv[1])
+    found = [asdict(block) for path in sorted(source.glob("*.md")) for block in read_page(path)]
+    for file, content in ((DOCUMENTED, extract(source)), (BLOCKS, found)):
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
