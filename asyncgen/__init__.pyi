@@ -50,6 +50,21 @@ __version__: str
 
 # The documented names of text generation, for code that was written for them.
 from asyncgen.text.batch_encoding import BatchEncoding as BatchEncoding
+from asyncgen.cache.layer_base import CacheLayerMixin as CacheLayerMixin
+from asyncgen.cache.layers import (
+    DynamicLayer as DynamicLayer,
+    StaticLayer as StaticLayer,
+)
+from asyncgen.cache.sliding_layers import (
+    DynamicSlidingWindowLayer as DynamicSlidingWindowLayer,
+    StaticSlidingWindowLayer as StaticSlidingWindowLayer,
+)
+from asyncgen.cache.quantized.fp8_layer import Fp8QuantizedLayer as Fp8QuantizedLayer
+from asyncgen.cache.quantized.quantized_layer import (
+    HQQQuantizedLayer as HQQQuantizedLayer,
+    QuantizedLayer as QuantizedLayer,
+    QuantoQuantizedLayer as QuantoQuantizedLayer,
+)
 from asyncgen.cache.caches import (
     Cache as Cache,
     DynamicCache as DynamicCache,

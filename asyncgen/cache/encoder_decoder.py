@@ -55,7 +55,7 @@ class EncoderDecoderCache(Cache):
         assert isinstance(own, Cache) and isinstance(cross, Cache)
         self.self_attention_cache = own
         self.cross_attention_cache = cross
-        super().__init__((), own._new_layer)
+        self._open((), own.layer_class_to_replicate)
         self.layers = own.layers
 
     @classmethod
@@ -86,10 +86,6 @@ class EncoderDecoderCache(Cache):
     def exchange_rows(self, rows: Tensor, first: int) -> None:
         """Exchange rows of the decoder's part; rows of a text share the encoder's output."""
         self.self_attention_cache.exchange_rows(rows, first)
-
-    def crop(self, max_length: int) -> None:
-        """Keep the first ``max_length`` decoder positions; a negative number takes away."""
-        self.self_attention_cache.crop(max_length)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row ``repeats`` times, copies of a row next to each other."""

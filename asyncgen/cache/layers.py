@@ -7,46 +7,20 @@ they stay right until positions are taken back (`crop`, `reset`, `reorder`) and 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from asyncgen.cache.layer_base import CacheLayerMixin, positions_left
 from asyncgen.errors import CacheFullError, InvalidRequestError
 
 _CAPACITY_STEP = 64
 
 
-class CacheLayer(Protocol):
-    """Interface that attention needs of the cache of a layer.
-
-    Attributes:
-        length: Positions filled.
-    """
-
-    length: int
-
-    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of S positions.
-
-        Args:
-            pair: ``[2, B, K, S, D]``, keys and values.
-            first: First position wanted back; a sliding window needs no earlier ones.
-
-        Returns:
-            Keys and values of positions ``first`` to the end, each ``[B * K, 1, T, D]``: rows and
-            heads are merged, as grouped attention wants them.
-
-        Raises:
-            InvalidRequestError: The cache was made for other rows or another dtype, or is full.
-        """
-
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values ``[B, K, S, D]``; return all of them, ``[B, K, T, D]``."""
-
-
-class BufferLayer:
-    """Base of all layers: a buffer, and the filled part of it.
+class BufferLayer(CacheLayerMixin):
+    """Base of layers with a buffer of which a part is filled.
 
     Attributes:
         length: Positions so far.
@@ -54,6 +28,8 @@ class BufferLayer:
         dropped: Number of first positions that were dropped.
     """
 
+    is_croppable = True
+    length: int = 0
     dropped = 0
 
     def __init__(self, capacity: int, rows: int | None) -> None:
@@ -63,16 +39,23 @@ class BufferLayer:
             capacity: Positions.
             rows: Batch rows; ``None``: those of the first keys.
         """
+        super().__init__()
         self.length = 0
         self.capacity = capacity
         self._rows = rows
         self._buffer: Tensor | None = None  # [2, B, K, capacity, D]
         self._flat: tuple[Tensor, Tensor] | None = None  # [B * K, 1, capacity, D] each
+        self._sizes: tuple[int, int] | None = None  # of keys and values, where they differ
 
     @property
     def is_initialized(self) -> bool:
-        """True if the buffer exists."""
+        """True if the buffer exists; set to false, it is a `reset`."""
         return self._buffer is not None
+
+    @is_initialized.setter
+    def is_initialized(self, is_initialized: bool) -> None:
+        if not is_initialized:
+            self.reset()
 
     @property
     def pair(self) -> Tensor | None:
@@ -82,45 +65,125 @@ class BufferLayer:
     @property
     def keys(self) -> Tensor | None:
         """All keys, ``[B, K, T, D]``, or ``None`` before the first."""
-        pair = self.pair
-        return None if pair is None else pair[0]
+        return self._half(0)
+
+    @keys.setter
+    def keys(self, states: Tensor | None) -> None:
+        self._set_half(0, states)
 
     @property
     def values(self) -> Tensor | None:
         """All values, ``[B, K, T, D]``, or ``None`` before the first."""
-        pair = self.pair
-        return None if pair is None else pair[1]
+        return self._half(1)
 
-    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
+    @values.setter
+    def values(self, states: Tensor | None) -> None:
+        self._set_half(1, states)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make the buffer for keys and values like these, ``[B, K, S, D]``; S may be 0."""
+        self._allocate(self._joined(key_states, value_states))
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add keys and values ``[B, K, S, D]``; return all of them, ``[B, K, T, D]``.
+
+        Keys and values may differ in size. Further arguments have no effect.
+        """
+        self.write(self._joined(key_states, value_states))
+        keys, values = self._half(0), self._half(1)
+        assert keys is not None and values is not None
+        return keys, values
+
+    def write(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Add keys and values to the buffer; see `append`, which it is."""
         raise NotImplementedError
 
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
-        self.append(torch.stack((key_states, value_states)))
-        pair = self.pair
-        assert pair is not None
-        return pair[0], pair[1]
+    append = write
+
+    def get_seq_length(self) -> int:
+        """Return the number of positions so far, dropped ones included."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the size T of what `update` of so many positions returns, and its first
+        position."""
+        return self.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Return the most positions that are kept, or -1 if there is no limit."""
+        return -1
 
     def exchange(self, rows: Tensor, first: int) -> None:
-        """Replace the content of rows from position ``first`` on by that of others, in place.
-
-        Args:
-            rows: For each row the one that replaces it, int64 ``[B]``.
-            first: Before this position a row and its replacement are equal.
-        """
+        """See `CacheLayerMixin`; done in place."""
         begin, end = max(first - self.dropped, 0), self.length - self.dropped
         if self._buffer is not None and begin < end:
             part = self._buffer[:, :, :, begin:end]
             part.copy_(part.index_select(1, rows.to(part.device)))
 
-    def crop(self, length: int) -> None:
-        """Forget the positions from ``length`` on; a negative one counts from the end."""
-        self.length = self._left(length)
+    def crop(self, max_length: int | None = None, *, tokens_to_remove: int | None = None) -> None:
+        """See `CacheLayerMixin`."""
+        self.truncate(positions_left(self.length, max_length, tokens_to_remove))
 
-    def _left(self, length: int) -> int:
-        """Return the positions that cropping leaves."""
-        return max(self.length + length, 0) if length < 0 else min(self.length, length)
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` positions, at most all."""
+        self.length = min(self.length, length)
+
+    def _drop(self, first: int) -> None:
+        """Drop the positions before ``first``, in place."""
+        gone = first - self.dropped
+        if gone > 0 and self._buffer is not None:
+            left = self._buffer[:, :, :, gone : self.length - self.dropped].clone()
+            self._buffer[:, :, :, : left.shape[3]] = left
+            self.dropped = first
+
+    def _half(self, which: int) -> Tensor | None:
+        """Return the keys (0) or the values (1) that are kept, ``[B, K, T, D]``."""
+        pair = self.pair
+        if pair is None:
+            return None
+        return pair[which] if self._sizes is None else pair[which][..., : self._sizes[which]]
+
+    def _unflatten(self, flat: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+        """View what `write` returns as ``[B, K, T, D]``, for rows and heads like these."""
+        sizes = self._sizes or (flat[0].shape[-1],) * 2
+        shape = (*like.shape[:2], -1, flat[0].shape[-1])
+        return flat[0].reshape(shape)[..., : sizes[0]], flat[1].reshape(shape)[..., : sizes[1]]
+
+    def _joined(self, keys: Tensor, values: Tensor) -> Tensor:
+        """Join keys and values, ``[2, B, K, S, D]``; the smaller ones are filled up with zeros."""
+        sizes = keys.shape[-1], values.shape[-1]
+        if sizes[0] == sizes[1]:
+            return torch.stack((keys, values))
+        self._sizes = sizes
+        size = max(sizes)
+        return torch.stack([pad(each, (0, size - each.shape[-1])) for each in (keys, values)])
+
+    def _allocate(self, pair: Tensor) -> None:
+        """Make the buffer for keys and values like these."""
+        raise NotImplementedError
+
+    def _set_half(self, which: int, states: Tensor | None) -> None:
+        """Put the keys (0) or the values (1) in the place of those that are kept."""
+        if states is None or not states.numel():
+            self.reset()
+            return
+        now = self._half(which)
+        if now is not None and now.shape == states.shape and now.dtype is states.dtype:
+            now.copy_(states)
+        else:
+            self._replace_half(which, states)
+
+    def _replace_half(self, which: int, states: Tensor) -> None:
+        """Keep keys (0) or values (1) of another shape."""
+        raise NotImplementedError
+
+    def _move(self, device: torch.device) -> None:
+        """Move the buffer to a device."""
+        if self._buffer is not None and self._buffer.device != device:
+            self._buffer = self._buffer.to(device)
+            self._flat = _flatten(self._buffer)
 
 
 class DynamicLayer(BufferLayer):
@@ -130,9 +193,10 @@ class DynamicLayer(BufferLayer):
         """Start empty; shape, dtype and device are those of the first keys."""
         super().__init__(0, None)
         self._reserved = 0
+        self._assigned: dict[int, Tensor] = {}  # keys (0) or values (1) of another shape
 
-    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
+    def write(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayerMixin.append`."""
         start = self.length
         size = pair.shape[3]
         end = start + size
@@ -147,27 +211,59 @@ class DynamicLayer(BufferLayer):
         keys, values = flat
         return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
 
+    append = write
+
     def reserve(self, length: int) -> None:
         """Allocate room for ``length`` positions at the next write."""
         self._reserved = length
 
-    def reorder(self, rows: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replace the rows by those with the given indices ``[B']`` (int64)."""
         if self._buffer is not None:
-            self._replace(self._buffer.index_select(1, rows.to(self._buffer.device)))
+            self._replace(self._buffer.index_select(1, beam_idx.to(self._buffer.device)))
 
-    def repeat(self, times: int) -> None:
-        """Repeat every row ``times`` times, copies of a row next to each other."""
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row ``repeats`` times, copies of a row next to each other."""
         if self._buffer is not None:
-            self._replace(self._buffer.repeat_interleave(times, dim=1))
+            self._replace(self._buffer.repeat_interleave(repeats, dim=1))
 
     def reset(self) -> None:
         """Forget every position and free the buffer."""
         self._buffer = self._flat = None
         self.length = self.capacity = 0
+        self._assigned = {}
+
+    def _half(self, which: int) -> Tensor | None:
+        return self._assigned.get(which, super()._half(which))
+
+    def _replace_half(self, which: int, states: Tensor) -> None:
+        """Keep keys or values of another shape, once the other half has that shape as well."""
+        self._assigned[which] = states
+        self.capacity = 0  # so that the next write looks here
+        keys, values = self._half(0), self._half(1)
+        if keys is not None and values is not None and keys.shape[:3] == values.shape[:3]:
+            pair = self._joined(keys, values)
+            self._assigned, self._buffer = {}, None
+            self._keep(pair)
+
+    def _keep(self, pair: Tensor) -> None:
+        """Keep these keys and values ``[2, B, K, T, D]`` alone."""
+        self.length = 0
+        self.write(pair)
+
+    def _allocate(self, pair: Tensor) -> None:
+        if self._buffer is None:
+            self._make_room(pair, pair.shape[3])
 
     def _make_room(self, pair: Tensor, end: int) -> None:
-        wanted = self._reserved if self._reserved >= end else max(end, 2 * self.capacity)
+        """Grow the buffer to ``end`` places or more, for keys and values like these."""
+        if self._assigned:
+            names = ["keys", "values"] if 0 in self._assigned else ["values", "keys"]
+            allowed = f"assigned, of another shape than the `{names[1]}`; assign these as well"
+            raise InvalidRequestError(
+                names[0], list(next(iter(self._assigned.values())).shape), allowed
+            )
+        wanted = self._reserved if self._reserved >= end else max(end, 2 * self.capacity, 1)
         capacity = -(-wanted // _CAPACITY_STEP) * _CAPACITY_STEP
         # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
@@ -175,8 +271,10 @@ class DynamicLayer(BufferLayer):
         if self._buffer is not None:
             if pair.shape[1] != self._rows or pair.dtype is not self._buffer.dtype:
                 raise dtype_or_rows_error(self._buffer.shape[1], self._buffer.dtype, pair)
-            grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
+            kept = self.length - self.dropped
+            grown[:, :, :, :kept] = self._buffer[:, :, :, :kept]
         self._replace(grown)
+        self.dtype, self.device = pair.dtype, pair.device
 
     def _replace(self, buffer: Tensor) -> None:
         with torch.inference_mode(False):
@@ -189,12 +287,13 @@ class DynamicLayer(BufferLayer):
 class StaticLayer(BufferLayer):
     """A buffer of fixed shape, at a fixed address, for compiled and captured steps."""
 
+    is_compileable = True
     _is_away = False
     """True if the buffer may be on another device than the keys that are written."""
 
     def __init__(
         self,
-        capacity: int,
+        max_cache_len: int,
         *,
         rows: int | None = None,
         dtype: torch.dtype | None = None,
@@ -203,14 +302,15 @@ class StaticLayer(BufferLayer):
         """Fix the shape; the buffer is made at the first write, when K and D are known.
 
         Args:
-            capacity: Positions.
+            max_cache_len: Positions.
             rows: Batch rows, or ``None``: those of the first keys.
             dtype: Of keys and values, or ``None``: that of the first keys.
             device: Device of the buffer, or ``None``: that of the first keys.
         """
-        super().__init__(capacity, rows)
-        self._dtype = dtype
-        self._device = device
+        super().__init__(max_cache_len, rows)
+        self.max_cache_len = max_cache_len
+        self.dtype = dtype
+        self._place = device
 
     @property
     def pair(self) -> Tensor | None:
@@ -227,11 +327,12 @@ class StaticLayer(BufferLayer):
         if self._buffer is None and self._rows is not None:
             shape = (2, self._rows, heads, self.capacity, head_dim)
             with torch.inference_mode(False):
-                self._buffer = torch.zeros(shape, dtype=self._dtype, device=self._device)
+                self._buffer = torch.zeros(shape, dtype=self.dtype, device=self._place)
                 self._flat = _flatten(self._buffer)
+            self.device = self._buffer.device
 
-    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`.
+    def write(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayerMixin.append`.
 
         Raises:
             CacheFullError: The buffer has no room for them.
@@ -249,6 +350,21 @@ class StaticLayer(BufferLayer):
         keys, values = flat
         return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
 
+    append = write
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the size of the buffer, which `update` returns whole, and 0."""
+        return self.capacity, 0
+
+    def get_max_length(self) -> int:
+        """Return the positions that fit."""
+        return self.max_cache_len
+
+    @property
+    def batch_size(self) -> int | None:
+        """Batch rows, or ``None`` if the first keys are still to tell them."""
+        return self._rows
+
     def reserve(self, length: int) -> None:
         """Check that ``length`` positions fit.
 
@@ -258,30 +374,21 @@ class StaticLayer(BufferLayer):
         if length > self.capacity:
             raise self._full(length)
 
-    def reorder(self, rows: Tensor) -> None:
-        """Rearrange the rows by index, in place; ``rows`` has as many as the buffer."""
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Rearrange the rows by index, in place; ``beam_idx`` has as many as the buffer."""
         if self._buffer is not None:
-            if len(rows) != self._buffer.shape[1]:
+            if len(beam_idx) != self._buffer.shape[1]:
                 raise InvalidRequestError(
                     "past_key_values",
                     f"StaticCache of {self._buffer.shape[1]} rows",
-                    f"its number of rows is fixed, {len(rows)} were asked for; use DynamicCache",
+                    "its number of rows is fixed, "
+                    f"{len(beam_idx)} were asked for; use DynamicCache",
                 )
-            self._buffer.copy_(self._buffer.index_select(1, rows.to(self._buffer.device)))
+            self._buffer.copy_(self._buffer.index_select(1, beam_idx.to(self._buffer.device)))
 
-    def repeat(self, times: int) -> None:
-        """Refuse to repeat rows: their number is fixed here.
-
-        Raises:
-            InvalidRequestError: ``times`` is not 1 and something was written.
-        """
-        if self._buffer is not None and times != 1:
-            rows = torch.arange(self._buffer.shape[1]).repeat_interleave(times)
-            self.reorder(rows)
-
-    def crop(self, length: int) -> None:
-        """Forget the positions from ``length`` on; a negative one counts from the end."""
-        super().crop(length)
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` positions, at most all; the others become zero."""
+        super().truncate(length)
         if self._buffer is not None:
             self._buffer[:, :, :, self.length - self.dropped :] = 0
 
@@ -291,14 +398,27 @@ class StaticLayer(BufferLayer):
         if self._buffer is not None:
             self._buffer.zero_()
 
+    def _allocate(self, pair: Tensor) -> None:
+        self._open(pair, pair.shape[3])
+
+    def _replace_half(self, which: int, states: Tensor) -> None:
+        """Refuse another shape.
+
+        Raises:
+            InvalidRequestError: Always.
+        """
+        now = self._half(which)
+        allowed = f"a static layer keeps its shape, {None if now is None else list(now.shape)}"
+        raise InvalidRequestError("past_key_values", f"keys of {list(states.shape)}", allowed)
+
     def _open(self, pair: Tensor, end: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Make the buffer at its first write."""
         if end > self.capacity:
             raise self._full(end)
         self._rows = self._rows or pair.shape[1]
-        self._dtype = self._dtype or pair.dtype
-        if self._device is None:
-            self._device = pair.device
+        self.dtype = self.dtype or pair.dtype
+        if self._place is None:
+            self._place = pair.device
         self.allocate(pair.shape[2], pair.shape[4])
         assert self._buffer is not None and self._flat is not None
         return self._buffer, self._flat
@@ -321,40 +441,6 @@ class StaticLayer(BufferLayer):
             f"StaticCache of {self.capacity} positions",
             f"{length} are needed; raise `max_cache_len` or generate fewer tokens",
         )
-
-
-class OffloadedLayer(DynamicLayer):
-    """Growing layer in the CPU's memory; attention gets copies where it computes."""
-
-    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
-        return _copy_to_device(super().append(pair.to("cpu"), first), pair)
-
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
-        return _copy_to_device(super().update(key_states, value_states), key_states)
-
-
-class OffloadedStaticLayer(StaticLayer):
-    """Layer of fixed shape on another device; attention gets copies where it computes."""
-
-    _is_away = True
-
-    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
-        return _copy_to_device(super().append(pair, first), pair)
-
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """See `StaticLayer`."""
-        return _copy_to_device(super().update(key_states, value_states), key_states)
-
-
-def _copy_to_device(pair: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
-    """Copy keys and values to the device of another tensor."""
-    return pair[0].to(like.device), pair[1].to(like.device)
-
-
-Layer = DynamicLayer | StaticLayer
 
 
 def dtype_or_rows_error(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidRequestError:

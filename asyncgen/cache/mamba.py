@@ -132,7 +132,7 @@ class MambaCache(Cache):
         self.ssm_states = zeros(self.ssm_state_size)
         depth = range(config.num_hidden_layers)
         layers = [MambaLayer(self, index) for index in depth]
-        super().__init__(layers, lambda: MambaLayer(self, len(self.layers)))  # type: ignore[arg-type, return-value]
+        self._open(layers, None)  # type: ignore[arg-type]
 
     def update_conv_state(
         self, layer_idx: int, new_conv_state: Tensor, cache_position: Tensor

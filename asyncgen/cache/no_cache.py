@@ -20,7 +20,7 @@ class NoCache(Cache):
 
     def __init__(self) -> None:
         """Begin empty."""
-        super().__init__((), DynamicLayer)
+        self._open((), DynamicLayer)
 
     def read(self, embeddings: Tensor) -> Tensor:
         """Add embeddings ``[B, S, E]``; return all of them, ``[B, T, E]``."""

@@ -47,7 +47,7 @@ class SinkCache(Cache):
         if window_length <= num_sink_tokens:
             allowed = f"more than `num_sink_tokens` ({num_sink_tokens})"
             raise InvalidRequestError("window_length", window_length, allowed)
-        super().__init__((), DynamicLayer)
+        self._open((), DynamicLayer)
         self.window_length = window_length
         self.num_sink_tokens = num_sink_tokens
         self._angles: tuple[Tensor, Tensor] | None = None  # [T, D] each

@@ -34,6 +34,7 @@ class StateLayer:
 
     window: Tensor | None
     state: Tensor | None
+    is_sliding = is_compileable = is_croppable = supports_early_init = False
 
     def __init__(self) -> None:
         """Begin without rows."""
@@ -93,7 +94,7 @@ class StateLayer:
     def reserve(self, length: int) -> None:
         """Do nothing: any number of positions fits."""
 
-    def reorder(self, rows: Tensor) -> None:
+    def reorder_cache(self, rows: Tensor) -> None:
         """Replace the rows by those of the indices ``[B']``, int64."""
         self._marked = None
         if self.window is not None and self.state is not None:
@@ -102,14 +103,14 @@ class StateLayer:
 
     def exchange(self, rows: Tensor, first: int) -> None:
         """Replace rows, as `Cache.exchange_rows` does."""
-        self.reorder(rows)
+        self.reorder_cache(rows)
 
-    def repeat(self, times: int) -> None:
-        """Repeat every row ``times`` times, copies of a row next to each other."""
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row ``repeats`` times, copies of a row next to each other."""
         self._marked = None
-        if self.window is not None and self.state is not None and times != 1:
+        if self.window is not None and self.state is not None and repeats != 1:
             self.replace(
-                self.window.repeat_interleave(times, 0), self.state.repeat_interleave(times, 0)
+                self.window.repeat_interleave(repeats, 0), self.state.repeat_interleave(repeats, 0)
             )
 
     def mark(self) -> None:
@@ -171,7 +172,7 @@ def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
     ]
     layers = cast("list[Any]", cache.layers)
     is_growing = isinstance(cache, DynamicCache) and all(
-        type(one) is DynamicLayer for one in layers
+        isinstance(one, DynamicLayer) and not one.is_sliding for one in layers
     )
     if (is_growing or config.attending) and not any(layer.length for layer in layers):
         cache.ensure_layers(max(count, *(place + 1 for place in places)))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 import asyncgen
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache, make_cache
-from asyncgen.cache.layers import OffloadedLayer, OffloadedStaticLayer
+from asyncgen.cache.layers import DynamicLayer
+from asyncgen.cache.offloaded_layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cases import for_each
@@ -236,5 +237,6 @@ def test_make_cache_reserves() -> None:
     cache: Cache = make_cache(CONFIG, 300)
     cache.update(*states(1), 0)
     first = cache.layers[0]
+    assert isinstance(first, DynamicLayer)
     assert first.capacity >= 300
     assert make_cache(CONFIG).get_seq_length() == 0

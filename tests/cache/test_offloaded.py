@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from asyncgen.cache.caches import DynamicCache, StaticCache
-from asyncgen.cache.layers import DynamicLayer, OffloadedLayer, OffloadedStaticLayer, StaticLayer
+from asyncgen.cache.layers import DynamicLayer, StaticLayer
 from asyncgen.cache.offloaded import OffloadedCache, OffloadedStaticCache
+from asyncgen.cache.offloaded_layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cache.old import expected, steps_of, written

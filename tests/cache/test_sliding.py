@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen.cache.layers import StaticLayer
-from asyncgen.cache.sliding import HybridCache, SlidingLayer, SlidingWindowCache
+from asyncgen.cache.sliding import HybridCache, SlidingWindowCache
+from asyncgen.cache.sliding_layers import StaticSlidingWindowLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cache.old import has_hole, steps_of, written
@@ -38,7 +39,7 @@ def pair(size: int) -> Tensor:
 def test_append_returns_what_the_window_of_each_query_covers(
     sizes: list[int], window: int, data: st.DataObject
 ) -> None:
-    layer, whole = SlidingLayer(window), pair(0)
+    layer, whole = StaticSlidingWindowLayer(window, window), pair(0)
     for size in sizes:
         start, new = whole.shape[3], pair(size)
         first = max(start + 1 - window, 0)
@@ -47,9 +48,10 @@ def test_append_returns_what_the_window_of_each_query_covers(
         assert torch.equal(keys.view(B, K, -1, D), whole[0, :, :, first:])
         assert torch.equal(values.view(B, K, -1, D), whole[1, :, :, first:])
         assert layer.length == whole.shape[3]
-        kept = layer.keys
-        assert kept is not None and kept.shape[2] <= layer.capacity == window + 64
-        assert torch.equal(kept, whole[0, :, :, whole.shape[3] - kept.shape[2] :])
+        kept, left = layer.keys, min(layer.length - layer.dropped, window)
+        assert kept is not None and kept.shape[2] == window == layer.capacity - 64
+        assert torch.equal(kept[:, :, :left], whole[0, :, :, whole.shape[3] - left :])
+        assert not kept[:, :, left:].any()
         # Positions of the last piece can be taken back, as far as the buffer holds them.
         if size <= 64:
             back = data.draw(st.integers(0, size - 1))
@@ -58,7 +60,7 @@ def test_append_returns_what_the_window_of_each_query_covers(
 
 
 def test_update_returns_the_window_of_the_new_queries() -> None:
-    layer, whole = SlidingLayer(5), pair(100)
+    layer, whole = StaticSlidingWindowLayer(5, 5), pair(100)
     layer.update(*whole[:, :, :, :99])
     keys, values = layer.update(*whole[:, :, :, 99:])
     assert torch.equal(keys, whole[0, :, :, 95:])
@@ -66,13 +68,13 @@ def test_update_returns_the_window_of_the_new_queries() -> None:
 
 
 def test_crop_to_dropped_positions_is_refused() -> None:
-    layer = SlidingLayer(5)
+    layer = StaticSlidingWindowLayer(5, 5)
     for _ in range(200):
         layer.append(pair(1), max(layer.length - 4, 0))
     with pytest.raises(InvalidRequestError, match=r"cannot be cropped to 20: .* dropped"):
         layer.crop(20)
     assert layer.length == 200
-    layer.crop(0)
+    layer.crop(tokens_to_remove=200)
     assert layer.length == 0
     new = pair(3)
     keys, _ = layer.append(new)
@@ -84,11 +86,13 @@ def test_crop_to_dropped_positions_is_refused() -> None:
 
 def test_the_layers_follow_the_model() -> None:
     sliding = SlidingWindowCache(WINDOWED, max_batch_size=2, max_cache_len=30)
-    assert {type(layer) for layer in sliding.layers} == {SlidingLayer}
+    assert {type(layer) for layer in sliding.layers} == {StaticSlidingWindowLayer}
     assert sliding.get_max_cache_shape() == sliding.get_max_length() == 7
     full = ModelConfig.from_hf(random_config("llama"))
     assert {type(layer) for layer in HybridCache(full, 2, 30).layers} == {StaticLayer}
-    assert {type(layer) for layer in HybridCache(WINDOWED, 2, 30).layers} == {SlidingLayer}
+    assert {type(layer) for layer in HybridCache(WINDOWED, 2, 30).layers} == {
+        StaticSlidingWindowLayer
+    }
     assert HybridCache(full, batch_size=2, max_cache_len=30).get_max_cache_shape() == 30
     with pytest.raises(InvalidRequestError, match="sliding_window"):
         SlidingWindowCache(full, 2, 30)
@@ -103,7 +107,7 @@ def test_the_memory_is_that_of_the_window() -> None:
             cache.update(torch.randn(shape), torch.randn(shape), layer)
         keys = cache.layers[0].keys
         assert keys is not None and keys.shape[2] <= 7 + 64
-        buffers.add(keys.data_ptr())
+        buffers.add(keys.untyped_storage().data_ptr())
     assert cache.get_seq_length() == 500
     assert len(buffers) == 1
     cache.reorder_cache(torch.tensor([0]))
@@ -171,7 +175,7 @@ def test_the_comparison_sees_holes() -> None:
 
 
 def test_positions_not_yet_written_are_zero() -> None:
-    layer, states = SlidingLayer(5, least=4), pair(3)
+    layer, states = StaticSlidingWindowLayer(4, 5), pair(3)
     for keys, filled in ((layer.update(*states)[0], 3), (layer.update(*states[:, :, :, :1])[0], 4)):
         assert keys.shape[2] == 4
         assert keys[:, :, :filled].all()
@@ -190,7 +194,7 @@ def test_a_device_that_the_model_is_not_on() -> None:
 
 
 def test_reorder_applies_to_the_kept_positions() -> None:
-    layer = SlidingLayer(8)
+    layer = StaticSlidingWindowLayer(8, 8)
     whole = torch.randn(2, 3, 1, 100, 2)
     whole[:, :, :, :97] = whole[:, :1, :, :97]
     layer.append(whole[:, :, :, :70])
@@ -200,4 +204,4 @@ def test_reorder_applies_to_the_kept_positions() -> None:
     layer.exchange(rows, 97)
     assert layer.dropped
     assert layer.keys is not None
-    assert torch.equal(layer.keys, whole[0, rows][:, :, layer.dropped :])
+    assert torch.equal(layer.keys, whole[0, rows][:, :, -8:])

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+import functools
+import operator
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import torch
 
-from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.quantized.backends import BACKENDS
-from asyncgen.cache.quantized.packing import Grouping
-from asyncgen.cache.quantized.quantized_layer import Format, QuantizedLayer
+from asyncgen.cache.quantized.fp8_layer import Fp8QuantizedLayer
+from asyncgen.cache.quantized.quantized_layer import HQQQuantizedLayer, QuantoQuantizedLayer
 from asyncgen.cache.quantized.settings import QuantizedCacheConfig, read_settings
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.cache.layers import DynamicLayer
     from asyncgen.families.config import ModelConfig
 
 
@@ -28,11 +33,13 @@ class QuantizedCache(DynamicCache):
 
     If groups reach over rows (along axis -1 with quanto, and with HQQ), a row's numbers depend on
     the rows beside it. `crop` of quantised positions does not make those before it exact again.
+    The backend ``fp8`` quantises every position once, with the scale of the first write.
 
     Example::
 
         past_key_values = QuantizedCache(QuantizedCacheConfig(nbits=2, residual_length=64))
         outputs = model(**inputs, past_key_values=past_key_values, use_cache=True)
+        past_key_values = QuantizedCache("fp8", model.config)
         model.generate(**inputs, cache_implementation="quantized", cache_config={"nbits": 4})
     """
 
@@ -90,11 +97,10 @@ class QuantizedCache(DynamicCache):
         self.settings = settings
         if config is not None:
             check_model(config)
-        given = _format(settings, name)
+        new_layer = _layer_maker(settings, name)
         depth = 0 if config is None else config.num_hidden_layers
-        layers = [QuantizedLayer(given) for _ in range(depth)]
-        Cache.__init__(self, layers, lambda: QuantizedLayer(given))
-        self._format = given
+        self._open([new_layer() for _ in range(depth)], new_layer)
+        self._name = name.lower()
 
     @classmethod
     def from_legacy_cache(cls, past_key_values: object = None) -> NoReturn:
@@ -117,12 +123,14 @@ class QuantizedCache(DynamicCache):
         Raises:
             InvalidRequestError: Names ``q_group_size``.
         """
-        given, heads, size = self._format, config.num_key_value_heads, config.head_dim
+        if self._name not in BACKENDS:
+            return
+        settings, heads, size = self.settings, config.num_key_value_heads, config.head_dim
         shape = torch.Size((rows, heads, length, size))
-        count = given.backend.numbers_of_line
-        lines = {count(shape, each.axis) for each in (given.keys, given.values)}
+        count, group = BACKENDS[self._name].numbers_of_line, _whole(settings, "q_group_size")
+        axes = (_whole(settings, "axis_key"), _whole(settings, "axis_value"))
+        lines = {count(shape, axis) for axis in axes}
         widths = {config.hidden_size, heads * size}
-        group = given.keys.size
         if all(width % group for width in widths) and any(line % group for line in lines):
             raise InvalidRequestError(
                 "q_group_size",
@@ -168,18 +176,20 @@ def check_model(config: Any) -> None:
     raise InvalidRequestError("cache_implementation", "quantized", allowed)
 
 
-def _format(settings: QuantizedCacheConfig, backend: str) -> Format:
-    """Make the format of a layer of checked settings."""
+_LAYERS: Final = {"quanto": QuantoQuantizedLayer, "hqq": HQQQuantizedLayer}
 
-    def whole(name: str) -> int:
-        return int(getattr(settings, name))
 
-    bits, size = whole("nbits"), whole("q_group_size")
-    return Format(
-        BACKENDS[backend.lower()],
-        Grouping(bits, whole("axis_key"), size),
-        Grouping(bits, whole("axis_value"), size),
-        whole("residual_length"),
-        settings.compute_dtype,
-        None if settings.device is None else torch.device(settings.device),
-    )
+def _layer_maker(settings: QuantizedCacheConfig, backend: str) -> Callable[[], DynamicLayer]:
+    """Return what makes a layer, from checked settings."""
+    device = None if settings.device is None else torch.device(settings.device)
+    places: dict[str, Any] = {"compute_dtype": settings.compute_dtype, "storage_device": device}
+    if backend.lower() == "fp8":
+        return functools.partial(Fp8QuantizedLayer, **places)
+    names = ("nbits", "axis_key", "axis_value", "q_group_size", "residual_length")
+    groups = [_whole(settings, name) for name in names]
+    return functools.partial(_LAYERS[backend.lower()], *groups, **places)
+
+
+def _whole(settings: QuantizedCacheConfig, name: str) -> int:
+    """Return a checked setting as an integer of Python."""
+    return operator.index(getattr(settings, name))

@@ -69,9 +69,10 @@ class QuantizedCacheConfig(CacheConfig):
     """Settings of a quantised cache.
 
     Attributes:
-        backend: ``"quanto"`` (affine, between the least and the greatest number of a group) or
-            ``"HQQ"`` (half-quadratic: outliers weigh less); both are computed here, without the
-            packages of those names.
+        backend: ``"quanto"`` (affine, between the least and the greatest number of a group),
+            ``"HQQ"`` (half-quadratic: outliers weigh less), both computed here without the
+            packages of those names; or ``"fp8"`` (floating point numbers of 8 bits with one scale),
+            which takes none of the next five.
         nbits: Bits of a number: 2 or 4 with quanto; 1, 2, 3, 4 or 8 with HQQ.
         axis_key: Grouping of keys: with quanto 0 (neighbours of a position) or -1 (positions of a
             channel); with HQQ 1 (neighbours) or 0 (numbers far from each other).
@@ -105,13 +106,13 @@ class QuantizedCacheConfig(CacheConfig):
             self.compute_dtype = found
 
     def validate(self) -> None:
-        """Check what holds for both backends; a cache checks the rest when it is made.
+        """Check what holds for every backend; a cache checks the rest when it is made.
 
         Raises:
             InvalidRequestError: A number is out of range, or there is no such backend.
         """
-        if not isinstance(self.backend, str) or self.backend.lower() not in BACKENDS:
-            raise InvalidRequestError("backend", self.backend, "`quanto` or `HQQ`")
+        if not isinstance(self.backend, str) or self.backend.lower() not in (*BACKENDS, "fp8"):
+            raise InvalidRequestError("backend", self.backend, "`quanto`, `HQQ` or `fp8`")
         self._check((1, 2, 3, 4, 8), (0, 1, -1), "")
         for name, least in (("q_group_size", 1), ("residual_length", 0)):
             value = getattr(self, name)
@@ -129,6 +130,15 @@ class QuantizedCacheConfig(CacheConfig):
             InvalidRequestError: A setting is out of range, or is none of this backend.
         """
         self.validate()
+        if backend.lower() == "fp8":
+            _refuse_groups(
+                {
+                    field.name: getattr(self, field.name)
+                    for field in fields(self)
+                    if getattr(self, field.name) != field.default
+                }
+            )
+            return
         found = BACKENDS[backend.lower()]
         self._check(found.bits, found.axes, f" with `{backend}`")
 
@@ -159,6 +169,8 @@ def read_settings(
         for name in there.keys() - names:
             allowed = f"has no setting `{name}`; there are {', '.join(names)}"
             raise InvalidRequestError("cache_config", given, allowed)
+        if str(there.get("backend")).lower() == "fp8":
+            _refuse_groups(there)
         given = QuantizedCacheConfig(**{"compute_dtype": None, "device": None} | there)
     if not isinstance(given, QuantizedCacheConfig):
         allowed = "a dict of settings, or a `QuantizedCacheConfig`"
@@ -166,6 +178,14 @@ def read_settings(
     given.validate()
     given.validate_for(given.backend)
     return given
+
+
+def _refuse_groups(given: Mapping[str, Any]) -> None:
+    """Refuse settings of groups for ``fp8``, which has one scale for all numbers."""
+    for name in ("nbits", "axis_key", "axis_value", "q_group_size", "residual_length"):
+        if name in given:
+            allowed = "`fp8` has one scale and no groups; leave it out, or take `quanto` or `HQQ`"
+            raise InvalidRequestError(name, given[name], allowed)
 
 
 def _is_whole(value: Any) -> bool:

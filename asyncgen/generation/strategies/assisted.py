@@ -43,6 +43,7 @@ def assisted(plan: Plan) -> Steps:
         FloatingPointError: Scores hold NaN or ban every token.
     """
     assert plan.drafter is not None
+    plan.cache.activate_past_recording()
     forward, ids, offset = open_forward(plan), plan.input_ids, plan.offset
     length = ids.shape[1]
     prompt = plan.unread(forward.length)

@@ -175,6 +175,7 @@ class _Candidates:
     def __init__(self, plan: Plan, width: int = 1) -> None:
         """Widen the cache of the prompt, to so many rows of each."""
         self._cache, self._width, self._record = plan.cache, width, plan.record
+        self._cache.activate_past_recording()
         if width > 1:
             self._cache.batch_repeat_interleave(width)
             plan = plan.repeated(width)

@@ -121,7 +121,7 @@ class Forward:
         self.repeats = 0
         if length < self.length:
             self.length = largest_crop(self._cache, length)
-            self._cache.crop(self.length)
+            self._cache.truncate(self.length)
             self.repeats = length - self.length
 
     def mark(self) -> bool:

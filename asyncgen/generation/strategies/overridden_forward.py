@@ -111,7 +111,7 @@ class OverriddenForward(Forward):
         if length < self.length:
             assert self._call.cache is not None
             reached = largest_crop(self._call.cache, length)
-            self._call.cache.crop(reached)
+            self._call.cache.truncate(reached)
             self._ids = self._ids[:, : self._ids.shape[1] - (self.length - reached)]
             self.length, self.repeats = reached, length - reached
 

@@ -133,7 +133,7 @@ class EncoderDecoderAttention(DenseAttention):
         self._bias = bias
         self._encoded = encoded
         cross = cache.cross_attention_cache
-        self._cross_layers = cross.ensure_layers(config.num_hidden_layers)
+        self._cross_layers = cross.attention_layers(config.num_hidden_layers)
         self._cross_weights = collect_cross_attentions
         self._cross_masks: dict[tuple[int, torch.dtype], Tensor | None] = {}
 
@@ -149,9 +149,8 @@ class EncoderDecoderAttention(DenseAttention):
         stored = self._cross_layers[layer]
         if not stored.length:
             stored.append(self._encoder_pair(project))
-        pair = stored.pair
-        assert pair is not None
-        keys, values = pair.unbind(0)  # [B, K, T, D]
+        keys, values = stored.keys, stored.values  # [B, K, T, D]
+        assert keys is not None and values is not None
         rows, length = self._rows, self._length
         if keys.shape[0] != rows:
             raise InvalidRequestError(

@@ -84,7 +84,7 @@ class DenseAttention:
         """
         self.cache = cache
         self._config = config
-        self._layers = cache.ensure_layers(config.num_hidden_layers)
+        self._layers = cache.attention_layers(config.num_hidden_layers)
         self._first = config.attending[0]
         self._heads = config.num_attention_heads
         self._kv_heads = config.num_key_value_heads

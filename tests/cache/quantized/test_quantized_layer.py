@@ -9,17 +9,20 @@ import torch
 from torch import Tensor
 
 from asyncgen.cache.quantized.backends import BACKENDS
-from asyncgen.cache.quantized.packing import Grouping
-from asyncgen.cache.quantized.quantized_layer import Format, QuantizedLayer
+from asyncgen.cache.quantized.quantized_layer import (
+    HQQQuantizedLayer,
+    QuantizedLayer,
+    QuantoQuantizedLayer,
+)
 from asyncgen.errors import InvalidRequestError
 from tests.cache.quantized.made import expected, states
 from tests.cases import for_each
 
 
 def layer_of(residual_length: int = 4, *, name: str = "quanto", bits: int = 4, **more: Any) -> Any:
+    kind = {"quanto": QuantoQuantizedLayer, "hqq": HQQQuantizedLayer}[name]
     axis = BACKENDS[name].axes[0]
-    grouping = Grouping(bits, axis, 8)
-    return QuantizedLayer(Format(BACKENDS[name], grouping, grouping, residual_length, **more))
+    return kind(bits, axis, axis, 8, residual_length, **more)
 
 
 def write(layer: QuantizedLayer, size: int, *, rows: int = 2, seed: int = 0) -> Tensor:
@@ -32,7 +35,7 @@ def test_layer_returns_the_keys_of_the_reference(case: dict[str, Any]) -> None:
     layer = layer_of(case["residual_length"])
     for index, (size, wanted) in enumerate(zip(case["sizes"], case["keys"], strict=True)):
         if index in case.get("reordered", ()):
-            layer.reorder(torch.tensor([1, 0]))
+            layer.reorder_cache(torch.tensor([1, 0]))
         given = states([2, 1, size, 8], index)
         keys, values = layer.update(given, -given)
         assert keys[:, 0, :, 0].flatten().tolist() == pytest.approx(wanted, abs=6e-5)
@@ -80,7 +83,7 @@ def test_cropping_takes_recent_positions_and_then_quantised_ones() -> None:
     keys = write(layer, 1, seed=2)
     assert torch.equal(keys[:, :, :4], before[:, :, :4])
     assert torch.equal(keys[:, :, 4:], states([2, 2, 1, 8], 2))
-    layer.crop(0)
+    layer.crop(-100)
     assert (layer.length, layer.is_initialized) == (0, False)
     assert torch.equal(write(layer, 3, rows=1), states([1, 2, 3, 8], 0))
 
@@ -91,11 +94,11 @@ def test_rows_change_places_and_are_copied(name: str) -> None:
     write(layer, 5, rows=3)
     write(layer, 1, rows=3, seed=1)
     before = layer.keys
-    layer.reorder(torch.tensor([2, 0, 1]))
+    layer.reorder_cache(torch.tensor([2, 0, 1]))
     layer.exchange(torch.tensor([0, 0, 2]), 5)
     assert torch.equal(layer.keys, before[[2, 2, 1]])
-    layer.repeat(2)
-    layer.reorder(torch.tensor([5, 0]))
+    layer.batch_repeat_interleave(2)
+    layer.reorder_cache(torch.tensor([5, 0]))
     assert torch.equal(layer.keys, before[[1, 2]])
     # And it goes on with as many rows: what is quantised anew is what was there.
     for seed in range(4):
@@ -104,8 +107,8 @@ def test_rows_change_places_and_are_copied(name: str) -> None:
     torch.testing.assert_close(layer.keys[:, :, :5], before[[1, 2]][:, :, :5], atol=0.2, rtol=0)
     layer.reset()
     assert (layer.length, layer.keys) == (0, None)
-    layer.repeat(3)
-    layer.reorder(torch.tensor([0]))  # of nothing
+    layer.batch_repeat_interleave(3)
+    layer.reorder_cache(torch.tensor([0]))  # of nothing
 
 
 def test_other_rows_or_another_dtype_are_refused() -> None:
@@ -118,7 +121,7 @@ def test_other_rows_or_another_dtype_are_refused() -> None:
 
 
 def test_numbers_are_read_in_the_dtype_of_the_settings() -> None:
-    exact, half = layer_of(), layer_of(dtype=torch.float16, device=torch.device("cpu"))
+    exact, half = layer_of(), layer_of(compute_dtype=torch.float16, storage_device="cpu")
     for layer in (exact, half):
         write(layer, 5)
     assert half.keys.dtype is torch.float32

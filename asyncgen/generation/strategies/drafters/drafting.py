@@ -243,7 +243,8 @@ def _can_crop(cache: Cache | None) -> bool:
         cache = cache.self_attention_cache
     if isinstance(cache, QuantizedCache):
         return False
-    return cache is None or isinstance(cache, DynamicCache)
+    is_plain = cache is None or isinstance(cache, DynamicCache)
+    return is_plain or (type(cache) is Cache and cache.is_croppable)
 
 
 def _check_depth(depth: object, layers: int) -> None:
