@@ -168,8 +168,8 @@ def test_a_cache_made_of_layers_answers_as_that_of_the_reference() -> None:
     growing = asyncgen.Cache(layer_class_to_replicate=asyncgen.DynamicLayer)
     growing.update(states(2), states(2), 1)
     assert len(growing) == 2 and growing.get_seq_length(1) == 2
-    wrong: dict[str, Any]
-    for wrong in ({}, {"layers": [], "layer_class_to_replicate": asyncgen.DynamicLayer}):
+    given: dict[str, Any] = {"layers": [], "layer_class_to_replicate": asyncgen.DynamicLayer}
+    for wrong in ({}, given):
         with pytest.raises(InvalidRequestError, match="one of the two"):
             asyncgen.Cache(**wrong)
 
