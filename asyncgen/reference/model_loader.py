@@ -35,6 +35,7 @@ from asyncgen.families.config.shape_check import check_sizes
 from asyncgen.families.config.stored_spelling import fit_to_stored
 from asyncgen.families.plans.text_part import text_config, text_tensors
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
+from asyncgen.generation.config.checks import check_no_text
 from asyncgen.generation.config.rules import require
 from asyncgen.models.core import make_core
 from asyncgen.runtime.progress import progress_option
@@ -165,7 +166,7 @@ def _read_folder(
     raw = {key: value for key, value in raw.items() if key != QUANTISED}
     config = ModelConfig.from_hf(raw)
     check(config)
-    generation_config = _read_generation_config(place, config)
+    generation_config = read_generation_config(place, config)
     checkpoint = open_checkpoint(place)
     method = quantisation_method(stored)
     if method is not None and quantize is not None:
@@ -294,16 +295,19 @@ def _read_file(folder: Path) -> dict[str, Any]:
     return raw
 
 
-def _read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:
-    file = folder / CONFIG_FILE
-    if not file.is_file():
-        return GenerationConfig.from_model_config(config)
+def read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:
+    has_own = (folder / CONFIG_FILE).is_file()
+    file = folder / (CONFIG_FILE if has_own else "config.json")
     try:
-        return GenerationConfig.from_pretrained(folder)
+        if has_own:
+            found: GenerationConfig = GenerationConfig.from_pretrained(folder)
+        else:
+            found = GenerationConfig.from_model_config(config)
+        check_no_text(found)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ModelLoadError(
-            f"{file}: {error}; correct the file, or take it away to do without its defaults"
-        ) from error
+        without = ", or take it away to do without its defaults" if has_own else ""
+        raise ModelLoadError(f"{file}: {error}; correct the file{without}") from error
+    return found
 
 
 def _check_device(device: str | int | torch.device | None) -> torch.device:

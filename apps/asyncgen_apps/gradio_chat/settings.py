@@ -136,7 +136,7 @@ def stream_params(
         from asyncgen import WatermarkingConfig  # brings torch, which is loaded by now
 
         params["watermarking_config"] = WatermarkingConfig()
-    if params.get("temperature") == 0:
+    if draws(values) and values["temperature"] == 0:
         # Nothing is drawn then, whatever else stands under sampling.
         sampling = {each.name for each in FIELDS if each.group == SAMPLING}
         params = {name: value for name, value in params.items() if name not in sampling}

@@ -6,7 +6,6 @@ error that names its parameter. A temperature of 0 is greedy decoding, which is 
 
 from __future__ import annotations
 
-import copy
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,8 @@ from asyncgen.generation.config.combinations import (
     Parameters,
     check_combinations,
 )
-from asyncgen.generation.config.generation_config import plain_values
-from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.generation_config import own_copy, plain_values
+from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
 from asyncgen.generation.custom_methods import choose_method
 from asyncgen.generation.logits.base import LogitsProcessorList
@@ -63,6 +62,9 @@ _SEED_BITS = 53
 
 _CHOOSING = frozenset({"top_k"})
 """Contrastive search chooses among so many tokens without drawing."""
+
+_HEAT = frozenset({"temperature"})
+"""A temperature of 0 takes the most probable token."""
 
 _KEEPING_THE_BEST = frozenset({"top_k", "top_p", "min_p"})
 """Filters that leave the most probable token in place, whatever their value."""
@@ -162,13 +164,13 @@ def resolve_params(
     generates = not ("prompt_logprobs" in params and type(most) is int and most == 0)
     if not generates:  # the log-probabilities of the prompt are all that is wanted
         del params["max_new_tokens"]
-    if params.get("temperature") == 0:
-        params = _greedy_at_zero(params)
     check_values(params)
-    given = {name: value for name, value in params.items() if name in _FIELDS}
-    config = copy.deepcopy(params.get("generation_config", defaults))
+    config = own_copy(params.get("generation_config", defaults))
     if "generation_config" in params:
         _fill(config, defaults.to_dict(), keep_length=True)
+    if params.get("temperature", config.temperature) == 0:
+        params = _greedy_at_zero(params, config)
+    given = {name: value for name, value in params.items() if name in _FIELDS}
     _imply_sampling(given)
     if "n" in params:
         _join_samples(given, params)
@@ -217,8 +219,14 @@ def _check(
 ) -> GenerationMode:
     """Check what the fields come to, and tell the strategy that they ask for."""
     check_no_text(config)
+    is_cold = config.temperature == 0 and not config.do_sample
+    samples = config.num_return_sequences
+    if is_cold and not uses_beams(config) and "num_return_sequences" in given:
+        config.num_return_sequences = 1  # equal ones, which the reference refuses
     config.validate(user_set_attributes=given.keys())
+    config.num_return_sequences = samples
     used = _CHOOSING if config.penalty_alpha else frozenset()
+    used |= _HEAT if is_cold else frozenset()
     for issue in minor_issues(config, given.keys()):  # an idle default is no error
         if issue.name in given and issue.name not in used:
             raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
@@ -246,24 +254,29 @@ def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[...,
     return None if given == (None, None) else choose_method(*given)
 
 
-def _greedy_at_zero(params: dict[str, Any]) -> dict[str, Any]:
-    """At a temperature of 0 the most probable token wins; the usual filters change nothing then."""
-    heat = params.get("temperature")
-    if isinstance(heat, bool) or heat != 0:
-        return params
-    if params.get("do_sample", False) is not False:
+def _greedy_at_zero(params: dict[str, Any], config: GenerationConfig) -> dict[str, Any]:
+    """Ask for the most probable token, without the filters that always keep it.
+
+    Args:
+        params: Of the request.
+        config: What they are laid over. A temperature of 0 is there, if not in ``params``.
+
+    Raises:
+        InvalidRequestError: ``do_sample`` asks to draw a token, where the temperature is given.
+    """
+    own = None if "temperature" in params else config.do_sample
+    if params.get("do_sample", own):
         allowed = "0 takes the most probable token, and `do_sample` asks to draw one; give one"
-        raise InvalidRequestError("temperature", heat, allowed)
-    params = {**params, "do_sample": False}
-    del params["temperature"]
-    check_values(params)
+        raise InvalidRequestError("temperature", 0, allowed)
     idle = _KEEPING_THE_BEST - (_CHOOSING if params.get("penalty_alpha") else frozenset())
-    return {name: value for name, value in params.items() if name not in idle}
+    kept = {name: value for name, value in params.items() if name not in idle}
+    return {**kept, "do_sample": False}
 
 
 def _imply_sampling(given: dict[str, Any]) -> None:
     """An explicit sampling parameter asks for sampling; asking for both ways is an error."""
     used = _CHOOSING if given.get("penalty_alpha") else frozenset()
+    used |= _HEAT if given.get("temperature") == 0 else frozenset()
     sampling = sorted((SAMPLING & given.keys()) - used)
     if not sampling:
         return

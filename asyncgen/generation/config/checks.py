@@ -17,7 +17,13 @@ from asyncgen.errors import InvalidRequestError, did_you_mean, shorten
 from asyncgen.generation.config import rules
 from asyncgen.generation.config.combinations import SAMPLES, Parameters, check_combinations
 from asyncgen.generation.config.modes import GenerationMode, base_mode
-from asyncgen.generation.config.parameters import BY_NAME, FIELDS, PARAMETERS, Parameter
+from asyncgen.generation.config.parameters import (
+    BY_NAME,
+    FIELDS,
+    PARAMETERS,
+    SWITCHES,
+    Parameter,
+)
 from asyncgen.generation.config.rules import Documented, require
 
 if TYPE_CHECKING:
@@ -91,18 +97,21 @@ def check_values(values: Mapping[str, Any]) -> None:
             require(name, value, parameter.rule)
 
 
-_LENIENT = ("early_stopping", "max_length", "pad_token_id")
+_LENIENT = ("early_stopping", "max_length", "pad_token_id", "eos_token_id")
 _RANGES = [
-    (field.name, field.default, field.rule)
+    (field, field.rule)
     for field in FIELDS
     if field.rule not in (None, rules.switch) and field.name not in _LENIENT
 ]
-"""What a file's fields are held to. Of a switch, many files have a number; a length may be
-overridden, and is looked at where it is known."""
+"""What a file's fields are held to. A length may be overridden, and is looked at where it is
+known; ids may be of tokens that a model does not have, see `check_token_ids`."""
 
 
 def check_config(config: object, given: Collection[str]) -> None:
     """Hold what a request did not give itself, but a model's own file, to the same ranges.
+
+    A field whose switch is off is not used, so any number may stand in it: many files have a
+    `temperature` of 0, or a `top_k` of -1, beside `do_sample` of false.
 
     Args:
         config: Complete configuration.
@@ -111,10 +120,18 @@ def check_config(config: object, given: Collection[str]) -> None:
     Raises:
         InvalidRequestError: Names the field, its value and what is allowed.
     """
-    for name, default, rule in _RANGES:
-        value = getattr(config, name, None)
-        if value is not None and value is not default and name not in given:
-            require(name, value, rule)
+    for field, rule in _RANGES:
+        value = getattr(config, field.name, None)
+        if value is None or value is field.default or field.name in given:
+            continue
+        if field.needs is None or not _is_unused(field, config):
+            require(field.name, value, rule)
+
+
+def _is_unused(field: Parameter, config: Any) -> bool:
+    """Tell whether a field needs a switch that is off."""
+    is_off = field.needs is not None and _IS_OFF[field.needs](getattr(config, field.needs, None))
+    return is_off and not (field.name == "top_k" and _chooses(config))
 
 
 def hard_rules(config: Any) -> None:
@@ -138,10 +155,17 @@ def hard_rules(config: Any) -> None:
             raise TypeError(message) from error
         if not accepted:
             raise InvalidRequestError(name, value, f"must be {rule.allowed}")
+    for name in SWITCHES:
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, bool):
+            raise InvalidRequestError(name, value, "must be True or False, without quotes")
     check_no_text(config, _COMPARED)
     pad = config.pad_token_id
     if pad is not None and rules.one_id(pad) is not None:
         raise TypeError(f"`pad_token_id` is {shorten(pad)}: must be a token id")
+    ends = config.eos_token_id
+    if ends is not None and rules.token_ids(ends) is not None:
+        raise TypeError(f"`eos_token_id` is {shorten(ends)}: must be {rules.token_ids(ends)}")
     count = config.num_return_sequences
     if count is not None and not isinstance(count, int | float):
         raise TypeError(f"`num_return_sequences` is {shorten(count)}: must be a number")
@@ -189,7 +213,7 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
             value = getattr(config, field.name)
             if value is None or value is field.default or _is_idle(field, value):
                 continue
-            if field.name == "top_k" and _chooses(config):
+            if not _is_unused(field, config):
                 continue
             if not silenced or field.name in user_set:
                 issues.append(Issue(field.name, value, _WITHOUT[switch]))

@@ -6,6 +6,7 @@ and writes them. It knows nothing of models or tensors.
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import warnings
@@ -22,6 +23,7 @@ from asyncgen.generation.config.parameters import (
     GENERATE_ARGUMENTS,
     OWN,
     STATIC_CACHES,
+    SWITCHES,
 )
 from asyncgen.generation.config.rules import BUILT_IN, plain
 
@@ -35,6 +37,10 @@ _logger = logging.getLogger("asyncgen.generation")
 
 _LISTED = {each.name: "list[" in each.type or each.type == "Any" for each in (*FIELDS, *OWN)}
 """Parameters that hold values, and whether a tuple in them is as good as a list."""
+
+
+_LENGTHS = frozenset({"max_length", "max_new_tokens"})
+"""Numbers of tokens that the reference takes as 4.0 as well as 4."""
 
 
 @dataclass
@@ -167,12 +173,20 @@ class GenerationConfig(ConfigForms):
                 remedy = "an argument of `generate`, not a configuration field; pass it there"
                 raise InvalidRequestError(argument.name, kwargs[argument.name], remedy)
         for name, value in kwargs.items():
+            if hasattr(GenerationConfig, name):
+                remedy = "a name of `GenerationConfig` itself, and no field; leave it out"
+                raise InvalidRequestError(name, value, remedy)
             setattr(self, name, value)
         self.validate(user_set_attributes=given)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep numbers and arrays of other libraries as plain numbers and lists."""
-        object.__setattr__(self, name, plain_value(name, value))
+        """Keep arrays as plain values, 0 and 1 of a switch as False and True, lengths as whole."""
+        value = plain_value(name, value)
+        if name in SWITCHES and type(value) in (int, float) and value in (0, 1):
+            value = bool(value)
+        elif name in _LENGTHS and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
         """Compare the values of all fields, metadata aside."""
@@ -285,6 +299,22 @@ def _warn_once(message: str, detail: str = "") -> None:
     _logger.warning("%s; log level info has the reasons" if detail else "%s", message)
     if detail:
         _logger.info("%s", detail)
+
+
+def own_copy(config: Any) -> GenerationConfig:
+    """Copy a configuration, and take over the fields of one of another library.
+
+    Args:
+        config: A `GenerationConfig`, or an object that has fields of the same names.
+
+    Raises:
+        InvalidRequestError: A value or combination of a foreign one can never work.
+        TypeError: A value of a foreign one is of the wrong type.
+    """
+    if isinstance(config, GenerationConfig):
+        return copy.deepcopy(config)
+    fields = {name: value for name, value in vars(config).items() if not name.startswith("_")}
+    return GenerationConfig(**copy.deepcopy(fields))
 
 
 def plain_value(name: str, value: Any) -> Any:

@@ -160,9 +160,8 @@ FIELDS: tuple[Parameter, ...] = (
            rule=_COUNT, is_local=True),
     ),
     *_group("logits",
-        _P("temperature", "float", "Divides the logits; above 0, and 0 in a request for the most"
-           " probable token; 1.0 changes nothing.", 1.0,
-           Range(0, above=True, note="a request may give 0 for the most probable token"),
+        _P("temperature", "float", "Divides the logits; 0 takes the most probable token; 1.0"
+           " changes nothing.", 1.0, Range(0, note="0 takes the most probable token"),
            _SAMPLE, (1.0,)),
         _P("top_k", "int", "Draw from this many most likely tokens; 0 is off.", 50,
            Range(0, whole=True, note="0 is off"), _SAMPLE, (50,)),
@@ -380,6 +379,9 @@ OWN = _group("stream",
 
 PARAMETERS = (*FIELDS, *GENERATE_ARGUMENTS, *CALL, *OWN)
 BY_NAME: Mapping[str, Parameter] = {each.name: each for each in PARAMETERS}
+
+SWITCHES = frozenset(each.name for each in FIELDS if each.type == "bool")
+"""Fields that are True or False."""
 
 SAMPLING = frozenset(each.name for each in FIELDS if each.needs == _SAMPLE)
 """To give one of these asks for sampling."""

@@ -160,6 +160,12 @@ def end_ids(value: Any) -> str | None:
     return None if good else "a token id or a list of token ids"
 
 
+def token_ids(value: Any) -> str | None:
+    """Take a token id, or a list of them, also of tokens that do not exist."""
+    ids = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    return None if all(map(_is_whole, ids)) else "a token id or a list of token ids"
+
+
 def is_positive(value: Any) -> bool:
     """Tell whether a value is above 0."""
     return bool(value > 0)

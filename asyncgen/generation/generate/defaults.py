@@ -5,7 +5,6 @@ The reference's rules; an unknown keyword is an error.
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from asyncgen.families.config import EditableConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_no_text, check_supported, check_values
 from asyncgen.generation.config.combinations import BEAMS, Parameters, check_combinations
+from asyncgen.generation.config.generation_config import own_copy
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
 from asyncgen.generation.logits.build import eos_ids
@@ -59,7 +59,7 @@ def resolve_config(
     if generation_config is None:
         check_model_config(model.config)
     own = model.generation_config
-    config = copy.deepcopy(own if generation_config is None else generation_config)
+    config = own_copy(own if generation_config is None else generation_config)
     rest = config.update(**kwargs)
     check_no_text(config)
     config.update(defaults_only=True, **own.to_dict())

@@ -99,6 +99,11 @@ def test_a_temperature_of_0_is_greedy() -> None:
 
 
 def test_help_can_be_had_without_drawing() -> None:
+    cold = GenerationConfig(temperature=0.0)
+    assert _params(cold) == {}
+    assert _params(cold, strategy="sampling", top_p=0.3) == {"do_sample": False}
+    warm = _params(cold, strategy="sampling", temperature=0.5)
+    assert warm == {"do_sample": True, "temperature": 0.5}
     sober = _params(strategy="lookup", draw=False, temperature=0.3)
     assert sober == {"prompt_lookup_num_tokens": 5, "do_sample": False}
 

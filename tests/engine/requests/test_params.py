@@ -21,10 +21,11 @@ def resolve(
     *,
     prompt: int = 4,
     context: int | None = 100,
+    base: GenerationConfig | None = None,
 ) -> RequestParams:
     """Resolve over a prompt of 4 ids in a context of 100."""
     return resolve_params(
-        given or {},
+        {**(given or {}), **({} if base is None else {"generation_config": base})},
         defaults or GenerationConfig(),
         prompt_length=prompt,
         context_length=context,
@@ -132,11 +133,11 @@ def test_a_temperature_of_0_is_greedy(zero: object) -> None:
     ("beside", "name"),
     [
         ({"do_sample": True}, "temperature"),
-        ({"do_sample": "no"}, "temperature"),
+        ({"do_sample": "no"}, "do_sample"),
         ({"top_p": 1.5}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"typical_p": 0.5}, "typical_p"),
-        ({"n": 2}, "num_return_sequences"),
+        ({"n": 2, "num_return_sequences": 3}, "n"),
     ],
 )
 def test_sampling_parameters_are_refused_at_temperature_0(
@@ -145,6 +146,53 @@ def test_sampling_parameters_are_refused_at_temperature_0(
     with pytest.raises(InvalidRequestError) as caught:
         resolve({"temperature": 0, **beside})
     assert caught.value.parameter == name
+
+
+COLD = ({"temperature": 0.0}, {"do_sample": False, "temperature": 0}, {"temperature": -0.0})
+
+
+@for_each("own", [GenerationConfig(**fields) for fields in COLD])
+def test_default_temperature_of_0_is_greedy(own: GenerationConfig) -> None:
+    for given in ({}, {"top_p": 0.3, "top_k": 4}, {"do_sample": False}, {"temperature": 0}):
+        assert resolve(given, own).mode is GenerationMode.GREEDY_SEARCH
+        assert resolve(given, GenerationConfig(), base=own).mode is GenerationMode.GREEDY_SEARCH
+    assert resolve({"temperature": 0.5}, own).mode is GenerationMode.SAMPLE
+    for asking in ({"do_sample": True}, {"do_sample": True, "top_p": 0.3}):
+        with pytest.raises(InvalidRequestError, match="`temperature` is 0: .*`do_sample` asks"):
+            resolve(asking, own)
+
+
+def test_default_temperature_of_0_beside_sampling_is_refused_until_one_is_given() -> None:
+    own = GenerationConfig(temperature=0.0, do_sample=True)
+    with pytest.raises(InvalidRequestError, match="`temperature` is 0: .*`do_sample` asks"):
+        resolve({}, own)
+    assert resolve({"temperature": 0}, own).mode is GenerationMode.GREEDY_SEARCH
+    assert resolve({"do_sample": False}, own).mode is GenerationMode.GREEDY_SEARCH
+    assert resolve({"temperature": 0.5}, own).mode is GenerationMode.SAMPLE
+
+
+@for_each("name", ["n", "num_return_sequences"])
+def test_samples_at_temperature_0_are_equal_ones(name: str) -> None:
+    for given, own in (({"temperature": 0}, None), ({}, GenerationConfig(temperature=0.0))):
+        found = resolve({**given, name: 3}, own)
+        assert found.mode is GenerationMode.GREEDY_SEARCH
+        assert found.num_samples == found.config.num_return_sequences == 3
+    with pytest.raises(InvalidRequestError, match="must be 1 for greedy"):
+        resolve({"do_sample": False, name: 3})
+    with pytest.raises(InvalidRequestError, match="must not exceed `num_beams`"):
+        resolve({"temperature": 0, "num_beams": 2, name: 3})
+
+
+@for_each(
+    "unused",
+    [{"top_k": -1}, {"top_p": 2.0}, {"typical_p": 1.5}, {"length_penalty": 99}],
+)
+def test_default_outside_its_range_counts_only_where_it_is_used(unused: dict[str, Any]) -> None:
+    own = GenerationConfig(**unused)
+    assert resolve({}, own).mode is GenerationMode.GREEDY_SEARCH
+    used = {"num_beams": 2} if "length_penalty" in unused else {"do_sample": True}
+    with pytest.raises(InvalidRequestError, match=f"^`{next(iter(unused))}`"):
+        resolve(used, own)
 
 
 def test_no_temperature_at_all_is_none_of_0() -> None:

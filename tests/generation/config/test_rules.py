@@ -27,6 +27,9 @@ _NUMBERS = [each.name for each in PARAMETERS if _range_of(each.rule)]
 _SWITCHES = [each.name for each in PARAMETERS if each.type == "bool" and each.rule]
 
 
+_ALL_USED = {"do_sample": True, "num_beams": 2, "use_cache": True, "return_dict_in_generate": True}
+
+
 def test_defaults_pass() -> None:
     check_config(GenerationConfig(), ())
     check_config(SimpleNamespace(**DEFAULTS), ())
@@ -73,7 +76,7 @@ def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
     # A file may have keys of its own, and a length that is overridden.
     if name in DEFAULTS and name != "max_length":
         with pytest.raises(InvalidRequestError):
-            check_config(SimpleNamespace(**{name: value}), ())
+            check_config(SimpleNamespace(**{**_ALL_USED, name: value}), ())
 
 
 @for_each("name", [*_NUMBERS, "eos_token_id"])
@@ -105,7 +108,8 @@ def test_values_below_the_range_are_refused(name: str) -> None:
         ("top_k", 0, True),
         ("top_k", 2**63 - 1, True),
         ("temperature", 1e-300, True),
-        ("temperature", 0, False),
+        ("temperature", 0, True),
+        ("temperature", -1e-300, False),
         ("guidance_scale", 2**63, False),
         ("max_cache_len", 0, False),
         ("eos_token_id", [], True),
