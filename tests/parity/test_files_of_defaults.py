@@ -157,7 +157,8 @@ def test_configuration_of_transformers_is_read_as_theirs(
     torch.manual_seed(0)
     expected = doors.theirs.generate(torch.tensor([PROMPT]), **call)
     torch.manual_seed(0)
-    assert torch.equal(doors.ours.generate(torch.tensor([PROMPT]), **call), expected)
+    found: Any = doors.ours.generate(torch.tensor([PROMPT]), **call)
+    assert torch.equal(found, expected)
 
 
 def test_configuration_of_transformers_is_held_to_the_same_rules(doors: Doors) -> None:
