@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 _PENDING = RequestStatus.PENDING
 _PREFILLING = RequestStatus.PREFILLING
-_PREFILLING_SPLIT = RequestStatus.PREFILLING_SPLIT
-_SPLIT_PENDING_REMAINDER = RequestStatus.SPLIT_PENDING_REMAINDER
 _DECODING = RequestStatus.DECODING
 
 
@@ -99,7 +97,7 @@ class Scheduler(RequestTable, ABC):
                 for block_hash in published:
                     self._prefixes.finish(state, block_hash)
             if state.status is not _DECODING:
-                state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
+                state.status = _DECODING if row.is_last else _PREFILLING
 
     def begun(self, rows: Sequence[ScheduledRow]) -> None:
         """Note that rows will have been computed by the time of the next step.
@@ -114,7 +112,7 @@ class Scheduler(RequestTable, ABC):
                 advance_state(self.cache.slots, row.state, row.target)
             row.state.num_computed = row.start + row.count
             if row.state.status is not _DECODING:
-                row.state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
+                row.state.status = _DECODING if row.is_last else _PREFILLING
 
     # For subclasses.
 
@@ -261,7 +259,7 @@ class Scheduler(RequestTable, ABC):
         """Add a row that has its blocks to a step."""
         state, slots = row.state, self.cache.slots
         if state.status is not _DECODING:
-            state.status = _PREFILLING if row.is_last else _PREFILLING_SPLIT
+            state.status = _PREFILLING
             state.last_chunk = self._steps
             if step.allowed is not None and state.client in step.allowed:
                 step.allowed[state.client] -= row.count
@@ -290,8 +288,6 @@ class Scheduler(RequestTable, ABC):
                 step.tokens -= more
                 step.entries -= more
                 row.is_last = end + more == total
-                if row.is_last:
-                    state.status = _PREFILLING
 
     # Blocks.
 
@@ -343,7 +339,7 @@ class Scheduler(RequestTable, ABC):
     def _start(self, state: RequestState) -> None:
         """Let an admitted request run."""
         state.begin()
-        state.status = _SPLIT_PENDING_REMAINDER
+        state.status = _PREFILLING
         state.last_chunk = state.admitted_in = self._steps
         self._shares.short.pop(state.client, None)
         state.waits_for_prefix = True

@@ -23,22 +23,22 @@ _NEVER = (-1.0, -1.0)
 
 
 class RequestStatus(IntEnum):
-    """Progress of a request."""
+    """Progress of a request, in the numbers of transformers 5.23."""
 
     PENDING = 0
     """Waits, for the first time or after it was preempted."""
     PREFILLING = 1
-    """The rest of its prompt is in the present step."""
-    PREFILLING_SPLIT = 2
-    """A chunk of its prompt is in the present step, and more is left."""
-    SPLIT_PENDING_REMAINDER = 3
-    """A chunk of its prompt is computed; the next one waits for its step."""
-    DECODING = 4
+    """Its prompt is being computed, in one step or in chunks."""
+    DECODING = 2
     """Its prompt is computed; one token a step."""
-    FINISHED = 5
+    FINISHED = 3
     """Ended as it should."""
-    FAILED = 6
+    FAILED = 4
     """Ended with an error."""
+    PREFILLING_SPLIT = PREFILLING
+    """Older name of a prompt with a chunk in the present step and more left."""
+    SPLIT_PENDING_REMAINDER = PREFILLING
+    """Older name of a prompt whose next chunk waits for its step."""
 
 
 _DECODING = RequestStatus.DECODING
@@ -72,7 +72,7 @@ class GenerationOutput:
 
     def is_finished(self) -> bool:
         """Return whether the request has ended or failed."""
-        return self.status in (RequestStatus.FINISHED, RequestStatus.FAILED)
+        return self.status >= RequestStatus.FINISHED
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +196,7 @@ class RequestState(CachedSequence):
         Args:
             error: Message of the error, if it failed.
         """
-        if self.status in (RequestStatus.FINISHED, RequestStatus.FAILED):
+        if self.status >= RequestStatus.FINISHED:
             return
         self.error = error
         self.status = RequestStatus.FINISHED if error is None else RequestStatus.FAILED

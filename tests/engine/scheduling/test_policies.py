@@ -29,7 +29,7 @@ def test_fifo_decodes_before_it_continues_a_prefill() -> None:
     loop.step()
     long = loop.add(range(100, 115), 2, name="long")
     assert shape(loop.step()) == [("a", 1), ("b", 1), ("long", 6)]
-    assert long.status.name == "SPLIT_PENDING_REMAINDER"
+    assert long.status.name == "PREFILLING"
     loop.add([1], 2, name="late")
     assert shape(loop.step()) == [("a", 1), ("b", 1), ("long", 6)]
     assert shape(loop.step()) == [("a", 1), ("b", 1), ("long", 3), ("late", 1)]
@@ -64,8 +64,8 @@ def test_statuses_tell_where_a_request_is() -> None:
             state.tokens.append(1)
     assert [status.name for status in seen] == [
         "PENDING",
-        "PREFILLING_SPLIT",
-        "SPLIT_PENDING_REMAINDER",
+        "PREFILLING",
+        "PREFILLING",
         "PREFILLING",
         "DECODING",
         "DECODING",

@@ -116,6 +116,19 @@ def test_the_log_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert line.startswith("request a: 3 prompt tokens, 1 generated")
 
 
+def test_statuses_have_the_numbers_of_the_reference() -> None:
+    requests = pytest.importorskip("transformers.generation.continuous_batching.requests")
+    ours = {status.name: status.value for status in RequestStatus}
+    assert ours == {status.name: status.value for status in requests.RequestStatus}
+    assert (ours["DECODING"], ours["FINISHED"], ours["FAILED"]) == (2, 3, 4)
+    for older in (RequestStatus.PREFILLING_SPLIT, RequestStatus.SPLIT_PENDING_REMAINDER):
+        assert older is RequestStatus.PREFILLING
+    for status in RequestStatus:
+        output = GenerationOutput("a", status=status)
+        theirs = requests.GenerationOutput("a", status=requests.RequestStatus(status))
+        assert output.is_finished() is theirs.is_finished()
+
+
 @for_each("limit", [1, 3, None])
 @for_each("eos", [None, 4, [4, 5]])
 def test_it_answers_as_the_reference_does(limit: int | None, eos: int | list[int] | None) -> None:
