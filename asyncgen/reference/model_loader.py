@@ -25,6 +25,7 @@ from asyncgen.checkpoints.packed.quantized_checkpoint import (
     QUANTISED,
     join_packed,
     quantisation_method,
+    without_spare_biases,
 )
 from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
@@ -118,11 +119,14 @@ def load_core(
     kind = resolve_dtype(dtype, parts.raw, checkpoint)
     with torch.device("meta"):
         core = make_core(config, dtype=kind)
+    own = gguf_rules(parts.gguf, config) if parts.gguf is not None else None
+    rules = core.weight_map() if own is None else own
+    needed = {source for rule in rules for source in rule.sources}
     load_weights(
         core,
-        checkpoint.below(parts.prefix),
+        without_spare_biases(checkpoint.below(parts.prefix), needed),
         device=chosen,
-        rules=gguf_rules(parts.gguf, config) if parts.gguf is not None else None,
+        rules=rules,
         progress=progress,
         quantize=parts.quantize,
     )

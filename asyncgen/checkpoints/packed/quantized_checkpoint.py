@@ -19,7 +19,7 @@ from asyncgen.checkpoints.packed.stated_settings import Settings, UnknownSetting
 from asyncgen.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 QUANTISED: Final = "quantization_config"
 """Key of ``config.json``."""
@@ -85,6 +85,28 @@ def join_packed(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoint:
             "use the model that it was made of"
         ) from error
     left = {name: each for name, each in found.items() if name.rpartition(".")[2] not in _UNUSED}
+    return replace(checkpoint, tensors=left)
+
+
+def without_spare_biases(checkpoint: Checkpoint, needed: Collection[str]) -> Checkpoint:
+    """Leave out biases of zeros that the model does not have.
+
+    AutoGPTQ stores a bias for every matrix.
+
+    Args:
+        checkpoint: The stored tensors.
+        needed: Names of those that the model has.
+    """
+    spare = {
+        name
+        for name, tensor in checkpoint.tensors.items()
+        if name.endswith(".bias")
+        and name not in needed
+        and (matrix := checkpoint.tensors.get(f"{name.removesuffix('bias')}weight")) is not None
+        and matrix.packed is not None
+        and not bool(read_raw(tensor).any())
+    }
+    left = {name: each for name, each in checkpoint.tensors.items() if name not in spare}
     return replace(checkpoint, tensors=left)
 
 

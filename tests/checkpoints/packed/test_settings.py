@@ -389,3 +389,17 @@ def test_first_rule_that_matches_the_beginning_decides() -> None:
     assert [rules.of(name) for name in ("a.b.c", "ab", "c.a.b")] == ["a.b", "a", None]
     with pytest.raises(UnknownSettingError, match="'-:b'"):
         rules.of("b.c")
+
+
+def test_biases_of_zeros_are_left_out_where_the_model_has_none(tmp_path: Path) -> None:
+    """AutoGPTQ stores a bias for every matrix."""
+    write(tmp_path, "gptq")
+    right, file = logits(tmp_path), tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    stems = [name.removesuffix("qweight") for name in tensors if name.endswith("qweight")]
+    biases = {f"{stem}bias": torch.zeros_like(tensors[f"{stem}scales"][0]) for stem in stems}
+    save_file({**tensors, **biases}, file)
+    assert torch.equal(logits(tmp_path), right)
+    biases[f"{stems[3]}bias"][2] = 0.5
+    save_file({**tensors, **biases}, file)
+    refused(tmp_path, f"1 unexpected: {stems[3]}bias")
