@@ -192,6 +192,8 @@ class Usage:
         fingerprint: Of the engine; ``None`` where no tokens can be promised.
         exact: Whether every engine of this fingerprint gives the request the same tokens.
         reasoning_tokens: Those of the completion that were reasoning, its markers included.
+        truncated_tokens: Those of the prompt that were left out, as `context_overflow` asked, and
+            are not among its tokens.
     """
 
     prompt_tokens: int
@@ -200,6 +202,7 @@ class Usage:
     fingerprint: str | None = None
     exact: bool = False
     reasoning_tokens: int = 0
+    truncated_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -18,6 +18,8 @@ import torch
 
 import asyncgen
 import streamers
+from asyncgen.generation.config.parameters import SAMPLERS
+from asyncgen.generation.logits.base import processor_classes
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.openai_http.request_schema import (
@@ -203,10 +205,17 @@ def test_processors_run_in_the_documented_order() -> None:
     )
     run = [type(processor).__name__ for processor in built]
     models = {"guidance_scale", "diversity_penalty"}  # need a model, or groups of beams
-    assert run == [name for parameter, name in documented if parameter not in models]
+    samplers = {each.name for each in SAMPLERS}
+    assert run == [name for parameter, name in documented if parameter not in models | samplers]
+    by_rank = [kind.__name__ for kind in processor_classes()]
+    theirs = [name for parameter, name in documented if parameter in samplers]
+    assert len(theirs) == 5
+    documented_kinds = [name for _, name in documented if name in by_rank]
+    assert documented_kinds == [name for name in by_rank if name in documented_kinds]
     own = {"logits_processor", "presence_penalty", "frequency_penalty", "prefix_allowed_tokens_fn"}
     own.add("json_schema")
-    assert {parameter for parameter, _ in documented} == given.keys() | models | own
+    named_here = {parameter for parameter, _ in documented} - samplers
+    assert named_here == given.keys() | models | own
 
 
 def test_every_option_of_the_engine_has_its_default() -> None:

@@ -415,8 +415,11 @@ class Answer:
     def _usage(self) -> Usage:
         if self._last is not None and self._last.usage is not None:
             return self._last.usage
-        prompt = len(self._request.prompt_ids) if self._request is not None else 0
-        return Usage(prompt, sum(len(sample.token_ids) for sample in self._samples.values()))
+        request = self._request
+        prompt = len(request.prompt_ids) if request is not None else 0
+        left_out = request.truncated_tokens if request is not None else 0
+        generated = sum(len(sample.token_ids) for sample in self._samples.values())
+        return Usage(prompt, generated, truncated_tokens=left_out)
 
     def _timing(self) -> Timing:
         """Timings of the engine, or what can be said of a stream that was left early."""

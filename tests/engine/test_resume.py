@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.parameters import PARAMETERS
+from asyncgen.generation.config.parameters import PARAMETERS, SAMPLERS
 from asyncgen.native import supports
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.cases import for_each
@@ -43,6 +43,21 @@ VALUES: dict[str, list[Any]] = {
     "encoder_repetition_penalty": [1.2],
     "presence_penalty": [0.8],
     "frequency_penalty": [0.7, -0.5],
+    "repeat_penalty": [1.3],
+    "repeat_last_n": [3, 8, -1],
+    "xtc_probability": [0.5, 1.0],
+    "xtc_threshold": [0.01],
+    "dry_multiplier": [2.0],
+    "dry_base": [1.2],
+    "dry_allowed_length": [1],
+    "dry_penalty_last_n": [6],
+    "dry_sequence_breakers": [[], ["a", "bc"]],
+    "top_n_sigma": [1.5],
+    "dynatemp_range": [0.5],
+    "dynatemp_exponent": [2.0],
+    "mirostat": [1, 2],
+    "mirostat_tau": [2.0],
+    "mirostat_eta": [0.5],
     "no_repeat_ngram_size": [1, 2, 3],
     "encoder_no_repeat_ngram_size": [2],
     "bad_words_ids": [[[5], [6, 7]]],
@@ -79,6 +94,8 @@ VALUES: dict[str, list[Any]] = {
     "client": ["somebody"],
     "cache_salt": ["salt"],
     "use_cache": [True],
+    "context_overflow": ["rolling"],
+    "truncation": ["disabled"],
     "max_time": [1e6],
     "prefill_chunk_size": [1, 3],
     "num_beams": [1],
@@ -101,13 +118,28 @@ APART: dict[str, str] = {
     "assistant_tokenizer custom_generate recipe": "of strategies that cannot be continued",
     "synced_gpus is_assistant disable_compile compile_config cache_config": "change nothing here",
     "chat_template_kwargs tools tool_choice parallel_tool_calls separate_reasoning "
-    "enable_thinking reasoning_effort max_reasoning_tokens continue_final_message": "for messages",
+    "enable_thinking reasoning_effort max_reasoning_tokens continue_final_message "
+    "thinking_token_budget thinking_budget thinking_budget_tokens reasoning_budget "
+    "reasoning_budget_tokens": "for messages",
     "json_schema json_object response_model regex grammar choice": "need a tokenizer with a file: "
     "a test of their own",
 }
 
 _WAYS = ({"do_sample": False}, {"do_sample": True}, {"do_sample": True, "temperature": 1.6})
-_PAIRS = ({"max_new_tokens", "max_length"}, {"min_new_tokens", "min_length"})
+_PAIRS = (
+    {"max_new_tokens", "max_length"},
+    {"min_new_tokens", "min_length"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"context_overflow", "truncation"},
+)
+_SWITCHES = {"repeat_last_n": "repetition_penalty"} | {
+    each.name: each.needs for each in SAMPLERS if each.needs not in (None, "do_sample")
+}
+_NOT_WITH_MIROSTAT = {"n", "num_return_sequences", "prompt_logprobs"} | {
+    each.name
+    for each in PARAMETERS
+    if each.needs == "do_sample" and each.name not in ("mirostat", "temperature")
+}
 
 
 def test_every_parameter_of_the_batch_is_among_the_cases() -> None:
@@ -123,9 +155,12 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     given: dict[str, Any] = dict(draw(st.sampled_from(_WAYS)))
     if not given["do_sample"]:
         names -= {each.name for each in PARAMETERS if each.needs == "do_sample"}
+    if "mirostat" in names:
+        names -= _NOT_WITH_MIROSTAT
     for pair in _PAIRS:
         if pair <= names:
             names.remove(min(pair))
+    names -= {name for name, switch in _SWITCHES.items() if switch not in names}
     if {"n", "num_return_sequences"} <= names:
         names.remove("n")
     rows = names & {"n", "num_return_sequences"}
@@ -247,6 +282,39 @@ def test_models_with_real_arithmetic_go_on_bit_for_bit(name: str, dtype: torch.d
         prompt = [rng.randrange(3, size) for _ in range(rng.randint(2, 9))]
         given = {"do_sample": bool(case), "max_new_tokens": 12, "seed": 5} | case
         check(model, prompt, given, rng, **options)
+
+
+@for_each(
+    "case",
+    [
+        {"mirostat": 1, "mirostat_tau": 3.0},
+        {"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 0.5, "frequency_penalty": 0.5},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.01, "temperature": 1.5},
+        {"dry_multiplier": 3.0, "dry_allowed_length": 1, "repeat_last_n": 4, "repeat_penalty": 1.5},
+    ],
+    ids=lambda case: "-".join(case),
+)
+def test_samplers_with_a_memory_go_on_at_every_cut(case: dict[str, Any]) -> None:
+    prompt, given = [7, 8, 9], {"do_sample": True, "seed": 3, "max_new_tokens": 14} | case
+    whole = ids_of(answer_of(Bench(MODEL, pages=256), prompt, given), 0)
+    for cut in range(len(whole)):
+        bench = Bench(MODEL, pages=16, page_size=2, max_running=3, prefill_chunk_size=3)
+        beside = [([1, 2, number], {"max_new_tokens": 9, "seed": 1}) for number in range(3)]
+        more = given | {"generated_ids": whole[:cut]}
+        rest = answer_of(bench, prompt, more, beside=beside)
+        assert ids_of(rest, 0) == whole[cut:], cut
+
+
+def test_what_a_resumed_mirostat_cannot_do_is_refused_by_name() -> None:
+    given = {"mirostat": 2, "max_new_tokens": 9}
+    for more in (
+        {"generated_ids": [[1], [2]], "n": 2},
+        {"generated_ids": [1], "prompt_logprobs": 1},
+        {"generated_ids": [1], "use_cache": False},
+    ):
+        with pytest.raises(InvalidRequestError, match="`mirostat` is 2") as caught:
+            Bench(MODEL).add([5], **given, **more)
+        assert caught.value.parameter == "mirostat"
 
 
 APART_CASES: list[dict[str, Any]] = [

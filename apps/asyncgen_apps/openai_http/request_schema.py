@@ -55,6 +55,8 @@ the values that ask for what is done anyway."""
 
 _IDLE = "Taken, and not used: it changes no token."
 
+_BUDGET = "Other name of `max_reasoning_tokens`; -1 is no limit."
+
 MAX_CHOICES = MOST_SAMPLES
 MAX_PROMPTS = 1024
 MAX_INPUTS = 2048
@@ -130,6 +132,25 @@ class GenerationFields(StrictModel):
     num_assistant_tokens: Integer | None = None
     num_assistant_tokens_schedule: Text | None = None
     assistant_confidence_threshold: Number | None = None
+    xtc_probability: Number | None = Field(
+        None, description="How often XTC leaves out the likeliest tokens; llama.cpp's names."
+    )
+    xtc_threshold: Number | None = None
+    dry_multiplier: Number | None = Field(
+        None, description="Penalty of DRY on tokens that go on with a repetition."
+    )
+    dry_base: Number | None = None
+    dry_allowed_length: Integer | None = None
+    dry_penalty_last_n: Integer | None = None
+    dry_sequence_breakers: Texts | None = None
+    top_n_sigma: Number | None = None
+    dynatemp_range: Number | None = None
+    dynatemp_exponent: Number | None = None
+    mirostat: Integer | None = None
+    mirostat_tau: Number | None = None
+    mirostat_eta: Number | None = None
+    repeat_last_n: Integer | None = Field(None, description="Tokens that penalties look at.")
+    repeat_penalty: Number | None = Field(None, description="Other name of `repetition_penalty`.")
     priority: Integer | None = None
     cache_salt: Text | None = None
     chat_template_kwargs: Variables | None = Field(
@@ -151,6 +172,17 @@ class GenerationFields(StrictModel):
     )
     max_reasoning_tokens: Integer | None = Field(
         None, description="Behind so many tokens the end of the reasoning is written."
+    )
+    thinking_token_budget: Integer | None = Field(None, description=_BUDGET)
+    thinking_budget: Integer | None = Field(None, description=_BUDGET)
+    thinking_budget_tokens: Integer | None = Field(None, description=_BUDGET)
+    reasoning_budget: Integer | None = Field(None, description=_BUDGET)
+    reasoning_budget_tokens: Integer | None = Field(None, description=_BUDGET)
+    context_overflow: Text | None = Field(
+        None, description="A prompt too long: `refuse`, `truncate_middle` or `rolling`."
+    )
+    truncation: Text | None = Field(
+        None, description="The same: `disabled`, or `auto` for `truncate_middle`."
     )
     stop_token_ids: TokenIds | None = Field(
         None, description="End the text, beside the model's own end of sequence."

@@ -114,6 +114,9 @@ class RequestStreams:
             sum(usage.completion_tokens for _, usage in counts),
             sum(usage.cached_tokens for part, usage in counts if part.counts_prompt),
             reasoning_tokens=sum(usage.reasoning_tokens for _, usage in counts),
+            truncated_tokens=sum(
+                usage.truncated_tokens for part, usage in counts if part.counts_prompt
+            ),
             fingerprint=counts[0][1].fingerprint,
             exact=all(usage.exact for _, usage in counts),
         )

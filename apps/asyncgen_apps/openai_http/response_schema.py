@@ -50,7 +50,9 @@ class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: dict[str, int] = Field(description="`cached_tokens`.")
+    prompt_tokens_details: dict[str, int] = Field(
+        description="`cached_tokens`, and `truncated_tokens` where some were left out."
+    )
     completion_tokens_details: dict[str, int] = Field(description="`reasoning_tokens`.")
     fingerprint: str | None = Field(None, description="Of the engine, as in `/v1/models`.")
     exact: bool = Field(

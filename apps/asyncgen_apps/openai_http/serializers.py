@@ -73,12 +73,13 @@ class Serializer(Protocol):
 
 
 def counts_object(usage: Usage) -> Object:
-    """Return token counts under the API's names."""
+    """Return token counts under the API's names, and tokens that were left out if there are any."""
+    left_out = {"truncated_tokens": usage.truncated_tokens} if usage.truncated_tokens else {}
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, **left_out},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 

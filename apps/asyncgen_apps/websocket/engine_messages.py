@@ -10,7 +10,7 @@ from asyncgen_apps.websocket.replay import LONGEST, Piece, size_of_entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from asyncgen import Completion, Sample, TokenEvent, TokenLogprob
+    from asyncgen import Completion, Sample, TokenEvent, TokenLogprob, Usage
 
 _USAGE = (
     *("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"),
@@ -69,12 +69,20 @@ def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]
     first = choices[0]
     done = {
         **{name: value for name, value in first.items() if name != "index"},
-        "usage": {name: getattr(result.usage, name) for name in _USAGE},
+        "usage": _usage(result.usage),
         "timing": asdict(result.timing),
     }
     if len(choices) > 1:
         done["choices"] = choices
     return done
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Token counts; those that were left out only where there are some."""
+    counts = {name: getattr(usage, name) for name in _USAGE}
+    if usage.truncated_tokens:
+        counts["truncated_tokens"] = usage.truncated_tokens
+    return counts
 
 
 def _choice(sample: Sample, aborted: bool) -> dict[str, Any]:

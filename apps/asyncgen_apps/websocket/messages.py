@@ -364,6 +364,8 @@ class Usage(_Message):
         exact: True if every engine of this fingerprint generates the same tokens for the request;
             with ``generated_ids``, true if the ``fingerprint`` given with them is this one.
         reasoning_tokens: Generated tokens that were reasoning.
+        truncated_tokens: Tokens of the prompt that were left out, as ``context_overflow`` asked;
+            sent where there are some.
     """
 
     prompt_tokens: int
@@ -372,6 +374,7 @@ class Usage(_Message):
     fingerprint: str | None = None
     exact: bool = False
     reasoning_tokens: int = 0
+    truncated_tokens: int = 0
 
 
 class Timing(_Message):

@@ -126,7 +126,7 @@ class Batch:
     def add(self, request: Request) -> None:
         """Queue a request."""
         count, salt = request.params.num_samples, request.params.cache_salt
-        reader: HiddenReader | None = request.scores if request.pool is None else request.pool
+        reader: HiddenReader | None = request.pool or request.scores or request.follows
         is_shared = self._prefix_caching and (reader is None or reader.shares_pages)
         if not is_shared:
             key = request.id.encode()

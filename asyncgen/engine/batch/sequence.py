@@ -127,7 +127,7 @@ class Sequence(RequestState):
         passed = {id(each) for each in params.processors}
         for processor in self.request.processors:
             definition = definition_of(processor)
-            own = processor if definition is None else definition.for_sample(processor)
+            own = processor if definition is None else definition.for_sample(processor, self.index)
             self.processors.append(own)
             self.passed.append(id(processor) in passed)
             if self.request.grammar is not None and type(own) is GrammarLogitsProcessor:
@@ -138,6 +138,7 @@ class Sequence(RequestState):
             and not self.needs_scores
             and not params.processors
             and params.config.watermarking_config is None
+            and "mirostat" not in params.samplers
         )
 
     @property

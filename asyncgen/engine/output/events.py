@@ -194,6 +194,7 @@ class EventWriter:
             request.fingerprint,
             request.is_exact,
             sum(text.num_reasoning for text in self._texts),
+            request.truncated_tokens,
         )
         accepted, started, first = request.accepted_at, progress.started_at, progress.first_token_at
         assert started is not None

@@ -28,6 +28,7 @@ from asyncgen.generation.config.combinations import (
 from asyncgen.generation.config.generation_config import own_copy, plain_values
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
+from asyncgen.generation.config.samplers import SAMPLER_NAMES, ask_samplers, fit_samplers
 from asyncgen.generation.custom_methods import choose_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
@@ -66,7 +67,7 @@ _CHOOSING = frozenset({"top_k"})
 _HEAT = frozenset({"temperature"})
 """A temperature of 0 takes the most probable token."""
 
-_KEEPING_THE_BEST = frozenset({"top_k", "top_p", "min_p"})
+_KEEPING_THE_BEST = frozenset({"top_k", "top_p", "min_p", "top_n_sigma"})
 """Filters that leave the most probable token in place, whatever their value."""
 
 
@@ -102,6 +103,7 @@ class RequestParams:
         assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
         prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
         output_format: Form that the answer must have; ``None``: it is free.
+        samplers: Arguments of the samplers of llama.cpp, by name; empty where none is asked for.
         prompt_logprobs: Alternatives a token of the prompt; ``None`` where its log-probabilities
             were not asked for.
         generates: Whether any token is wanted; else the text ends where the prompt does.
@@ -133,6 +135,7 @@ class RequestParams:
     length: str | None = None
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
     output_format: OutputFormat | None = None
+    samplers: Mapping[str, Any] = field(default_factory=dict)
     prompt_logprobs: int | None = None
     generates: bool = True
 
@@ -172,6 +175,7 @@ def resolve_params(
         params = _greedy_at_zero(params, config)
     given = {name: value for name, value in params.items() if name in _FIELDS}
     _imply_sampling(given)
+    samplers = ask_samplers(params, given) if SAMPLER_NAMES & params.keys() else {}
     if "n" in params:
         _join_samples(given, params)
     try:
@@ -181,6 +185,8 @@ def resolve_params(
         if "stop_token_ids" in params:
             _add_stop_ids(config, params["stop_token_ids"])
         mode = _check(config, given, params)
+        if samplers:
+            samplers = fit_samplers(samplers, params, config, mode)
     except InvalidRequestError:
         raise
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -208,6 +214,7 @@ def resolve_params(
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
         generated_ids=given_ids(params, num_samples) if "generated_ids" in params else (),
         **negative,
+        samplers=samplers,
         output_format=read_output_format(params) if OUTPUT_FORMATS & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from asyncgen.engine.requests.context_overflow import fit_prompt
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.custom_method import check_method, load_method
 from asyncgen.engine.requests.guidance import guidance_for
@@ -20,11 +21,13 @@ from asyncgen.engine.requests.healing import heal_prompt
 from asyncgen.engine.requests.params import RequestParams, resolve_params, shorten_to_memory
 from asyncgen.engine.requests.request import Request, Sink, clock
 from asyncgen.engine.requests.resume import check_continues, take_up
+from asyncgen.engine.requests.samplers import check_samplers, given_scores, sampler_arguments
 from asyncgen.engine.requests.structured_output import structured_output
 from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.samplers import ALIAS_NAMES, join_aliases, names_as_given
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.logits.build import build_logits_processors, eos_ids
@@ -135,7 +138,15 @@ def prepare_request(
     if served.is_bidirectional:
         check_direction(model)
     given = {name: value for name, value in given.items() if value is not None}
-    prompt_ids, rendered = read_prompt(served, prompt, given)
+    if ALIAS_NAMES & given.keys():
+        with names_as_given(given):
+            given = join_aliases(given)
+            return prepare_request(served, prompt, given, cancel=cancel, sink=sink, place=place)
+    truncated = 0
+    if "context_overflow" in given:
+        prompt_ids, rendered, truncated = fit_prompt(served, prompt, given, read_prompt)
+    else:
+        prompt_ids, rendered = read_prompt(served, prompt, given)
     params = _params(served, given, prompt_ids)
     _check(served, params, given)
     healing, shown = None, ""
@@ -161,6 +172,9 @@ def prepare_request(
     criteria.append(cancel)
     if grammar is not None and alone is not None:  # in the batch a sample asks its own matcher
         criteria.append(GrammarCriteria(grammar, starts))
+    follows = None
+    if params.generated_ids and "mirostat" in params.samplers:
+        follows = given_scores(served, params, prompt_ids, processors, alone)
     method = None
     if params.method is not None:
         method = load_method(model, params, processors, criteria, cancel)
@@ -189,6 +203,8 @@ def prepare_request(
         reading=None if rendered is None else rendered.reading,
         grammar=grammar,
         scores=scores,
+        follows=follows,
+        truncated_tokens=truncated,
     )
     return replace(request, given=take_up(request, tokenizer)) if params.generated_ids else request
 
@@ -208,6 +224,8 @@ def _check(served: ServedModel, params: RequestParams, given: Mapping[str, Any])
         raise InvalidRequestError("max_cache_len", length, allowed)
     if params.generated_ids:
         check_continues(served.model, params)
+    if params.samplers:
+        check_samplers(served, params)
     if params.method is not None:
         check_method(served.model, params)
     elif served.is_ours:
@@ -269,7 +287,7 @@ def _params(served: ServedModel, given: Mapping[str, Any], prompt_ids: list[int]
 
 
 def read_prompt(
-    served: ServedModel, prompt: Prompt, given: Mapping[str, Any]
+    served: ServedModel, prompt: Prompt, given: Mapping[str, Any], *, times: int = 1
 ) -> tuple[list[int], Rendered | None]:
     """Ids of a prompt in any of its three forms.
 
@@ -277,6 +295,7 @@ def read_prompt(
         served: The engine's model.
         prompt: Text, messages or token ids, form already checked.
         given: Parameters of the request; those of `OF_MESSAGES` count, and are checked here.
+        times: How often the prompt may fill the context.
 
     Returns:
         The ids, and what messages came to; ``None`` for another form.
@@ -288,6 +307,7 @@ def read_prompt(
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
     model, tokenizer = served.model, served.tokenizer
+    context = None if served.context_length is None else times * served.context_length
     told = {name: given[name] for name in OF_MESSAGES if given.get(name) is not None}
     has_messages = not isinstance(prompt, str) and is_messages(prompt)
     if told:
@@ -303,13 +323,13 @@ def read_prompt(
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if not isinstance(prompt, str):
-        _check_count(served, prompt)
+        _check_count(context, prompt)
         given = {name: value for name, value in given.items() if value is not None}
         messages = cast("Sequence[Message]", prompt)
         rendered = render(tokenizer, messages, given, served.formats)
-        _check_fits(served.context_length, tokenizer, rendered.text)
+        _check_fits(context, tokenizer, rendered.text)
         return _encoded(tokenizer, rendered.text, prompt, add_special_tokens=False), rendered
-    _check_fits(served.context_length, tokenizer, prompt)
+    _check_fits(context, tokenizer, prompt)
     ids = _encoded(tokenizer, prompt, prompt)
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
@@ -333,9 +353,8 @@ def _reasoning_budget(
     )
 
 
-def _check_count(served: ServedModel, messages: Prompt) -> None:
+def _check_count(context: int | None, messages: Prompt) -> None:
     """Refuse more messages than the context has tokens, before a template goes through them."""
-    context = served.context_length
     if context is not None and len(messages) > context:
         allowed = f"each takes at least a token, and the context holds {context}; send fewer"
         raise ContextLengthError("prompt", size_of(messages), allowed)
@@ -394,6 +413,7 @@ def _processors(
             frequency_penalty=params.frequency_penalty,
             prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
             grammar=grammar,
+            arguments=sampler_arguments(served, params) if params.samplers else {},
         )
     except InvalidRequestError:
         raise

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.requests.pooling import HiddenPool
+    from asyncgen.engine.sampling.given_scores import GivenScores
     from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
@@ -89,6 +90,8 @@ class Request:
         given: What each sample had generated before; empty where nothing was.
         pool: What its hidden states go to, if it asks for a vector and for no token.
         scores: What those of its prompt go to, if its log-probabilities are asked for.
+        truncated_tokens: Tokens of the prompt that were left out, as it was too long.
+        follows: What those of its given tokens go to, if a sampler follows their scores.
         reading: How the text of its answers is taken apart; ``None`` where all of it is text.
         grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
@@ -115,6 +118,8 @@ class Request:
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
     scores: PromptLogprobs | None = None
+    truncated_tokens: int = 0
+    follows: GivenScores | None = None
     reading: AnswerReading | None = None
     grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")

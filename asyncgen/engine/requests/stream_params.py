@@ -118,6 +118,20 @@ class RequestKeywords(TypedDict, total=False):
     prompt_logprobs: int | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: list[str] | None
+    top_n_sigma: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    repeat_last_n: int | None
     priority: int | None
     client: str | None
     cache_salt: str | None
@@ -139,7 +153,15 @@ class RequestKeywords(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     choice: list[str] | None
+    context_overflow: str | None
+    truncation: str | None
     n: int | None
+    repeat_penalty: float | None
+    thinking_token_budget: int | None
+    thinking_budget: int | None
+    thinking_budget_tokens: int | None
+    reasoning_budget: int | None
+    reasoning_budget_tokens: int | None
     skip_special_tokens: bool | None
 
 

@@ -49,6 +49,9 @@ _MASK64 = (1 << 64) - 1
 _UNIFORM = _MASK64
 """Row number of draws that are no token's; no request has so many rows."""
 
+_CHANCE = _MASK64 - 1
+"""Likewise, of draws that decide whether something is done to the scores of a row."""
+
 
 def as_int64(value: int) -> int:
     """Return the int64 with the same 64 bits."""
@@ -104,6 +107,10 @@ class HashDraw:
         keys = [mix64(self.seed, _UNIFORM, position + i, stream) for i in range(count)]
         # 24 bits are what a float32 below 1 can hold evenly.
         return torch.tensor([(key >> 40) * 2.0**-24 for key in keys], dtype=torch.float32)
+
+    def chance(self, row: int, position: int) -> float:
+        """Draw one number from [0, 1) for a position of a row, independent of all tokens."""
+        return (mix64(self.seed, _CHANCE, row, position) >> 11) * 2.0**-53
 
     def several(self, scores: Tensor, count: int, position: int) -> Tensor:
         """Draw without replacement: the ``count`` highest of scores plus noise.

@@ -70,7 +70,7 @@ class Parameter:
         default: What `generate` uses where it is None; None where it has no default.
         rule: The values that a request may give; None where those who use it check it.
         needs: The switch without which it has no effect: "do_sample", "num_beams",
-            "use_cache", "return_dict_in_generate", or None.
+            "use_cache", "return_dict_in_generate", a parameter of `SAMPLERS`, or None.
         neutral: Values that switch it off; None always does.
         awaits: What it asks for that is not served yet; None where it is served.
         ids: What token ids are in it; None for none.
@@ -115,8 +115,10 @@ _ASSISTED = "this kind of speculation"
 _COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)
 _ROWS = Range(1, MOST_ROWS, whole=True)
 _SHARE, _CUTOFF = Range(0, 1), Range(0, 1, below=True)
-_POSITIVE, _FINITE = Range(0, above=True), Range()
+_POSITIVE, _FINITE, _FROM_ZERO = Range(0, above=True), Range(), Range(0)
 _BY_COUNT = Range(-2, 2, note="0 is off")
+_LAST = Range(-1, whole=True, note="0 is off, -1 is the whole text")
+_BUDGET = Range(-1, whole=True, note="-1 is no limit")
 _SET, _WRITTEN_ID = TokenIds(is_set=True), TokenIds(several=False, is_written=True)
 _WORDS, _ONE_ID = TokenIds(words=True), TokenIds(several=False)
 _IN_RESULT = "read `logprobs` instead, or call `model.generate`"
@@ -317,6 +319,49 @@ CALL = _group("call",
 )  # fmt: skip
 """What else a call may say: on what it is based, and who decodes."""
 
+_BUDGETS = {
+    "thinking_token_budget": "vLLM's",
+    "thinking_budget": "Qwen's",
+    "thinking_budget_tokens": "llama.cpp's",
+    "reasoning_budget": "llama.cpp's",
+    "reasoning_budget_tokens": "llama.cpp's",
+}
+"""Names of `max_reasoning_tokens` in other engines, and whose they are."""
+
+SAMPLERS = _group("samplers",
+    _P("xtc_probability", "float", "How often the likeliest tokens but the last above"
+       " `xtc_threshold` are left out (XTC); 0 is off.", rule=_SHARE, needs=_SAMPLE,
+       neutral=(0.0,)),
+    _P("xtc_threshold", "float", "Probability from which a token is a top choice; above 0.5 XTC is"
+       " off.", 0.1, _SHARE, "xtc_probability"),
+    _P("dry_multiplier", "float", "Penalty on a token that would go on with a repetition (DRY); 0"
+       " is off.", rule=_FROM_ZERO, neutral=(0.0,)),
+    _P("dry_base", "float", "Factor of that penalty for each token of the repetition beyond"
+       " `dry_allowed_length`.", 1.75, Range(1), "dry_multiplier"),
+    _P("dry_allowed_length", "int", "Longest repetition without a penalty.", 2, _COUNT,
+       "dry_multiplier"),
+    _P("dry_penalty_last_n", "int", "Tokens in which repetitions are looked for; 0 is off, -1 is"
+       " the whole text.", -1, _LAST, "dry_multiplier"),
+    _P("dry_sequence_breakers", "list[str]", "Texts that no repetition runs across.",
+       ("\n", ":", '"', "*"), rules.breakers, "dry_multiplier"),
+    _P("top_n_sigma", "float", "Keep scores within so many standard deviations of the highest"
+       " (arXiv 2411.07641); 0 and -1 are off.", rule=Range(-1, note="0 and -1 are off"),
+       needs=_SAMPLE, neutral=(0.0, -1.0)),
+    _P("dynatemp_range", "float", "How far the temperature moves down and up with the entropy; 0"
+       " is off.", rule=_FROM_ZERO, needs=_SAMPLE, neutral=(0.0,)),
+    _P("dynatemp_exponent", "float", "Power of the entropy in that temperature.", 1.0, _FROM_ZERO,
+       "dynatemp_range"),
+    _P("mirostat", "int", "Hold the surprise of the text at `mirostat_tau` (arXiv 2007.14966):"
+       " version 1 or 2; 0 is off.", rule=Range(0, 2, whole=True, note="0 is off"),
+       needs=_SAMPLE, neutral=(0,)),
+    _P("mirostat_tau", "float", "Surprise to hold, in bits a token.", 5.0, _FROM_ZERO, "mirostat"),
+    _P("mirostat_eta", "float", "How fast it is followed.", 0.1, _FROM_ZERO, "mirostat"),
+    _P("repeat_last_n", "int", "Tokens, prompt included, that `repetition_penalty`,"
+       " `presence_penalty` and `frequency_penalty` look at; 0 is none, -1 is the whole text.",
+       rule=_LAST),
+)  # fmt: skip
+"""Samplers of llama.cpp, under its names."""
+
 OWN = _group("stream",
     _P("seed", "int", "Same seed, same draws; None draws one.", rule=rules.integer),
     _P("stop", "str | Sequence[str]", "A string or strings that end the text before themselves.",
@@ -330,6 +375,7 @@ OWN = _group("stream",
        rule=_BY_COUNT, neutral=(0.0,)),
     _P("frequency_penalty", "float", "The same, each time a token was generated; 0.0 is off.",
        rule=_BY_COUNT, neutral=(0.0,)),
+    *SAMPLERS,
     _P("priority", "int", "Requests of a higher one go first; 0 where none is given.",
        rule=rules.integer, neutral=(0,)),
     _P("client", "str", "Whom the request belongs to: clients share the engine evenly; one client"
@@ -371,7 +417,14 @@ OWN = _group("stream",
     _P("regex", "str", "A regular expression that the whole answer matches.", rule=rules.grammar),
     _P("grammar", "str", "A grammar of the answer, in Lark or GBNF.", rule=rules.grammar),
     _P("choice", "list[str]", "Texts of which the answer is one.", rule=rules.choice),
+    _P("context_overflow", "str", "What becomes of a prompt that is too long for the context:"
+       ' "refuse", "truncate_middle" or "rolling".', rule=rules.overflow, neutral=("refuse",)),
+    _P("truncation", "str", 'The Responses API\'s name of that: "disabled" or "auto", which is'
+       ' "truncate_middle".', rule=rules.truncation, neutral=("disabled",)),
     _P("n", "int", "Short for `num_return_sequences`.", rule=_ROWS),
+    _P("repeat_penalty", "float", "llama.cpp's name of `repetition_penalty`.", rule=_POSITIVE),
+    *(_P(name, "int", f"{whose} name of `max_reasoning_tokens`; -1 is no limit.", rule=_BUDGET)
+      for name, whose in _BUDGETS.items()),
     _P("skip_special_tokens", "bool", "Leave special tokens out of the text; they are unless"
        " this is False.", rule=rules.switch),
 )  # fmt: skip
@@ -382,6 +435,13 @@ BY_NAME: Mapping[str, Parameter] = {each.name: each for each in PARAMETERS}
 
 SWITCHES = frozenset(each.name for each in FIELDS if each.type == "bool")
 """Fields that are True or False."""
+
+ALIASES: Mapping[str, str] = {
+    "repeat_penalty": "repetition_penalty",
+    **dict.fromkeys(_BUDGETS, "max_reasoning_tokens"),
+    "truncation": "context_overflow",
+}
+"""Names that other engines give to parameters of ours."""
 
 SAMPLING = frozenset(each.name for each in FIELDS if each.needs == _SAMPLE)
 """To give one of these asks for sampling."""

@@ -28,6 +28,9 @@ MOST_STOP_CHARACTERS = 2**14
 MOST_LABEL_CHARACTERS = 256
 """Of a name or a salt, which are kept as long as what they stand for."""
 
+MOST_BREAKERS, MOST_BREAKER_BYTES = 64, 40
+"""Of the texts that end a repetition, and of each of them."""
+
 MOST_TOP_LOGPROBS = 100
 MOST_PROMPT_LOGPROBS = 20
 
@@ -196,6 +199,29 @@ def stops(value: Any) -> str | None:
     except UnicodeEncodeError as error:
         return f"no Unicode text: a lone surrogate at position {error.start}"
     return None
+
+
+def breakers(value: Any) -> str | None:
+    """Take short texts, as each is looked for in every token of the vocabulary."""
+    good = isinstance(value, list | tuple) and all(isinstance(s, str) and s for s in value)
+    if not good or len(value) > MOST_BREAKERS:
+        return f"a list of at most {MOST_BREAKERS} texts that are not empty"
+    try:
+        longest = max((len(text.encode()) for text in value), default=0)
+    except UnicodeEncodeError as error:
+        return f"no Unicode text: a lone surrogate at position {error.start}"
+    return None if longest <= MOST_BREAKER_BYTES else f"texts of at most {MOST_BREAKER_BYTES} bytes"
+
+
+def overflow(value: object) -> str | None:
+    """Take the ways in which a prompt that is too long is cut."""
+    ways = ("refuse", "truncate_middle", "rolling")
+    return None if value in ways else f"one of {', '.join(ways)}"
+
+
+def truncation(value: object) -> str | None:
+    """Take the same as the Responses API says it."""
+    return None if value in ("disabled", "auto") else "`disabled` or `auto`"
 
 
 def generated_ids(value: Any) -> str | None:

@@ -152,8 +152,8 @@ class Definition:
         fits: Whether ``batched`` can do what a processor does to so many scores.
         listed: The column of the shortlist (`asyncgen.engine.sampling.shortlist`) that a
             processor fills, and with what; None where the largest scores do not decide.
-        for_sample: Returns the object for one sample of a request: the processor itself, or a
-            copy where it keeps something of the sequence.
+        for_sample: Returns the object for one sample of a request, which has a number: the
+            processor itself, or a copy where it keeps something of the sequence.
     """
 
     stage: Stage
@@ -167,7 +167,7 @@ class Definition:
     batched: Batched | None = None
     fits: Callable[[Any, int], bool] = lambda *_: True
     listed: tuple[str, Callable[[Any], float]] | None = None
-    for_sample: Callable[[Any], Any] = lambda own: own
+    for_sample: Callable[[Any, int], Any] = lambda own, _: own
 
     def wants(self, value: Any) -> bool:
         """Return whether a value of its parameter turns it on."""

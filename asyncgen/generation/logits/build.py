@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 # The processors of this package are known with the package itself, these by this line.
@@ -11,9 +12,10 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_made_once, check_supported
 from asyncgen.generation.logits.base import BuildContext, Stage, processor_classes
 from asyncgen.generation.logits.checked_processors import CheckedProcessors
+from asyncgen.generation.logits.llama_filters import in_llama_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -38,6 +40,7 @@ def build_logits_processors(
     frequency_penalty: float = 0.0,
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
     grammar: Grammar | None = None,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
     **setting_fields: Any,
 ) -> CheckedProcessors:
     """Build the processors that a configuration asks for.
@@ -49,6 +52,8 @@ def build_logits_processors(
         frequency_penalty: Subtracted from generated tokens each time; 0.0 is off.
         prefix_allowed_tokens_fn: (index of the prompt, ids [T]) -> ids that may follow.
         grammar: Compiled format of the answer, for structured output.
+        arguments: Further parameters of processors that are no fields of the configuration; with
+            ``last_temperature`` the filters run in llama.cpp's order.
         setting_fields: ``prompt_length``, ``eos_token_ids``, ``device`` and the other fields of
             a `BuildContext`.
 
@@ -60,19 +65,21 @@ def build_logits_processors(
             processor that the configuration makes as well.
     """
     check_supported(config)
-    arguments = {
+    given = {
+        **arguments,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         "grammar": grammar,
     }
-    setting = BuildContext(config, arguments=arguments, **setting_fields)
+    setting = BuildContext(config, arguments=given, **setting_fields)
     built = _build(Stage.PROCESSOR, setting)
     if user_processors:
         check_made_once("logits_processor", "processor", built, user_processors)
         built.extend(user_processors)
     if config.do_sample:
-        built.extend(_build(Stage.WARPER, setting))
+        warpers = _build(Stage.WARPER, setting)
+        built.extend(in_llama_order(warpers) if "last_temperature" in arguments else warpers)
     built.extend(_build(Stage.LAST, setting))
     return built
 

@@ -146,7 +146,7 @@ class GrammarLogitsProcessor(LogitsProcessor):
         "grammar",
         build=_build,
         batched=_BatchedGrammars,
-        for_sample=lambda own: own.fresh(),
+        for_sample=lambda own, _: own.fresh(),
     )
 
     def __init__(

@@ -86,7 +86,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         "guidance_scale",
         off=1,
         build=lambda _, scale, setting: _guided(scale, setting),
-        for_sample=copy.copy,
+        for_sample=lambda own, _: copy.copy(own),
     )
 
     def __init__(

@@ -20,14 +20,19 @@ from asyncgen.generation.logits.base import (
     round_to_dtype,
 )
 from asyncgen.generation.logits.filters import divide
-from asyncgen.generation.logits.sequence_memory import Memories, SeenTokens, with_fresh_memory
+from asyncgen.generation.logits.sequence_memory import (
+    Memories,
+    RecentTokens,
+    SeenTokens,
+    with_fresh_memory,
+)
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.generation.logits.base import Parameter
+    from asyncgen.generation.logits.base import BuildContext, Parameter
     from asyncgen.generation.logits.batched import BatchScores, RowProcessor
 
 
@@ -129,6 +134,17 @@ class _SeenTokensLayout:
 _NO_TOKENS = SeenTokens()
 
 
+def _memory(start: int, last_n: int | None) -> SeenTokens:
+    """Return a memory of the tokens behind some, or of the last of them."""
+    return SeenTokens(start) if last_n is None else RecentTokens(last_n, start)
+
+
+def _last_n(setting: BuildContext) -> int | None:
+    """Return how many of the last tokens are penalised; None for all of them."""
+    last_n: int | None = setting.value("repeat_last_n")
+    return None if last_n == -1 else last_n
+
+
 class _BatchedPenalty:
     """Penalises what several rows have seen, in place."""
 
@@ -200,7 +216,10 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         "repetition_penalty",
         off=1.0,
         build=lambda kind, penalty, setting: kind(
-            as_float(penalty), setting.padding, tail_only=setting.tail_only
+            as_float(penalty),
+            setting.padding,
+            tail_only=setting.tail_only,
+            last_n=_last_n(setting),
         ),
         batched=_BatchedPenalty,
         for_sample=with_fresh_memory,
@@ -213,6 +232,7 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         prompt_ignore_length: int | Tensor | None = None,
         *,
         tail_only: bool = False,
+        last_n: int | None = None,
     ) -> None:
         """Check the parameters.
 
@@ -221,6 +241,7 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
             prompt_ignore_length: Tokens at the beginning that do not count as occurring; one
                 number, or int64 [B] with one a row, such as its left padding.
             tail_only: Promise that rows only ever change at their end; see `RowTracker`.
+            last_n: Tokens at the end that count as occurring; None for all.
 
         Raises:
             InvalidRequestError: One of them is out of range.
@@ -231,8 +252,8 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
             check_count("prompt_ignore_length", ignored, least=0)
         self.prompt_ignore_length = ignored
         self.memories = Memories(
-            lambda row: SeenTokens(
-                int(ignored[row]) if isinstance(ignored, Tensor) else ignored or 0
+            lambda row: _memory(
+                int(ignored[row]) if isinstance(ignored, Tensor) else ignored or 0, last_n
             ),
             tail_only=tail_only,
         )
@@ -298,13 +319,21 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
 class _CountsProcessor(_SeenTokensProcessor):
     """Changes the scores of generated tokens."""
 
-    def __init__(self, penalty: float, prompt_length: int = 0, *, tail_only: bool = False) -> None:
+    def __init__(
+        self,
+        penalty: float,
+        prompt_length: int = 0,
+        *,
+        tail_only: bool = False,
+        last_n: int | None = None,
+    ) -> None:
         """Check the penalty.
 
         Args:
             penalty: A finite number; 0 changes nothing, below 0 rewards.
             prompt_length: Tokens at the beginning that do not count, padding included.
             tail_only: Promise that rows only ever change at their end; see `RowTracker`.
+            last_n: Tokens at the end that count; None for all.
 
         Raises:
             InvalidRequestError: One of them is out of range.
@@ -313,7 +342,7 @@ class _CountsProcessor(_SeenTokensProcessor):
             raise InvalidRequestError("penalty", penalty, "must be a finite number")
         self.penalty = float(penalty)
         self.prompt_length = check_count("prompt_length", prompt_length, least=0)
-        self.memories = Memories(lambda _: SeenTokens(prompt_length), tail_only=tail_only)
+        self.memories = Memories(lambda _: _memory(prompt_length, last_n), tail_only=tail_only)
 
 
 def _generated_tokens_definition(rank: int, parameter: str) -> Definition:
@@ -324,7 +353,10 @@ def _generated_tokens_definition(rank: int, parameter: str) -> Definition:
         parameter,
         off=0.0,
         build=lambda kind, penalty, setting: kind(
-            penalty, setting.prompt_length, tail_only=setting.tail_only
+            penalty,
+            setting.prompt_length if setting.value("repeat_last_n") is None else 0,
+            tail_only=setting.tail_only,
+            last_n=_last_n(setting),
         ),
         batched=_BatchedPenalty,
         for_sample=with_fresh_memory,

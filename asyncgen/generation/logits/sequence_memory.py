@@ -76,12 +76,19 @@ class SeenTokens:
             if place is not None:
                 self.counts[place] += 1.0
                 continue
-            if token < 0:
-                raise IndexError(f"token {token} is negative")
-            self.largest = max(self.largest, token)
-            self._places[token] = len(self.token_ids)
-            self.token_ids.append(token)
-            self.counts.append(1.0)
+            self._add(token)
+
+    def _add(self, token: int) -> None:
+        """Count a token once more."""
+        if token in self._places:
+            self.counts[self._places[token]] += 1.0
+            return
+        if token < 0:
+            raise IndexError(f"token {token} is negative")
+        self.largest = max(self.largest, token)
+        self._places[token] = len(self.token_ids)
+        self.token_ids.append(token)
+        self.counts.append(1.0)
 
     def _count(self) -> None:
         """Count a whole sequence, faster than token by token."""
@@ -96,8 +103,11 @@ class SeenTokens:
     def pop(self) -> None:
         """Take the last token back."""
         token = self._sequence.pop()
-        if len(self._sequence) < self._start:
-            return
+        if len(self._sequence) >= self._start:
+            self._remove(token)
+
+    def _remove(self, token: int) -> None:
+        """Count a token once less."""
         place = self._places[token]
         self.counts[place] -= 1.0
         if not self.counts[place]:
@@ -107,6 +117,46 @@ class SeenTokens:
             if last != token:
                 self.token_ids[place], self.counts[place] = last, count
                 self._places[last] = place
+
+
+class RecentTokens(SeenTokens):
+    """The different tokens among the last of a sequence, and how often each occurs there."""
+
+    def __init__(self, window: int, start: int = 0) -> None:
+        """Begin before the first token.
+
+        Args:
+            window: How many of the last tokens count.
+            start: Tokens at the beginning that do not count.
+        """
+        self._window = window
+        super().__init__(start)
+
+    @property
+    def _first(self) -> int:
+        """Place of the first token that counts."""
+        return max(self._start, len(self._sequence) - self._window)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Take further tokens in; as many at the other end no longer count.
+
+        Raises:
+            IndexError: A token is negative.
+        """
+        sequence, first, before = self._sequence, self._first, len(self._sequence)
+        sequence.extend(tokens)
+        for token in sequence[first : min(self._first, before)]:
+            self._remove(token)
+        for token in sequence[max(self._first, before) :]:
+            self._add(token)
+
+    def pop(self) -> None:
+        """Take the last token back; one at the other end counts again."""
+        first, token = self._first, self._sequence.pop()
+        if len(self._sequence) >= first:
+            self._remove(token)
+        for earlier in self._sequence[self._first : first]:
+            self._add(earlier)
 
 
 class RowTracker:
@@ -198,7 +248,7 @@ class Memories(Generic[M]):
         return memory
 
 
-def with_fresh_memory(processor: Any) -> Any:
+def with_fresh_memory(processor: Any, _: int = 0) -> Any:
     """Copy a processor that has ``memories``, which begin anew in the copy."""
     copied = copy.copy(processor)
     copied.memories = processor.memories.fresh()

@@ -155,7 +155,7 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         # It remembers the sequence from its first call on, and holds a table to be shared.
         Stage.LAST,
         10,
-        for_sample=copy.copy,
+        for_sample=lambda own, _: copy.copy(own),
     )
 
     def __init__(

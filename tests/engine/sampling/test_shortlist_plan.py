@@ -113,9 +113,9 @@ def test_any_set_runs_in_one_order_alone_in_the_batch_and_by_the_documentation(
             assert {place for place in places if place[0] != Stage.USER} <= set(documented)
 
 
-def test_all_that_is_built_in_but_what_runs_the_model_or_a_generator_is_vectorised() -> None:
+def test_all_that_is_built_in_but_what_runs_the_model_or_keeps_a_state_is_vectorised() -> None:
     """Also behind a function that a user wrote (`prefix_allowed_tokens_fn`)."""
-    alone = {"watermarking_config", "guidance_scale", "diversity_penalty", None}
+    alone = {"watermarking_config", "guidance_scale", "diversity_penalty", "mirostat", None}
     found = [kind.definition for kind in processor_classes()]
     assert {each.parameter for each in found if each.batched is None} == alone
     row = row_of(**{name: ON[name] for name in ON if name != "watermarking_config"})

@@ -13,6 +13,13 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits import penalties
 from asyncgen.generation.logits.base import LogitsProcessor
 from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.dry import DRYLogitsProcessor
+from asyncgen.generation.logits.llama_filters import (
+    DynamicTemperatureLogitsWarper,
+    TopNSigmaLogitsWarper,
+    XTCLogitsWarper,
+)
+from asyncgen.generation.logits.mirostat import MirostatLogitsWarper
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
 from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
@@ -37,6 +44,8 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "ClassifierFreeGuidanceLogitsProcessor": lambda rows: (
         asyncgen.ClassifierFreeGuidanceLogitsProcessor(1.5)
     ),
+    "DRYLogitsProcessor": lambda rows: DRYLogitsProcessor(2.0, allowed_length=1),
+    "DynamicTemperatureLogitsWarper": lambda rows: DynamicTemperatureLogitsWarper(0.8, 0.5),
     "EncoderNoRepeatNGramLogitsProcessor": lambda rows: (
         asyncgen.EncoderNoRepeatNGramLogitsProcessor(2, _prompt(rows))
     ),
@@ -69,6 +78,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
         2, 20, 7
     ),
     "MinPLogitsWarper": lambda rows: asyncgen.MinPLogitsWarper(0.2),
+    "MirostatLogitsWarper": lambda rows: MirostatLogitsWarper(2, 1.0),
     "NoBadWordsLogitsProcessor": lambda rows: asyncgen.NoBadWordsLogitsProcessor(
         [[3], [0, 4], [4, 5, 6]], 7
     ),
@@ -89,6 +99,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "TemperatureLogitsWarper": lambda rows: asyncgen.TemperatureLogitsWarper(0.5),
     "TopHLogitsWarper": lambda rows: asyncgen.TopHLogitsWarper(0.5),
     "TopKLogitsWarper": lambda rows: asyncgen.TopKLogitsWarper(5),
+    "TopNSigmaLogitsWarper": lambda rows: TopNSigmaLogitsWarper(1.0),
     "TopPLogitsWarper": lambda rows: asyncgen.TopPLogitsWarper(0.5),
     "TypicalLogitsWarper": lambda rows: asyncgen.TypicalLogitsWarper(0.5),
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": lambda rows: (
@@ -97,6 +108,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "WatermarkLogitsProcessor": lambda rows: WatermarkingConfig().construct_processor(
         VOCABULARY, "cpu"
     ),
+    "XTCLogitsWarper": lambda rows: XTCLogitsWarper(1.0, 0.001, lambda *_: 0.0),
     "WhisperTimeStampLogitsProcessor": None,  # type: ignore[dict-item]
 }
 """Everyone's maker; ``None`` where a test of its own is needed."""
@@ -107,6 +119,10 @@ BATCH_LOOPS = {
     "ReasoningBudget",
     # A forward pass of the model, which chooses its kernels by the number of rows.
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    # Repetitions are found by Python, and the number of tokens that go on with one differs.
+    "DRYLogitsProcessor",
+    # Every row has a state of its own, a number that is read at each step.
+    "MirostatLogitsWarper",
     # Sets of n-grams are Python's; what they look up is bounded by n, whatever the length.
     "EncoderNoRepeatNGramLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",

@@ -30,6 +30,11 @@ from asyncgen.generation.logits.lengths import (
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
 )
+from asyncgen.generation.logits.llama_filters import (
+    DynamicTemperatureLogitsWarper,
+    TopNSigmaLogitsWarper,
+    XTCLogitsWarper,
+)
 from asyncgen.generation.logits.ngrams import EncoderNoRepeatNGramLogitsProcessor
 from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
 from tests.cases import for_each
@@ -48,6 +53,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"suppress_tokens": [1, VOCABULARY - 1]},
     {"begin_suppress_tokens": [1, 2]},
     {"presence_penalty": 0.5},
+    {"repetition_penalty": 1.3, "repeat_last_n": 2},
+    {"frequency_penalty": 0.5, "repeat_last_n": 2},
+    {"dry_multiplier": 0.5, "dry_allowed_length": 1, "dry_sequence_breakers": []},
     {"frequency_penalty": 0.5},
     {"encoder_repetition_penalty": 1.3},
     {"encoder_no_repeat_ngram_size": 1},
@@ -68,6 +76,10 @@ MAKERS = {
     TypicalLogitsWarper: SHARES,
     EpsilonLogitsWarper: SHARES.map(lambda share: share / 50),
     EtaLogitsWarper: SHARES.map(lambda share: share / 50),
+    TopNSigmaLogitsWarper: st.floats(0.1, 4.0),
+    DynamicTemperatureLogitsWarper: st.tuples(
+        st.floats(0.1, 2.0), st.sampled_from([0.0, 0.4, 3.0]), st.floats(0, 3.0)
+    ),
 }
 
 
@@ -91,8 +103,8 @@ def test_every_form_is_looked_at() -> None:
     columns = {kind for kind in ours if isinstance(kind.definition.batched, Columns)}
     assert MAKERS.keys() == {kind for kind in columns if kind.definition.batched.parameter}
     left = {kind for kind in ours if kind.definition.batched} - made - columns
-    # The start of a decoder is forced only where there is an encoder.
-    assert left == {ForcedBOSTokenLogitsProcessor}
+    # The start of a decoder is forced only where there is an encoder; behind XTC there is more.
+    assert left == {ForcedBOSTokenLogitsProcessor, XTCLogitsWarper}
 
 
 @for_each("setting", SETTINGS, ids=lambda setting: next(iter(setting)))
@@ -161,7 +173,7 @@ def test_columns_are_as_good_as_numbers(kind: Any) -> None:
         scores = torch.randn(len(values), size, generator=generator) * scale
         scores = scores.round() if ties else scores
         scores[:, ::7] = -torch.inf
-        processors = [kind(value) for value in values]
+        processors = [kind(*each) if type(each) is tuple else kind(each) for each in values]
         together = batched_of(processors[0]).bind(processors, CPU)(scores)
         for row, processor in enumerate(processors):
             alone = processor(torch.zeros(1, 1, dtype=torch.int64), scores[row : row + 1])

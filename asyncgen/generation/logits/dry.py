@@ -1,0 +1,335 @@
+"""DRY ("don't repeat yourself"): penalise tokens that would go on with a repetition.
+
+After llama.cpp's sampler of that name. A token that followed an earlier run of tokens, of which
+the text now ends with a copy, gets a penalty that grows exponentially with the run's length. Texts
+that break sequences, such as line ends, end a run.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Stage,
+    check_count,
+    is_finite,
+)
+from asyncgen.generation.logits.sequence_memory import Memories, with_fresh_memory
+from asyncgen.generation.stopping.stop_strings import TokenBytes
+from asyncgen.runtime.request_failure import request_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.generation.logits.batched import BatchScores, RowProcessor
+
+Breakers: TypeAlias = Mapping[int, "tuple[tuple[int, ...], ...]"]
+"""Of each token that begins the end of a sequence, the tokens that must follow: none, or some."""
+
+_LONGEST_TAIL = 20
+"""Tokens behind the first one of a breaker."""
+
+_MOST_KEPT = 16
+"""Lists of texts whose breakers are kept, of each tokenizer."""
+
+_vocabularies: weakref.WeakKeyDictionary[Any, dict[int, _Vocabulary]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+_LOG_OF_LARGEST = 88.7228391
+"""Logarithm of the largest float32: no penalty grows beyond it."""
+
+
+def find_breakers(tokenizer: Any, texts: Iterable[str], vocab_size: int) -> Breakers:
+    """Find the tokens in which texts begin that break sequences.
+
+    Args:
+        tokenizer: Of the model.
+        texts: None of them empty. The first ones take a while: the whole vocabulary is decoded.
+        vocab_size: Token ids are below this.
+
+    Returns:
+        A token that holds a whole text breaks alone; one that ends with the beginning of a text
+        does with the tokens of the rest behind it.
+    """
+    size = min(len(tokenizer), vocab_size)
+    with _lock:
+        known = _vocabularies.setdefault(tokenizer, {})
+        if size not in known:
+            table = TokenBytes(tokenizer)
+            known[size] = _Vocabulary([table[token_id] for token_id in range(size)])
+        return known[size].breakers(tuple(texts), tokenizer)
+
+
+class _Vocabulary:
+    """The bytes of all tokens, and the breakers that were looked for among them."""
+
+    def __init__(self, words: list[bytes]) -> None:
+        self._words = words
+        self._kept: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
+
+    def breakers(self, texts: tuple[str, ...], tokenizer: Any) -> Breakers:
+        """Return the breakers of some texts; those of the last ones are kept."""
+        if texts not in self._kept:
+            self._kept[texts] = self._find(texts, tokenizer)
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(texts)
+        return self._kept[texts]
+
+    def _find(self, texts: tuple[str, ...], tokenizer: Any) -> Breakers:
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for sought in map(str.encode, texts):
+            tails: dict[int, tuple[int, ...]] = {}
+            for token_id, word in enumerate(self._words):
+                if sought[:1] in word:
+                    own = found.setdefault(token_id, [])
+                    new = _tails(word, sought, tokenizer, tails)
+                    own += [tail for tail in new if tail not in own]
+        return {token_id: tuple(tails) for token_id, tails in found.items() if tails}
+
+
+def _tails(
+    word: bytes, sought: bytes, tokenizer: Any, tails: dict[int, tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Return the tokens that complete a text behind a token, for each way in which it begins."""
+    if sought in word:
+        return [()]
+    cuts = [cut for cut in range(1, len(sought)) if word.endswith(sought[:cut])]
+    for cut in cuts:
+        if cut not in tails:
+            rest = sought[cut:].decode(errors="ignore")
+            ids = tokenizer.encode(rest, add_special_tokens=False)
+            tails[cut] = tuple(ids[:_LONGEST_TAIL])
+    return [tails[cut] for cut in cuts if tails[cut]]
+
+
+class Repetitions:
+    """A sequence, and the earlier runs that it ends with a copy of."""
+
+    def __init__(self) -> None:
+        """Begin with no token."""
+        self.tokens: list[int] = []
+        self._places: dict[int, list[int]] = {}
+        self._lengths: dict[int, int] | None = {}
+
+    def __len__(self) -> int:
+        """Tokens that were taken in."""
+        return len(self.tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Take further tokens in."""
+        new = list(tokens)
+        for token in new:
+            places = self._places.setdefault(token, [])
+            if len(new) == 1 and self._lengths is not None:
+                before = self._lengths
+                self._lengths = {place: before.get(place - 1, 0) + 1 for place in places}
+            places.append(len(self.tokens))
+            self.tokens.append(token)
+        if len(new) > 1:
+            self._lengths = None
+
+    def pop(self) -> None:
+        """Take the last token back."""
+        self._places[self.tokens.pop()].pop()
+        self._lengths = None
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        """Of each place where such a run ends, how long it is."""
+        if self._lengths is None:
+            self._lengths = matches_of_end(self.tokens)
+        return self._lengths
+
+
+def matches_of_end(tokens: Sequence[int]) -> dict[int, int]:
+    """Find where the end of a sequence occurs before, in linear time.
+
+    The Z algorithm (Gusfield 1997, section 1.4) on the sequence from behind.
+
+    Returns:
+        Place of the last token of each earlier run, and its length, above 0.
+    """
+    size = len(tokens)
+    behind = tokens[::-1]
+    lengths = [0] * size
+    left = right = 0
+    for place in range(1, size):
+        length = min(lengths[place - left], right - place) if place < right else 0
+        while place + length < size and behind[length] == behind[place + length]:
+            length += 1
+        lengths[place] = length
+        if place + length > right:
+            left, right = place, place + length
+    return {size - 1 - place: length for place, length in enumerate(lengths) if length}
+
+
+@dataclass(frozen=True, slots=True)
+class DRY:
+    """Settings of the penalty.
+
+    Attributes:
+        multiplier: Penalty on the shortest repetition that has one.
+        base: Factor for each token more.
+        allowed_length: Longest repetition without one.
+        last_n: Tokens at the end in which repetitions are looked for; None for all.
+        breakers: Where sequences break.
+    """
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    last_n: int | None = None
+    breakers: Breakers | None = None
+
+    def penalties(self, seen: Repetitions) -> dict[int, float]:
+        """Return the penalty of each token that would go on with a repetition."""
+        tokens, lengths = seen.tokens, seen.lengths
+        first = 0 if self.last_n is None else max(len(tokens) - self.last_n, 0)
+        limit = self._limit(tokens, first, max(lengths.values(), default=0))
+        longest: dict[int, int] = {}
+        for place, length in lengths.items():
+            length = min(length, place - first + 1, limit)
+            if length >= self.allowed_length:
+                token = tokens[place + 1]
+                longest[token] = max(longest.get(token, 0), length)
+        return {
+            token: self.multiplier * self.base ** self._exponent(length)
+            for token, length in longest.items()
+            if () not in (self.breakers or {}).get(token, ())
+        }
+
+    def _exponent(self, length: int) -> int:
+        exponent = length - self.allowed_length
+        if self.base > 1.000001:
+            return min(exponent, int(_LOG_OF_LARGEST / math.log(self.base)))
+        return exponent
+
+    def _limit(self, tokens: Sequence[int], first: int, longest: int) -> int:
+        """Return the number of tokens at the end behind the last breaker, up to a length."""
+        for back in range(min(len(tokens) - first, longest + _LONGEST_TAIL + 1)):
+            place = len(tokens) - 1 - back
+            tails = (self.breakers or {}).get(tokens[place], ())
+            behind = tuple(tokens[place + 1 : place + 1 + _LONGEST_TAIL])
+            met = [len(tail) for tail in tails if behind[: len(tail)] == tail]
+            if met:
+                return back - max(met)
+        return longest
+
+
+class DRYLogitsProcessor(LogitsProcessor):
+    """Penalises tokens that would go on with a repetition, in prompt and answer (`DRY`)."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        195,
+        "dry_multiplier",
+        off=0.0,
+        build=lambda kind, multiplier, setting: kind(
+            multiplier,
+            setting.value("dry_base"),
+            setting.value("dry_allowed_length"),
+            None if (last_n := setting.value("dry_penalty_last_n")) == -1 else last_n,
+            setting.value("dry_breakers"),
+            tail_only=setting.tail_only,
+        ),
+        batched=lambda parts, scores: _BatchedDRY(parts, scores),
+        for_sample=with_fresh_memory,
+    )
+
+    def __init__(
+        self,
+        multiplier: float,
+        base: float = 1.75,
+        allowed_length: int = 2,
+        last_n: int | None = None,
+        breakers: Breakers | None = None,
+        *,
+        tail_only: bool = False,
+    ) -> None:
+        """Check the parameters.
+
+        Args:
+            multiplier: Penalty on the shortest repetition that has one, at least 0.
+            base: Factor for each token more, at least 1.
+            allowed_length: Longest repetition without a penalty, at least 1.
+            last_n: Tokens at the end in which repetitions are looked for; None for all.
+            breakers: Where sequences break (`find_breakers`); None for nowhere.
+            tail_only: Promise that rows only ever change at their end; see `RowTracker`.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        for name, value, least in (("dry_multiplier", multiplier, 0), ("dry_base", base, 1)):
+            if not is_finite(value) or value < least:
+                raise InvalidRequestError(name, value, f"must be a number of at least {least}")
+        check_count("dry_allowed_length", allowed_length)
+        if last_n is not None:
+            check_count("dry_penalty_last_n", last_n, least=0)
+        self.dry = DRY(multiplier, base, allowed_length, last_n, breakers)
+        self.memories: Memories[Repetitions] = Memories(
+            lambda _: Repetitions(), tail_only=tail_only
+        )
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Subtract the penalties; ids are int64 [B, T], scores [B, V]."""
+        rows = [self.dry.penalties(memory) for memory in self.memories.of(input_ids)]
+        if not any(rows):
+            return scores
+        changed = scores.clone()
+        for own, penalties in zip(changed, rows, strict=True):
+            _subtract(own, _within(penalties, scores.shape[-1]), 0)
+        return changed
+
+    def penalties(self, token_ids: list[int], size: int) -> dict[int, float]:
+        """Return the penalties of one row of a batch.
+
+        Raises:
+            IndexError: A token is not of the vocabulary.
+        """
+        return _within(self.dry.penalties(self.memories.of_list(token_ids)), size)
+
+
+class _BatchedDRY:
+    """Subtracts the penalties of several rows, in place."""
+
+    def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
+        self._parts = parts
+
+    def __call__(self, scores: BatchScores) -> None:
+        """Change the scores of one step."""
+        for row, processor in self._parts:
+            try:
+                penalties = processor.penalties(scores.rows[row].tokens, scores.size)
+            except BaseException as error:
+                scores.failures.setdefault(row, request_failure(error))
+            else:
+                _subtract(scores.flat, penalties, row * scores.size)
+
+
+def _subtract(flat: Tensor, penalties: dict[int, float], offset: int) -> None:
+    """Subtract the penalties of one row from flattened scores, in place."""
+    if penalties:
+        places = torch.tensor([offset + token for token in penalties], device=flat.device)
+        values = torch.tensor([*penalties.values()], dtype=flat.dtype, device=flat.device)
+        flat[places] = flat[places] - values
+
+
+def _within(penalties: dict[int, float], size: int) -> dict[int, float]:
+    largest = max(penalties, default=-1)
+    if largest >= size:
+        raise IndexError(f"token {largest} is not below the {size} scores")
+    return penalties
