@@ -25,6 +25,8 @@ ABSENT = {
 
 DIFFERENT = {
     "GenerationMixin.generate(synced_gpus)": "accepted without effect: there is one device",
+    "GenerationConfig.compile_config": "accepted without effect, which is logged once: a decode "
+    "step runs in compiled kernels, and on CUDA in a recorded graph",
     "GenerationConfig.disable_compile": "accepted without effect: nothing is compiled by itself",
     "GenerationConfig.is_assistant": "accepted without effect: a draft is known by its argument",
     "GenerationConfig.assistant_confidence_threshold": "adapts to what was right, as documented; "

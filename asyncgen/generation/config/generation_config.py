@@ -251,6 +251,11 @@ class GenerationConfig(ConfigForms):
                 "`max_cache_len` is used by static caches only and ignored with"
                 f" `cache_implementation={self.cache_implementation!r}`"
             )
+        if self.compile_config is not None and not self.disable_compile:
+            _warn_once(
+                "`compile_config` has no effect: a decode step runs in kernels that are compiled"
+                " already, and on CUDA in a recorded graph"
+            )
         issues = minor_issues(self, user_set_attributes or ())
         if not issues:
             return

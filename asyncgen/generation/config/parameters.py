@@ -261,8 +261,7 @@ FIELDS: tuple[Parameter, ...] = (
     ),
     *_group("performance",
         _P("compile_config", "Any", "How to compile the forward pass, a CompileConfig.",
-           rule=Documented("an instance of CompileConfig", rules.has("to_dict")),
-           awaits="compilation", is_local=True),
+           rule=Documented("an instance of CompileConfig", rules.has("to_dict")), is_local=True),
         _P("disable_compile", "bool", "Never compile on its own.", is_local=True),
         _P("continuous_batching_config", "Any", "Deprecated here; hand it to the continuous"
            " batching call.", awaits="a continuous batching configuration inside"
