@@ -113,6 +113,7 @@ from asyncgen.engine.scheduling.state import (
 )
 from asyncgen.reference.continuous_batching.batching_config import (
     ContinuousBatchingConfig as ContinuousBatchingConfig,
+    WorkloadHints as WorkloadHints,
 )
 from asyncgen.reference.continuous_batching.manager import (
     ContinuousBatchingManager as ContinuousBatchingManager,

@@ -64,6 +64,7 @@ ENGINE = (
     {"lane"},
     {"core"},
     {"setup"},
+    {"pauses"},
     {"thread"},
 )
 """Folders and modules of ``asyncgen.engine`` in levels, from the ground up."""

@@ -62,10 +62,31 @@ class Engine:
         batch = self._batch
         return bool(self._lane.requests or (batch is not None and batch.requests))
 
-    def warm(self) -> None:
-        """Do in advance what would make the first steps slow; on the thread that computes."""
+    def warm(self, *, records: bool = True) -> None:
+        """Do in advance what would make the first steps slow; on the thread that computes.
+
+        Args:
+            records: Whether decode steps are recorded in advance, where they are recorded at all.
+        """
         if self._batch is not None:
             self._batch.warm()
+        if records:
+            self.record_steps()
+
+    def record_steps(self) -> None:
+        """Record decode steps in advance, where they are recorded at all; on any thread."""
+        if self._batch is not None:
+            self._batch.record_steps()
+
+    def settle(self) -> None:
+        """Wait until the device has computed what was begun."""
+        if self._batch is not None:
+            self._batch.settle()
+
+    def forget_weights(self) -> None:
+        """Go on with weights that were changed: nothing computed before is shared from now on."""
+        if self._batch is not None:
+            self._batch.forget_weights()
 
     def add(self, request: Request) -> None:
         """Queue a request."""

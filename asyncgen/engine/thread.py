@@ -14,7 +14,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import anyio
 
 from asyncgen.engine.core import Engine
+from asyncgen.engine.pauses import Pauses
 from asyncgen.errors import EngineClosedError, EngineDiedError
 from asyncgen.runtime.request_failure import describe
 from streamers import LoopBell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from asyncgen.engine.requests.request import Request
@@ -126,13 +128,18 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait until nobody holds a pause any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End every request, or wait for their ends, and end the thread."""
 
     drain: bool = False
 
 
-Command: TypeAlias = Add | Abort | Evict | Stop
+Command: TypeAlias = Add | Abort | Evict | Pause | Stop
 L = TypeVar("L")
 """Type of the object that loading returns for the owner of the thread."""
 
@@ -149,6 +156,7 @@ class _Shared(Generic[L]):
     ready: Signal = field(default_factory=Signal)
     finished: Signal = field(default_factory=Signal)
     answered: Signal = field(default_factory=Signal)
+    pauses: Pauses = field(default_factory=Pauses)
     loaded: L | None = None
     failure: Exception | None = None
     trace: TracebackType | None = None
@@ -264,6 +272,34 @@ class DecodeThread(Generic[L]):
         """Free the blocks that a finished sequence kept; never waits."""
         self._shared.inbox.put(Evict(request_id))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold the thread between two steps for as long as the block runs.
+
+        Requests keep their memory and go on behind the block. Those that are added meanwhile, and
+        those that have not begun, share no pages that were computed before it.
+
+        Raises:
+            EngineClosedError: The thread does not run, or ended before it could pause.
+            EngineDiedError: It died before it could pause.
+            RuntimeError: The decode thread itself calls this.
+        """
+        if self.is_current:
+            raise RuntimeError("the decode thread cannot wait for itself; pause on another thread")
+        self.require_own_process()
+        pauses, inbox = self._shared.pauses, self._shared.inbox
+        if not pauses.acquire(lambda: inbox.put(Pause())):
+            raise self._error()
+        try:
+            yield
+        finally:
+            pauses.release()
+
+    @property
+    def is_paused_here(self) -> bool:
+        """True if the calling thread holds a pause."""
+        return self._shared.pauses.is_held_here
+
     def stop(self, *, drain: bool = False) -> None:
         """Ask the thread to stop; never waits, idempotent. Nothing can be posted from now on.
 
@@ -375,6 +411,7 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
         engine = shared.loaded = None
         shared.finished.set()
         shared.ready.set()
+        shared.pauses.end()
         _refuse_the_rest(shared)
         shared.answered.set()
         _live.pop(threading.current_thread(), None)
@@ -397,6 +434,10 @@ def _serve(shared: _Shared[L], engine: Engine) -> None:
                     engine.abort(request)
                 case Evict(request_id):
                     engine.evict(request_id)
+                case Pause():
+                    engine.settle()
+                    if shared.pauses.hold():
+                        engine.forget_weights()
         if not engine.has_work:
             return
         engine.step()
@@ -425,6 +466,7 @@ def _leave(shared: _Shared[L]) -> None:
     if shared.pid == os.getpid():
         shared.stopping = True
         shared.inbox.put(Stop())
+        shared.pauses.end()
 
 
 _live: dict[threading.Thread, _Shared] = {}

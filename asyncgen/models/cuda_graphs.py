@@ -232,6 +232,10 @@ class DecodeGraphs:
         for rows in reversed(self._rows):
             self._find(rows, self._pages[0], at_once=True)
 
+    def forget(self) -> None:
+        """Drop all recordings; sizes are recorded anew as they come up."""
+        self._recorded.clear()
+
     @torch.no_grad()
     def logits(
         self,

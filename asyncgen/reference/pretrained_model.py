@@ -394,7 +394,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         self.generation_config.save_pretrained(folder)
 
     def _before_opening(self) -> None:
-        require_unattached(self, "weight", "to be written to")
+        require_unattached(self, "weight", "to be written to", unless_paused=True)
 
     @torch.no_grad()
     def forward(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,9 @@ def config_of(library: Any, **fields: Any) -> Any:
     return library.GenerationConfig(**settings)
 
 
-def small() -> Any:
+def small(library: Any = transformers) -> Any:
     """Memory of the reference; its own choice takes most of a minute to allocate."""
-    return transformers.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64, page_size=16)
+    return library.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64, page_size=16)
 
 
 def theirs_of(reference: Any, **kwargs: Any) -> dict[str, Any]:
@@ -104,9 +105,9 @@ def test_an_end_of_sequence_token_is_the_last() -> None:
     assert found["req_3"][-1] == ends and len(found["req_3"]) <= 5
 
 
-def managed(library: Any, model: Any, **options: Any) -> list[tuple[str, list[int], bool]]:
+def managed(library: Any, model: Any, batching: Any) -> list[tuple[str, list[int], bool]]:
     """The reference's own way to use a manager, but for the import."""
-    manager = model.init_continuous_batching(generation_config=config_of(library), **options)
+    manager = model.init_continuous_batching(config_of(library), batching)
     manager.start()
     assert manager.is_running()
     for number, prompt in enumerate(PROMPTS):
@@ -120,32 +121,46 @@ def managed(library: Any, model: Any, **options: Any) -> list[tuple[str, list[in
         assert result is not None
         if result.is_finished():
             finished.append((result.request_id, result.generated_tokens, False))
+    with manager.pause():
+        assert manager.get_result(timeout=0.01) is None
     streamed = manager.add_request(PROMPTS[0], streaming=True, record_timestamps=True)
     finished += [
         (result.request_id, list(result.generated_tokens), not result.is_finished())
         for result in manager.request_id_iter(streamed)
     ]
+    ends = finished[-1][1][4]
+    ended = manager.add_request(PROMPTS[0], "ended", 9, False, False, [ends])
+    result = manager.get_result(ended, 60)
+    finished.append((ended, result.generated_tokens, int(result.status) == 3))
     manager.cancel_request("unknown")
-    manager.stop(block=True, timeout=60)
+    manager.stop(True, 60, False)
     assert not manager.is_running()
     assert manager.get_result(timeout=0.01) is None
+    manager.join(time.perf_counter(), 1.0)
+    manager.destroy()
     return sorted(finished)
 
 
 def test_code_for_the_manager_of_the_reference_runs() -> None:
     reference, core = random_pair("qwen3", seed=6)
-    theirs = managed(transformers, reference, continuous_batching_config=small())
-    ours = managed(asyncgen, PreTrainedModel(core))
+    theirs = managed(transformers, reference, small())
+    ours = managed(asyncgen, PreTrainedModel(core), small(asyncgen))
     assert ours == theirs
-    assert [streaming for *_, streaming in ours].count(True) == NEW - 1
+    assert [streaming for *_, streaming in ours].count(True) == NEW
 
 
 BATCH = """
 model = {library}.AutoModelForCausalLM.from_pretrained(folder)
 config = {library}.GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1)
-outputs = model.generate_batch(
-    inputs=inputs, generation_config=config, progress_bar=False, **options
-)
+outputs = model.generate_batch(inputs, config, batching, True, False, True, False)
+assert all(len(output.timestamps) == 6 for output in outputs.values())
+again = model.generate_batch(inputs, config, batching, False, False, True, False)
+assert hasattr(model, "_cached_continuous_batching_manager")
+model.destroy_cached_continuous_batching_manager()
+assert not hasattr(model, "_cached_continuous_batching_manager")
+assert [one.generated_tokens for one in again.values()] == [
+    one.generated_tokens for one in outputs.values()
+]
 found = {{name: output.generated_tokens for name, output in outputs.items()}}
 """
 
@@ -155,20 +170,19 @@ def test_code_for_batches_runs_with_the_import_line_changed(tmp_path: Any) -> No
     reference.save_pretrained(tmp_path)
     found: list[dict[str, list[int]]] = []
     for library in (asyncgen, transformers):
-        options = {} if library is asyncgen else {"continuous_batching_config": small()}
         names: dict[str, Any] = {
             library.__name__: library,
             "folder": str(tmp_path),
             "inputs": PROMPTS[:3],
-            "options": options,
+            "batching": small(library),
         }
         exec(BATCH.format(library=library.__name__), names)
         found.append(names["found"])
     assert found[0] == found[1] and len(found[0]) == 3
 
 
-EXTRA = {"eos_token_id", "logit_processor_kwargs", "continuous_batching_config"}
-"""Among keyword parameters here; the last is newer than the documents."""
+EXTRA = {"logit_processor_kwargs"}
+"""Among keyword parameters here."""
 
 
 @pytest.mark.parametrize(
@@ -188,7 +202,7 @@ def test_methods_take_what_those_of_the_reference_take(method: str) -> None:
     module = importlib.import_module("transformers.generation.continuous_batching")
     theirs = inspect.signature(getattr(module.ContinuousBatchingManager, method)).parameters
     ours = inspect.signature(getattr(asyncgen.ContinuousBatchingManager, method)).parameters
-    wanted = [name for name in theirs if name not in EXTRA | {"keep_for_next_session"}]
+    wanted = [name for name in theirs if name not in EXTRA]
     assert [name for name in wanted if name not in ours] == []
     for name in wanted:
         assert ours[name].default == theirs[name].default

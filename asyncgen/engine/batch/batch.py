@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _FINISHED = RequestStatus.FINISHED
 """Status from which on a sequence has ended."""
 
+_WEIGHTS = b"\xff"
+"""Stands in a salt before the number of the weights; no text in UTF-8 has this byte."""
+
 _NO_END = 1 << 40
 """More positions than any text has."""
 
@@ -107,6 +110,7 @@ class Batch:
         self.running: dict[Request, EventWriter] = {}
         self._readers: dict[RequestState, HiddenReader] = {}  # of sequences with such a reader
         self._num_decoding = 0
+        self._num_weights, self._weights_salt = 0, b""  # how often weights may have changed
         self._num_forced_left: int | None = None  # forced tokens that this step may still add
         # Attention needs no budget: a row reads at most the whole pool. Where windows free blocks,
         # a text may be longer than the pool.
@@ -115,8 +119,29 @@ class Batch:
         self._most_entries = pool.num_pages * pool.page_size if is_whole else _NO_END
 
     def warm(self) -> None:
-        """Do in advance what would make the first steps slow; on the thread that computes."""
+        """Claim this thread for the model's kernels."""
         self._runner.warm()
+
+    def record_steps(self) -> None:
+        """Record decode steps in advance, where they are recorded at all."""
+        self._runner.record_steps()
+
+    def settle(self) -> None:
+        """Wait until the device has computed what was begun."""
+        self._runner.settle()
+
+    def forget_weights(self) -> None:
+        """Share nothing that was computed before: the weights may have changed.
+
+        Sequences that run keep their keys and values. Those that wait are computed anew.
+        """
+        self._num_weights += 1
+        self._weights_salt = b"%s%d" % (_WEIGHTS, self._num_weights)
+        self._runner.forget_weights()
+        for state in self.scheduler.waiting_requests.values():
+            state.salt = state.salt.split(_WEIGHTS)[0] + self._weights_salt
+            state.block_hashes = []
+        self.scheduler.cache.forget_kept()
 
     @property
     def states(self) -> list[RequestState]:
@@ -132,6 +157,7 @@ class Batch:
             key = request.id.encode()
         else:  # with a prefix, so that no salt equals the id of another request
             key = b"cache_salt " + salt.encode() if salt else b""
+        key += self._weights_salt
         sequences = self.requests[request] = {}
         try:
             for index in range(count):

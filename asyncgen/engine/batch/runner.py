@@ -69,12 +69,25 @@ class BatchRunner:
         self._backoff: CpuBackoff | None = None
 
     def warm(self) -> None:
-        """Do in advance what would make the first steps slow; on the thread that computes."""
+        """Claim this thread for the model's kernels."""
         is_claimed = claim_thread(self._core)
         if not is_claimed and self._device.type == "cpu" and torch.get_num_threads() > 1:
             self._backoff = CpuBackoff(torch.get_num_threads())
+
+    def record_steps(self) -> None:
+        """Record decode steps in advance, where they are recorded at all."""
         if self._graphs is not None:
             self._graphs.warm()
+
+    def settle(self) -> None:
+        """Wait until the device has computed what was begun."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def forget_weights(self) -> None:
+        """Record decode steps anew, as weights may lie elsewhere from now on."""
+        if self._graphs is not None:
+            self._graphs.forget()
 
     @torch.no_grad()
     def logits(

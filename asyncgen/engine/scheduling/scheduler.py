@@ -415,12 +415,10 @@ class _StepRows:
         self.passed: list[RequestState] = []
 
 
-class FIFOScheduler(Scheduler):
-    """Decoding requests first, then prompts that were begun, then new ones, each by rank.
+class _MarginScheduler(Scheduler):
+    """Admits no new request beside others while ``safety_margin`` of the pool or less is available.
 
-    So a prompt that arrives delays running streams by one chunk: the rest of a step's token
-    budget. To keep blocks for the decoding ones, no new request is admitted beside others while
-    ``safety_margin`` of the pool or less is available.
+    So running requests keep blocks to grow into.
     """
 
     def __init__(
@@ -432,7 +430,7 @@ class FIFOScheduler(Scheduler):
             cache: Pool of the blocks.
             retain_cache_on_finish: True to let a new request go on in the blocks of a finished
                 one of the same id, if these were kept.
-            safety_margin: Share of the pool, from 0 to 1. By default new requests wait while 80 %
+            safety_margin: Share of the pool, from 0 to 1. With 0.2 new requests wait while 80 %
                 of it is full.
 
         Raises:
@@ -452,6 +450,15 @@ class FIFOScheduler(Scheduler):
         """Return whether enough of the pool is available, or no other request runs."""
         return not self.active_requests or self.cache.num_available > self.num_spare
 
+
+class FIFOScheduler(_MarginScheduler):
+    """Decoding requests first, then prompts that were begun, then new ones, each by rank.
+
+    So a prompt that arrives delays running streams by one chunk: the rest of a step's token
+    budget. To keep blocks for the decoding ones, no new request is admitted beside others while
+    ``safety_margin`` of the pool or less is available.
+    """
+
     def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
         """Choose the rows of the next step; see ``Scheduler.schedule_batch``."""
         decoding, begun = _by_phase(self.running())
@@ -459,11 +466,22 @@ class FIFOScheduler(Scheduler):
         return self.schedule(candidates, token_budget, cache_budget)
 
 
-class PrefillFirstScheduler(Scheduler):
+class PrefillFirstScheduler(_MarginScheduler):
     """Prompts that were begun first, then decoding requests, then new ones, each by rank.
 
     A prompt is completed as fast as the token budget allows, at the cost of the running streams.
+    By default there is no safety margin.
     """
+
+    def __init__(
+        self, cache: BlockPool, retain_cache_on_finish: bool = False, safety_margin: float = 0.0
+    ) -> None:
+        """Start without requests; see `FIFOScheduler`."""
+        super().__init__(cache, retain_cache_on_finish, safety_margin)
+
+    def may_admit(self, state: RequestState) -> bool:
+        """Return whether enough of the pool is available, or there is no margin."""
+        return not self.safety_margin or super().may_admit(state)
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
         """Choose the rows of the next step; see ``Scheduler.schedule_batch``."""

@@ -7,26 +7,36 @@ choose between ways to compute the same are accepted.
 
 from __future__ import annotations
 
+import copy
+import functools
+import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
+from asyncgen.generation.config import CompileConfig, GenerationConfig
 from asyncgen.generation.config.rules import Range, Rule, integer, require, switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+
+_log = logging.getLogger("asyncgen.engine")
 _COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)
 
 
 def _graphs(value: object) -> str | None:
-    if isinstance(value, tuple) and len(value) == 2 and value[0] is False:
-        return switch(value[1])
-    if isinstance(value, bool):
+    if value in ((False, False), (False, True), (True, True)) or isinstance(value, bool):
         return None
-    return "a bool; of a pair the first must be False, since only decode steps are recorded"
+    return "a bool, or a pair for prompts and decode steps; prompts alone are not recorded"
+
+
+def _compiles(value: object) -> str | None:
+    return None if isinstance(value, CompileConfig) else "a CompileConfig, or a dict of its fields"
 
 
 def _scheduler(value: object) -> str | None:
@@ -43,17 +53,17 @@ _RULES: Mapping[str, Rule] = {
     "max_batch_tokens": _COUNT,
     "max_memory_percent": Range(0, 1, above=True),
     "max_requests_per_batch": _COUNT,
-    "max_blocks_per_request": _nothing,
+    "max_blocks_per_request": _NATURAL,
     "allow_block_sharing": switch,
     "use_async_batching": switch,
     "use_cuda_graph": _graphs,
     "q_padding_interval_size": _NATURAL,
     "kv_padding_interval_size": _NATURAL,
-    "varlen_compile_config": _nothing,
-    "decode_compile_config": _nothing,
-    "default_compile_level": _nothing,
+    "varlen_compile_config": _compiles,
+    "decode_compile_config": _compiles,
+    "default_compile_level": Range(0, 3, whole=True),
     "scheduler_type": _scheduler,
-    "safety_margin": _nothing,
+    "safety_margin": Range(0, 1),
     "return_logprobs": switch,
     "seed": integer,
     "auto_switch_to_flash": switch,
@@ -64,8 +74,8 @@ _RULES: Mapping[str, Rule] = {
     "drop_unsupported_processors": switch,
     "disable_nccl_graph_mixing": switch,
     "cpu_group_timeout": Range(0),
-    "use_default_compile_configs": _nothing,
-    "max_cached_graphs": _nothing,
+    "use_default_compile_configs": switch,
+    "max_cached_graphs": _NATURAL,
     "block_size": _COUNT,
 }
 
@@ -80,29 +90,33 @@ class ContinuousBatchingConfig:
         max_batch_tokens: Most tokens of a step, decoded ones included.
         max_memory_percent: Share of the memory that is free beside the model for keys and values.
         max_requests_per_batch: Most samples that share a step; ``None`` is 64.
-        max_blocks_per_request: Sizes a table of the reference; ``None`` or 0.
+        max_blocks_per_request: Accepted: tables of pages grow with their texts.
         allow_block_sharing: Whether requests share the pages of equal beginnings.
         use_async_batching: Whether a step begins before the tokens of the last one are read.
-        use_cuda_graph: Whether decode steps are recorded; of a pair the second says so.
+        use_cuda_graph: Whether decode steps are recorded; of a pair the second says so. Steps
+            with prompts never are.
         q_padding_interval_size: Rows between two recorded sizes; 0 for a choice of ours.
         kv_padding_interval_size: Positions between two recorded lengths; 0 likewise.
-        varlen_compile_config: Nothing is compiled, so ``None``.
-        decode_compile_config: Likewise.
-        default_compile_level: Likewise 0.
+        varlen_compile_config: Accepted: steps run on kernels of our own, or on those of torch,
+            and are not compiled. The log says so once.
+        decode_compile_config: Likewise; decode steps are recorded instead, where they can be.
+        default_compile_level: Likewise, from 0 to 3.
         scheduler_type: ``"fifo"`` or ``"prefill_first"``.
-        safety_margin: Nothing is offloaded, so ``None``.
+        safety_margin: Share of the pages that must be free for a new request to begin beside
+            others; ``None`` is 0.2 with ``"fifo"`` and 0 with ``"prefill_first"``.
         return_logprobs: Whether results have ``logprobs``.
         seed: The i-th request that samples without a seed of its own draws with ``seed + i``.
         auto_switch_to_flash: Accepted: the kernel is chosen by what the device has.
-        cpu_offload_space: Nothing is offloaded, so 0.
-        cpu_offload_space_safety_threshold: Accepted: it limits that.
+        cpu_offload_space: Nothing is offloaded, so 0: a request that loses its pages is computed
+            again, with the same tokens. ``None`` asks for as much as the next field allows.
+        cpu_offload_space_safety_threshold: Share of the memory that limits it; 0 turns it off.
         max_queue_size: Most requests that wait; 0 for no limit.
         per_request_processors: Accepted: every request has its own.
         drop_unsupported_processors: Accepted: there are none.
         disable_nccl_graph_mixing: Accepted: one device computes.
         cpu_group_timeout: Likewise.
         use_default_compile_configs: As ``default_compile_level``.
-        max_cached_graphs: An older field, which the reference does not read any more: ``None``.
+        max_cached_graphs: Accepted: an older field, which the reference does not read any more.
         block_size: The older name of ``page_size``.
     """
 
@@ -117,8 +131,8 @@ class ContinuousBatchingConfig:
     use_cuda_graph: bool | tuple[bool, bool] | None = None
     q_padding_interval_size: int = 0
     kv_padding_interval_size: int = 0
-    varlen_compile_config: None = None
-    decode_compile_config: None = None
+    varlen_compile_config: CompileConfig | None = None
+    decode_compile_config: CompileConfig | None = None
     default_compile_level: int = 0
     scheduler_type: str = "fifo"
     safety_margin: float | None = None
@@ -142,6 +156,9 @@ class ContinuousBatchingConfig:
         Raises:
             InvalidRequestError: A value that is not allowed, or two page sizes.
         """
+        for name in ("varlen_compile_config", "decode_compile_config"):
+            if isinstance(value := getattr(self, name), dict):
+                setattr(self, name, CompileConfig(**value))
         for each in fields(self):
             value = getattr(self, each.name)
             if value is not None or not (each.default is None or each.name in _OR_NONE):
@@ -151,6 +168,45 @@ class ContinuousBatchingConfig:
                 allowed = f"`page_size` is {self.page_size}; give one"
                 raise InvalidRequestError("block_size", self.block_size, allowed)
             self.page_size = self.block_size
+        if self.use_default_compile_configs is not None:
+            self.default_compile_level = 3 if self.use_default_compile_configs else 0
+        if self.cpu_offload_space is None and self.cpu_offload_space_safety_threshold:
+            allowed = "nothing is offloaded here; leave it at 0"
+            raise InvalidRequestError("cpu_offload_space", None, allowed)
+
+    @property
+    def compiles(self) -> bool:
+        """True if a compilation is asked for."""
+        return bool(
+            self.varlen_compile_config or self.decode_compile_config or self.default_compile_level
+        )
+
+
+@dataclass(slots=True)
+class WorkloadHints:
+    """Sizes of the requests to come; 0 for what is not known.
+
+    They choose defaults and limit nothing: other requests are served as well.
+
+    Attributes:
+        max_prompt_length: Tokens of the longest prompt.
+        max_generated_length: Most tokens to generate.
+        num_requests: Number of samples. So many share a step, up to 64, and pages are planned for
+            so many.
+    """
+
+    max_prompt_length: int = 0
+    max_generated_length: int = 0
+    num_requests: int = 0
+
+    def check(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidRequestError: A value that is no count.
+        """
+        for each in fields(self):
+            require(each.name, getattr(self, each.name), _NATURAL)
 
 
 _OR_NONE = frozenset({"cpu_offload_space", "cpu_group_timeout"})
@@ -164,7 +220,8 @@ def engine_options(
     *,
     batching: ContinuousBatchingConfig | None = None,
     model: Any = None,
-    manual_eviction: bool = False,
+    manual_eviction: Any = False,
+    hints: WorkloadHints | None = None,
     **documented: Any,
 ) -> EngineOptions:
     """Return engine options for the documented arguments of the synchronous methods.
@@ -175,6 +232,7 @@ def engine_options(
         batching: The later spelling of all of these.
         model: The loaded model, for ``batching``.
         manual_eviction: Whether finished requests keep their pages.
+        hints: What is known of the requests to come.
         **documented: Fields of `EngineOptions` that are arguments of the method.
 
     Raises:
@@ -192,6 +250,8 @@ def engine_options(
         cache_dtype = given.pop("kv_cache_dtype", "auto")
         chosen = {**_translated(batching, model, given, cache_dtype), "kv_cache_dtype": cache_dtype}
         allow_block_sharing = batching.allow_block_sharing
+    if hints is not None:
+        chosen["max_running"] = _hinted_rows(hints, chosen.get("max_running"), batching)
     return EngineOptions(
         prefix_caching=allow_block_sharing,
         page_sharing=allow_block_sharing,
@@ -217,13 +277,15 @@ def _translated(
     for name, value in given.items():
         allowed = "`continuous_batching_config` says it already; give one of them"
         raise InvalidRequestError(name, value, allowed)
+    if config.compiles:
+        _tell_not_compiled()
     graphs = config.use_cuda_graph
     rows, chunk = _rows_and_chunk(config)
     positions = getattr(model.config, "max_position_embeddings", None) or 0
     found: dict[str, Any] = {
         "page_size": config.page_size,
         "max_running": rows,
-        "scheduler": config.scheduler_type,
+        "scheduler": _scheduler_of(config.scheduler_type, config.safety_margin),
         "kv_cache_memory": _memory(config, model, is_packed=cache_dtype == "int8"),
         "use_cuda_graph": graphs[1] if isinstance(graphs, tuple) else graphs,
         "use_async_batching": config.use_async_batching,
@@ -231,6 +293,61 @@ def _translated(
         "num_kv_padding_intervals": _intervals(positions, config.kv_padding_interval_size),
     }
     return found if chunk is None else {**found, "prefill_chunk_size": chunk}
+
+
+def take_batching(
+    base: GenerationConfig | None, given: GenerationConfig | None, batching: Any
+) -> tuple[GenerationConfig | None, Any]:
+    """Find the configuration of the shared batch, which may lie in that of generation.
+
+    Args:
+        base: The model's configuration of generation.
+        given: The one that was given in its place, if any.
+        batching: The configuration of the shared batch that was given, if any.
+
+    Returns:
+        ``given``, without what lies in it, and the configuration of the shared batch. One that
+        was given wins.
+    """
+    config = base if given is None else given
+    inside = getattr(config, "continuous_batching_config", None)
+    if inside is None:
+        return given, batching
+    config = copy.copy(config)
+    assert config is not None
+    config.continuous_batching_config = None
+    return config, inside if batching is None else batching
+
+
+def _hinted_rows(
+    hints: WorkloadHints, chosen: int | None, batching: ContinuousBatchingConfig | None
+) -> int:
+    """Return the most samples of a step; what was chosen wins over hints."""
+    if not isinstance(hints, WorkloadHints):
+        raise InvalidRequestError("workload_hints", hints, "give WorkloadHints")
+    hints.check()
+    most = _MOST_ROWS if chosen is None else chosen
+    is_chosen = chosen is not None if batching is None else batching.max_requests_per_batch
+    return most if is_chosen or not hints.num_requests else min(hints.num_requests, most)
+
+
+@functools.cache
+def _scheduler_of(name: str, margin: float | None) -> str | type[Scheduler]:
+    """Return a scheduler by name, with a safety margin if one was given."""
+    if margin is None:
+        return name
+    kind = {"fifo": FIFOScheduler, "prefill_first": PrefillFirstScheduler}[name]
+    changed = {"__init__": functools.partialmethod(kind.__init__, safety_margin=margin)}
+    return type(kind.__name__, (kind,), changed)
+
+
+@functools.cache
+def _tell_not_compiled() -> None:
+    """Say once that steps are not compiled."""
+    _log.warning(
+        "steps of the shared batch run on kernels and, on CUDA, as recordings; compile "
+        "configurations change nothing here"
+    )
 
 
 def _rows_and_chunk(config: ContinuousBatchingConfig) -> tuple[int, int | None]:

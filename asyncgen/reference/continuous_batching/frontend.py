@@ -53,8 +53,12 @@ class Frontend:
     """Maker of requests for one model, and of the engine that serves them.
 
     Attributes:
+        tokenizer: For parameters that look at text.
+        options: Options of the engine.
+        max_queue_size: Most requests that wait; ``None`` for no limit.
         results: Results of all requests.
         admission: Counts the requests that wait.
+        keeps_engine: Whether the engine outlives the thread that computes.
     """
 
     def __init__(
@@ -81,38 +85,69 @@ class Frontend:
             InvalidRequestError: The configuration asks for something that results do not hold, or
                 the memory budget does not work.
         """
-        if generation_config is not None:
-            _check_config(generation_config)
+        self.begin_session(generation_config, batching)
         self.results = Results()
         self.admission = Admission(
             max_running=options.max_running, max_queue_size=max_queue_size, clock=clock
         )
         self._model = model
-        self._config = generation_config
-        self._options = options
-        self._tokenizer = tokenizer
-        seed = None if batching is None else batching.seed
-        self._seeds = None if seed is None else itertools.count(seed)
-        self._with_logprobs = batching is not None and batching.return_logprobs
+        self.tokenizer = tokenizer
+        self.options, self.max_queue_size = options, max_queue_size
+        self.keeps_engine = False
+        self._engine: Engine | None = None
         self._room = plan_room(model, options)
         self._served = ServedModel.of(model, tokenizer, self._room)
 
-    def open_engine(self) -> Engine:
-        """Allocate the memory and build the engine; call it on the thread that will compute."""
-        return assemble(
-            self._model,
-            self._tokenizer,
-            self._options,
-            self._room,
-            assistants=Assistants(_refuse_to_load, _refuse_to_load),
-            admission=self.admission,
-        )
+    def begin_session(
+        self,
+        generation_config: GenerationConfig | None,
+        batching: ContinuousBatchingConfig | None,
+    ) -> None:
+        """Set the defaults of the requests to come; the parameters are those of the constructor."""
+        if generation_config is not None:
+            _check_config(generation_config)
+        self._config = generation_config
+        seed = None if batching is None else batching.seed
+        self._seeds = None if seed is None else itertools.count(seed)
+        self._with_logprobs = batching is not None and batching.return_logprobs
 
-    def load(self, is_closing: Callable[[], bool]) -> tuple[Engine, Engine]:
-        """Load as a decode thread does first; see `asyncgen.engine.thread.Load`."""
-        engine = self.open_engine()
-        engine.warm()
+    def open_engine(self) -> Engine:
+        """Return the engine; build it and allocate its memory if there is none."""
+        if self._engine is None:
+            self._engine = assemble(
+                self._model,
+                self.tokenizer,
+                self.options,
+                self._room,
+                assistants=Assistants(_refuse_to_load, _refuse_to_load),
+                admission=self.admission,
+            )
+        return self._engine
+
+    def close_engine(self) -> None:
+        """Free the memory of the engine, once no thread computes with it any more."""
+        self._engine = None
+
+    def load(self, is_closing: Callable[[], bool], *, records: bool) -> tuple[Engine, Engine]:
+        """Load as a decode thread does first; see `asyncgen.engine.thread.Load`.
+
+        Args:
+            is_closing: Tells whether the thread shall stop.
+            records: Whether decode steps are recorded in advance, where they are recorded.
+        """
+        try:
+            engine = self.open_engine()
+            engine.warm(records=records)
+        except BaseException:
+            self.close_engine()
+            raise
         return engine, engine
+
+    def finish(self) -> None:
+        """Free the engine unless it is kept, and wake the readers: no result will come."""
+        if not self.keeps_engine:
+            self.close_engine()
+        self.results.wake()
 
     def prepare(
         self,
@@ -185,7 +220,7 @@ class Frontend:
         given = {name: value for name, value in params.items() if value is not None}
         _refuse(given, _UNSUPPORTED)
         check_names(given)
-        if self._tokenizer is None:
+        if self.tokenizer is None:
             _refuse(given, _NEED_TEXT)
         for name in ("assistant_model", "assistant_tokenizer"):
             if isinstance(given.get(name), str):

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
-from asyncgen.engine.thread import DecodeThread
-from asyncgen.errors import EngineClosedError, InvalidRequestError
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
-from asyncgen.reference.continuous_batching.batching_config import engine_options
+from asyncgen.reference.continuous_batching.batching_config import engine_options, take_batching
 from asyncgen.reference.continuous_batching.frontend import Frontend, check_inputs
-from asyncgen.runtime.cpu_threads import computing_threads
+from asyncgen.reference.continuous_batching.lifecycle import ManagedThread
+from asyncgen.reference.continuous_batching.positions import takes_newer_positions
+from streamers import LoopBell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Unpack
 
-    from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.state import GenerationOutput
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.reference.continuous_batching.batching_config import ContinuousBatchingConfig
+    from asyncgen.reference.continuous_batching.batching_config import (
+        ContinuousBatchingConfig,
+        WorkloadHints,
+    )
     from asyncgen.text.tokenizer import Tokenizer
 
 
-_log = logging.getLogger("asyncgen.engine")
-_THREAD = "asyncgen-decode"
-
-
-class ContinuousBatchingManager:
+class ContinuousBatchingManager(ManagedThread):
     """Queue of requests, thread that serves them together, and their results.
 
     Requests may be added before :meth:`start`, at any time while it runs, from any thread.
@@ -42,19 +38,21 @@ class ContinuousBatchingManager:
     A manager that is dropped ends its thread.
     """
 
+    @takes_newer_positions(3, "continuous_batching_config", "workload_hints")
     @spells_out(SharedOptions, EngineOptions)
     def __init__(
         self,
         model: Any,
         generation_config: GenerationConfig | None = None,
-        manual_eviction: bool = False,
-        max_queue_size: int = 0,
+        manual_eviction: bool | ContinuousBatchingConfig | None = False,
+        max_queue_size: int | WorkloadHints | None = 0,
         num_q_padding_intervals: int = 0,
         num_kv_padding_intervals: int = 0,
         allow_block_sharing: bool = True,
         *,
         tokenizer: Tokenizer | None = None,
         continuous_batching_config: ContinuousBatchingConfig | None = None,
+        workload_hints: WorkloadHints | None = None,
         **options: Unpack[SharedOptions],
     ) -> None:
         """Plan; nothing is allocated or computed before :meth:`start`.
@@ -64,7 +62,8 @@ class ContinuousBatchingManager:
             generation_config: Defaults of requests; ``None`` for the model's own.
             manual_eviction: Whether the pages of a finished request stay its own until
                 :meth:`evict_request_from_cache`, or until their space is needed. A new request of
-                the same id goes on in them.
+                the same id goes on in them. In this position and the next,
+                ``continuous_batching_config`` and ``workload_hints`` may stand instead.
             max_queue_size: Most requests that wait, beyond those that find a place at once; 0 for
                 no limit.
             num_q_padding_intervals: Into how many the numbers of rows up to ``max_running`` are
@@ -75,6 +74,7 @@ class ContinuousBatchingManager:
             allow_block_sharing: Whether requests share the pages of equal beginnings.
             tokenizer: For parameters that look at text, such as ``stop_strings``.
             continuous_batching_config: The later spelling of these options, in place of them.
+            workload_hints: What is known of the requests to come.
             **options: ``scheduler``, ``max_running``, ``kv_cache_memory``, ``page_size``,
                 ``use_cuda_graph`` and ``use_async_batching``, as in :class:`AsyncLLM`.
 
@@ -82,86 +82,29 @@ class ContinuousBatchingManager:
             InvalidRequestError: A value that is not allowed.
         """
         require("max_queue_size", max_queue_size, Range(0, whole=True))
-        batching = continuous_batching_config
+        generation_config, batching = take_batching(
+            model.generation_config, generation_config, continuous_batching_config
+        )
         chosen = engine_options(
             allow_block_sharing,
             options,
             batching=batching,
             model=model,
             manual_eviction=manual_eviction,
+            hints=workload_hints,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
         )
-        self._frontend = Frontend(
+        frontend = Frontend(
             model,
             generation_config,
             chosen,
             tokenizer=tokenizer,
-            max_queue_size=_queue_size(max_queue_size, batching),
+            max_queue_size=queue_size(max_queue_size, batching),
             batching=batching,
         )
+        super().__init__(model, frontend)
         self._numbers = itertools.count()
-        self._lock = threading.RLock()
-        self._thread: DecodeThread[Engine] | None = None
-        self._early: list[Request] = []
-
-    def start(self) -> None:
-        """Start the thread, also after a stop; a manager that runs goes on.
-
-        Raises:
-            EngineClosedError: It is still stopping; :meth:`join` it first.
-            Exception: What making the engine raised.
-        """
-        with self._lock:
-            if self.is_running():
-                assert self._thread is not None
-                if not self._thread.is_alive:
-                    raise EngineClosedError("the manager is still stopping; `join` it first")
-                _log.warning("the manager runs already")
-                return
-            within = partial(computing_threads, None)
-            thread = DecodeThread(self._frontend.load, name=_THREAD, within=within)
-            thread.start()
-            thread.wait_ready_in_thread()
-            thread.call_when_finished(self._frontend.results.wake)
-            self._thread = thread
-            early, self._early = self._early, []
-            for request in early:
-                thread.post(request)
-
-    def is_running(self) -> bool:
-        """Return whether the thread runs, also while it is stopping."""
-        thread = self._thread
-        return thread is not None and not thread.join(0)
-
-    def stop(
-        self, block: bool = True, timeout: float | None = None, *, hard_stop: bool = False
-    ) -> None:
-        """Take no more requests, serve those that were added, and end the thread. Idempotent.
-
-        Args:
-            block: Whether to wait for the thread to end.
-            timeout: Most seconds to wait; ``None`` for no limit. At the timeout the thread still
-                runs, and a line in the log says so.
-            hard_stop: Whether to cut requests off instead; they fail within one step, with what
-                was generated so far.
-        """
-        thread = self._thread
-        if thread is None:
-            return
-        thread.stop(drain=not hard_stop)
-        if block and not thread.is_current:
-            self.join(timeout)
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread to end, without asking it to.
-
-        Args:
-            timeout: Most seconds to wait; ``None`` for no limit.
-        """
-        thread = self._thread
-        if thread is not None and not thread.join(timeout):
-            _log.warning("the manager's thread still runs after %s s", timeout)
 
     def add_request(
         self,
@@ -170,6 +113,7 @@ class ContinuousBatchingManager:
         max_new_tokens: int | None = None,
         streaming: bool = False,
         record_timestamps: bool = False,
+        eos_token_id: int | list[int] | None = None,
         **kwargs: Any,
     ) -> str:
         """Add a request to the queue; never waits.
@@ -181,6 +125,7 @@ class ContinuousBatchingManager:
                 may be to the end of the context.
             streaming: Whether there is a result for each step, each with all tokens so far.
             record_timestamps: Whether results say when each token came.
+            eos_token_id: Ids that end it; ``None`` is what the configuration says.
             **kwargs: Parameters of this request alone, as those of ``AsyncLLM.stream``: fields of
                 ``GenerationConfig``, ``seed``, ``logprobs``, ``logits_processor``, ``priority`` and
                 so on. A sampling parameter asks for sampling. Further samples
@@ -197,7 +142,7 @@ class ContinuousBatchingManager:
             EngineClosedError: It was stopped.
             EngineDiedError: The thread died.
         """
-        params = {**kwargs, "max_new_tokens": max_new_tokens}
+        params = {**kwargs, "max_new_tokens": max_new_tokens, "eos_token_id": eos_token_id}
         request = self._prepare(
             "input_ids", input_ids, request_id, params, streaming, record_timestamps
         )
@@ -237,7 +182,7 @@ class ContinuousBatchingManager:
                     self._prepare(name, input_ids, None, params, streaming, record_timestamps)
                 )
         except BaseException:
-            self._frontend.withdraw(requests)
+            self.frontend.withdraw(requests)
             raise
         self._post(requests)
         return [request.id for request in requests]
@@ -250,7 +195,7 @@ class ContinuousBatchingManager:
         Args:
             request_id: Its name.
         """
-        request = self._frontend.results.request(request_id)
+        request = self.frontend.results.request(request_id)
         if request is None:
             return
         request.cancel.set()
@@ -267,7 +212,7 @@ class ContinuousBatchingManager:
         Raises:
             InvalidRequestError: It is not finished.
         """
-        if self._frontend.results.request(request_id) is not None:
+        if self.frontend.results.request(request_id) is not None:
             raise InvalidRequestError(
                 "request_id", request_id, "is not finished; `cancel_request` ends it"
             )
@@ -291,7 +236,7 @@ class ContinuousBatchingManager:
         Raises:
             EngineDiedError: The thread died, and all results were read.
         """
-        output = self._frontend.results.take(request_id, timeout, self._is_serving)
+        output = self.frontend.results.take(request_id, timeout, self._is_serving)
         thread = self._thread
         if output is None and thread is not None and thread.is_over and thread.death is not None:
             raise thread.death
@@ -320,6 +265,27 @@ class ContinuousBatchingManager:
             if output.is_finished():
                 return
 
+    def register_result_handler(
+        self, request_id: str, callback: Callable[[GenerationOutput], object]
+    ) -> None:
+        """Have a function called with the results of a request, in the running event loop.
+
+        It is called after each step of a streaming request, otherwise once; results that came
+        before and were not read come first. ``get_result`` does not see these results. After the
+        last one the function is dropped.
+
+        Args:
+            request_id: Name of the request, which may be added later.
+            callback: Called with each result. If it raises, the log says so.
+
+        Raises:
+            InvalidRequestError: The callback cannot be called.
+            RuntimeError: No event loop runs in this thread.
+        """
+        if not callable(callback):
+            raise InvalidRequestError("callback", callback, "a function of a result")
+        self.frontend.results.hand_over(request_id, callback, LoopBell.current())
+
     def _prepare(
         self,
         parameter: str,
@@ -329,13 +295,14 @@ class ContinuousBatchingManager:
         streaming: bool,
         record_timestamps: bool,
     ) -> Request:
+        self._require_undestroyed()
         if self._thread is not None:
             self._thread.require_open()
         if request_id is None:
-            request_id = self._new_name()
+            request_id = self.new_name()
         elif not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError("request_id", request_id, "a non-empty text, or None")
-        return self._frontend.prepare(
+        return self.frontend.prepare(
             parameter,
             input_ids,
             request_id,
@@ -353,20 +320,21 @@ class ContinuousBatchingManager:
                 try:
                     self._thread.post(request)
                 except BaseException:
-                    self._frontend.withdraw(requests[number:])
+                    self.frontend.withdraw(requests[number:])
                     raise
 
-    def _new_name(self) -> str:
+    def name_of(self, number: int) -> str:
+        """Return a name for a request of a batch, with its number unless that is in use."""
+        name = f"req_{number}"
+        return self.new_name() if self.frontend.results.is_known(name) else name
+
+    def new_name(self) -> str:
+        """Return a name that no request has."""
         names = (f"req_{number}" for number in self._numbers)
-        return next(name for name in names if not self._frontend.results.is_known(name))
-
-    def _is_serving(self) -> bool:
-        """Return whether results may still come."""
-        thread = self._thread
-        return thread is not None and not thread.is_over
+        return next(name for name in names if not self.frontend.results.is_known(name))
 
 
-def _queue_size(given: int, batching: ContinuousBatchingConfig | None) -> int | None:
+def queue_size(given: Any, batching: ContinuousBatchingConfig | None) -> int | None:
     """Return the most requests that may wait; ``None`` for no limit."""
     stated = 0 if batching is None else batching.max_queue_size
     if given and batching is not None:

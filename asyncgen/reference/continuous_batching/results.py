@@ -2,15 +2,17 @@
 
 A reader takes the next result of all requests, or of one. A result refers to the tokens of its
 sequence and copies them only when it is read, so a long answer that is never read costs its tokens
-once.
+once. The results of a request with a handler are not kept: its event loop gets them.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from asyncgen.engine.output.sample_builder import SampleBuilder
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Request
     from asyncgen.types import TokenEvent
+    from streamers import LoopBell
 
 
+_log = logging.getLogger("asyncgen.engine")
 _ERRORS = {
     "cancelled": "the request was cancelled",
     "aborted": "the manager was stopped before the request was done",
@@ -125,6 +129,28 @@ class _Unread(NamedTuple):
     num_tokens: int
     is_last: bool
 
+    def read(self) -> GenerationOutput:
+        """Return the result."""
+        return self.collector.output(self.row, self.num_tokens, is_last=self.is_last)
+
+
+class _Handler(NamedTuple):
+    """A function that gets the results of a request, in an event loop."""
+
+    function: Callable[[GenerationOutput], object]
+    bell: LoopBell
+
+    def ring(self, unread: _Unread) -> bool:
+        """Hand over a result; return False if the loop has ended."""
+        return self.bell.ring(partial(self._call, unread))
+
+    def _call(self, unread: _Unread) -> None:
+        output = unread.read()
+        try:
+            self.function(output)
+        except Exception:
+            _log.exception("the result handler of request %s raised", output.request_id)
+
 
 class Results:
     """Results of many requests in the order in which they came, and by name.
@@ -141,6 +167,7 @@ class Results:
         self._unread: dict[int, _Unread] = {}
         self._of_name: dict[str, deque[int]] = {}
         self._expected: dict[str, Request] = {}
+        self._handlers: dict[str, _Handler] = {}
 
     def expect(self, names: Sequence[str], request: Request) -> None:
         """Reserve names for the sequences of a request that will be posted.
@@ -176,14 +203,37 @@ class Results:
     def put(self, collector: Collector, index: int, *, is_last: bool) -> None:
         """Add the present state of a sequence; called on the decode thread, never waits."""
         name, num_tokens = collector.names[index], len(collector.sequences[index].token_ids)
+        unread = _Unread(collector, index, num_tokens, is_last)
         with self._changed:
-            number = next(self._numbers)
-            self._unread[number] = _Unread(collector, index, num_tokens, is_last)
-            self._of_name.setdefault(name, deque()).append(number)
+            handler = self._handlers.get(name)
+            if handler is None or not handler.ring(unread):
+                number = next(self._numbers)
+                self._unread[number] = unread
+                self._of_name.setdefault(name, deque()).append(number)
             if is_last:
+                self._handlers.pop(name, None)
                 self.num_ended += 1
                 self._expected.pop(name, None)
             self._changed.notify_all()
+
+    def hand_over(
+        self, name: str, function: Callable[[GenerationOutput], object], bell: LoopBell
+    ) -> None:
+        """Call a function with the results of a sequence, those not yet read first.
+
+        Args:
+            name: Name of the sequence, which may come later. The function stays until its last
+                result, or until another function takes its place.
+            function: Called in the loop of the bell. If it raises, the log says so.
+            bell: Of the loop. Once this has ended, results are kept until they are read.
+        """
+        handler = _Handler(function, bell)
+        with self._changed:
+            self._handlers[name] = handler
+            while (unread := self._pop(name)) is not None:
+                handler.ring(unread)
+                if unread.is_last:
+                    del self._handlers[name]
 
     def wake(self) -> None:
         """Let all waiting threads check again whether there is anything to wait for."""
@@ -209,8 +259,7 @@ class Results:
             while True:
                 unread = self._pop(name)
                 if unread is not None:
-                    collector, row, num_tokens, is_last = unread
-                    return collector.output(row, num_tokens, is_last=is_last)
+                    return unread.read()
                 if not is_running() or (name is not None and name not in self._expected):
                     return None
                 left = None if deadline is None else deadline - time.monotonic()

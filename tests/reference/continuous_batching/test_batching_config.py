@@ -9,10 +9,16 @@ import pytest
 import torch
 
 from asyncgen.cache.paged_storage import page_bytes
+from asyncgen.engine.kv_cache.block_pool import BlockPool
 from asyncgen.engine.options import EngineOptions
+from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.setup.assembly import _make_scheduler
 from asyncgen.errors import InvalidRequestError, OverloadedError
-from asyncgen.generation.config import GenerationConfig
-from asyncgen.reference.continuous_batching.batching_config import ContinuousBatchingConfig
+from asyncgen.generation.config import CompileConfig, GenerationConfig
+from asyncgen.reference.continuous_batching.batching_config import (
+    ContinuousBatchingConfig,
+    _tell_not_compiled,
+)
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.cases import for_each
@@ -35,7 +41,7 @@ def options_of(model: PreTrainedModel, **fields: Any) -> EngineOptions:
     manager = ContinuousBatchingManager(
         model, continuous_batching_config=ContinuousBatchingConfig(**fields)
     )
-    return manager._frontend._options
+    return manager.frontend.options
 
 
 def test_names_and_defaults_are_the_references() -> None:
@@ -94,6 +100,73 @@ def test_a_step_has_no_more_tokens(model: PreTrainedModel, most: int, rows: int 
     assert options.max_running + options.prefill_chunk_size <= max(most, 2)
 
 
+@for_each(
+    ("name", "margin", "spare"),
+    [("fifo", None, 2), ("fifo", 0.5, 5), ("prefill_first", None, 0), ("prefill_first", 0.3, 3)],
+)
+def test_a_safety_margin_keeps_pages_for_running_requests(
+    model: PreTrainedModel, name: str, margin: float | None, spare: int
+) -> None:
+    fields = {"scheduler_type": name, "safety_margin": margin, "page_size": 4, "num_blocks": 10}
+    options = options_of(model, **fields)
+    assert options == options_of(model, **fields)
+    scheduler = _make_scheduler(options, BlockPool(10, 4))
+    assert scheduler.num_spare == spare
+    assert isinstance(scheduler, {"fifo": FIFOScheduler}.get(name, PrefillFirstScheduler))
+
+
+@for_each(
+    "fields",
+    [
+        {"varlen_compile_config": CompileConfig()},
+        {"decode_compile_config": {"mode": "default", "dynamic": True}},
+        {"default_compile_level": 2},
+        {"use_default_compile_configs": True},
+    ],
+)
+def test_compilations_are_accepted_and_change_nothing(
+    model: PreTrainedModel, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ContinuousBatchingConfig(**fields)
+    _tell_not_compiled.cache_clear()
+    caplog.clear()
+    settings = GenerationConfig(max_new_tokens=3)
+    found = model.generate_batch(PROMPTS, settings, continuous_batching_config=config)
+    model.generate_batch(PROMPTS, settings, continuous_batching_config=config)
+    assert caplog.text.count("compile configurations change nothing") == 1
+    plain = model.generate_batch(PROMPTS, settings)
+    for name, output in plain.items():
+        assert found[name].generated_tokens == output.generated_tokens
+
+
+def test_fields_without_effect_are_accepted(model: PreTrainedModel) -> None:
+    assert options_of(model, max_blocks_per_request=32, max_cached_graphs=8) == options_of(model)
+    assert options_of(model, use_default_compile_configs=False) == options_of(model)
+    off = {"cpu_offload_space": None, "cpu_offload_space_safety_threshold": 0.0}
+    assert options_of(model, **off) == options_of(model)
+    assert ContinuousBatchingConfig(use_cuda_graph=(True, True)).use_cuda_graph == (True, True)
+
+
+def test_a_configuration_inside_that_of_generation_is_used(model: PreTrainedModel) -> None:
+    with pytest.warns(FutureWarning, match="inside a GenerationConfig is deprecated"):
+        inside = GenerationConfig(
+            max_new_tokens=4,
+            continuous_batching_config=ContinuousBatchingConfig(page_size=8, return_logprobs=True),
+        )
+    outputs = model.generate_batch(PROMPTS, inside)
+    plain = model.generate_batch(PROMPTS, GenerationConfig(max_new_tokens=4))
+    for name, output in plain.items():
+        assert outputs[name].generated_tokens == output.generated_tokens
+        assert len(outputs[name].logprobs) == 4 and output.logprobs == []
+    for door in (ContinuousBatchingManager, PreTrainedModel.init_continuous_batching):
+        manager: Any = door(model, inside)
+        assert manager.frontend.options.page_size == 8
+        given = ContinuousBatchingConfig(page_size=4)
+        manager = door(model, inside, continuous_batching_config=given)
+        assert manager.frontend.options.page_size == 4
+    assert inside.continuous_batching_config is not None
+
+
 def test_the_same_tokens(model: PreTrainedModel) -> None:
     settings = GenerationConfig(max_new_tokens=6)
     plain = model.generate_batch(PROMPTS, settings, progress_bar=False)
@@ -146,13 +219,16 @@ def test_a_full_queue(model: PreTrainedModel) -> None:
         ({"page_size": None}, "`page_size` is None"),
         ({"page_size": 16, "block_size": 32}, "`block_size` is 32: `page_size` is 16"),
         ({"max_memory_percent": 90}, "`max_memory_percent` is 90: a number from 0 to 1"),
-        ({"max_blocks_per_request": 4}, "`max_blocks_per_request` is 4: there is no such thing"),
-        ({"use_cuda_graph": (True, True)}, "only decode steps are recorded"),
-        ({"varlen_compile_config": {}}, "`varlen_compile_config` is {}"),
-        ({"default_compile_level": 2}, "`default_compile_level` is 2"),
+        ({"max_blocks_per_request": -4}, "`max_blocks_per_request` is -4"),
+        ({"use_cuda_graph": (True, False)}, "prompts alone are not recorded"),
+        ({"use_cuda_graph": (True, True, True)}, "a pair for prompts and decode steps"),
+        ({"varlen_compile_config": "fast"}, "`varlen_compile_config` is 'fast': a CompileConfig"),
+        ({"decode_compile_config": 3}, "`decode_compile_config` is 3"),
+        ({"default_compile_level": 4}, "`default_compile_level` is 4"),
         ({"scheduler_type": "lifo"}, '`scheduler_type` is .lifo.: "fifo" or "prefill_first"'),
         ({"cpu_offload_space": 4.0}, "`cpu_offload_space` is 4.0"),
-        ({"safety_margin": 0.2}, "`safety_margin` is 0.2"),
+        ({"cpu_offload_space": None}, "`cpu_offload_space` is None"),
+        ({"safety_margin": 1.2}, "`safety_margin` is 1.2"),
         ({"seed": "1"}, "`seed` is '1'"),
         ({"return_logprobs": 1}, "`return_logprobs` is 1"),
     ],

@@ -28,21 +28,11 @@ from tests.doubles.models import PATIENCE, Gate, TableModel
 from tests.engine.sync_calls import PROMPTS, BatchModel, Breaks, Idle, finished, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from asyncgen.engine.core import Engine
 
 __all__ = ["no_thread_left"]
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    """Lets forward passes through; open at the end, so that threads can leave."""
-    gate = Gate()
-    yield gate
-    gate.open()
 
 
 def engine_of(manager: ContinuousBatchingManager) -> Engine:
@@ -273,8 +263,8 @@ def test_random_cancels_leave_nothing() -> None:
     in_time(lambda: not engine.has_work)
     in_time(lambda: pool.num_used == 0)
     manager.stop()
-    assert not manager._frontend.results._expected and not manager._frontend.results._of_name
-    admission = manager._frontend.admission
+    assert not manager.frontend.results._expected and not manager.frontend.results._of_name
+    admission = manager.frontend.admission
     assert (admission.num_waiting, admission.num_running) == (0, 0)
 
 
