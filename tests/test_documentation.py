@@ -18,7 +18,7 @@ import torch
 
 import asyncgen
 import streamers
-from asyncgen.generation.config.parameters import SAMPLERS
+from asyncgen.generation.config.own_parameters import SAMPLERS
 from asyncgen.generation.logits.base import processor_classes
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen_apps.cli.app import app

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from asyncgen.cache.paged_storage import page_bytes
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.parameters import PARAMETERS, SAMPLERS
+from asyncgen.generation.config.own_parameters import SAMPLERS
+from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen.native import supports
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.cases import for_each

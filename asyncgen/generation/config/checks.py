@@ -17,17 +17,13 @@ from asyncgen.errors import InvalidRequestError, did_you_mean, shorten
 from asyncgen.generation.config import rules
 from asyncgen.generation.config.combinations import SAMPLES, Parameters, check_combinations
 from asyncgen.generation.config.modes import GenerationMode, base_mode
-from asyncgen.generation.config.parameters import (
-    BY_NAME,
-    FIELDS,
-    PARAMETERS,
-    SWITCHES,
-    Parameter,
-)
+from asyncgen.generation.config.parameters import BY_NAME, FIELDS, PARAMETERS, SWITCHES
 from asyncgen.generation.config.rules import Documented, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from asyncgen.generation.config.parameter import Parameter
 
 
 _DOCUMENTED = [(each.name, each.rule) for each in FIELDS if isinstance(each.rule, Documented)]

@@ -17,11 +17,11 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import hard_rules, minor_issues
 from asyncgen.generation.config.forms import CONFIG_FILE, METADATA, NAMES, ConfigForms
 from asyncgen.generation.config.modes import GenerationMode, generation_mode
+from asyncgen.generation.config.own_parameters import OWN
 from asyncgen.generation.config.parameters import (
     DEFAULTS,
     FIELDS,
     GENERATE_ARGUMENTS,
-    OWN,
     STATIC_CACHES,
     SWITCHES,
 )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.config.parameters import ALIASES, BY_NAME, SAMPLERS
+from asyncgen.generation.config.own_parameters import ALIASES, SAMPLERS
+from asyncgen.generation.config.parameters import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 SAMPLER_NAMES = frozenset(each.name for each in SAMPLERS)
 ALIAS_NAMES = frozenset(ALIASES)
 
-_DRAWING = tuple(each.name for each in SAMPLERS if each.needs == "do_sample")
+DRAWING = tuple(each.name for each in SAMPLERS if each.needs == "do_sample")
+"""Samplers that ask to draw tokens."""
+
 _COMPANIONS = {each.name: each.needs for each in SAMPLERS if each.needs not in (None, "do_sample")}
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _LAST_FIRST = ("xtc_probability", "top_n_sigma", "dynatemp_range")
@@ -98,9 +101,7 @@ def ask_samplers(params: Mapping[str, Any], given: dict[str, Any]) -> dict[str, 
     for name, switch in _COMPANIONS.items():
         if name in params and switch not in params:
             raise InvalidRequestError(name, params[name], f"has no effect without `{switch}`")
-    asked = {
-        name: params[name] for name in ("dry_multiplier", *_DRAWING) if params.get(name, 0) > 0
-    }
+    asked = {name: params[name] for name in ("dry_multiplier", *DRAWING) if params.get(name, 0) > 0}
     for name, switch in _COMPANIONS.items():
         if switch in asked:
             asked[name] = params.get(name, BY_NAME[name].default)
@@ -110,7 +111,7 @@ def ask_samplers(params: Mapping[str, Any], given: dict[str, Any]) -> dict[str, 
         asked = {name: value for name, value in asked.items() if not name.startswith("dry_")}
     if "repeat_last_n" in params:
         asked["repeat_last_n"] = params["repeat_last_n"]
-    for name in _DRAWING:
+    for name in DRAWING:
         if name in asked and given.setdefault("do_sample", True) is not True:
             allowed = "a sampling parameter; leave it out together with `do_sample=False`"
             raise InvalidRequestError(name, asked[name], allowed)

@@ -24,6 +24,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_names
 from asyncgen.generation.config.parameters import FIELDS, SAMPLING
 from asyncgen.generation.config.rules import integer, require, switch
+from asyncgen.generation.config.samplers import DRAWING
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.reference.continuous_batching.results import Collector, Results
 
@@ -281,7 +282,8 @@ def _is_disabled(eos: object) -> bool:
 
 def _draws(base: GenerationConfig, given: Mapping[str, Any]) -> bool:
     """Tell whether a request may sample."""
-    return bool(given.get("do_sample", base.do_sample)) or bool(SAMPLING & given.keys())
+    asks = bool(given.get("do_sample", base.do_sample))
+    return asks or any(name in given for name in (*SAMPLING, *DRAWING))
 
 
 def _refuse_to_load(source: object) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from asyncgen.engine.requests.params import RequestParams, resolve_params
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.parameters import ALIASES
+from asyncgen.generation.config.own_parameters import ALIASES
 from asyncgen.generation.config.samplers import join_aliases
 from tests.cases import for_each
 

@@ -104,13 +104,16 @@ def sampled_ids_at(
 
 def test_draws_follow_the_seed_of_the_program() -> None:
     model = BatchModel()
-    drawn = []
-    for seed in (3, 3, 4):
-        set_seed(seed)
-        outputs = model.generate_batch([[1], [1]], max_new_tokens=8, do_sample=True)
-        drawn.append([output.generated_tokens for output in outputs.values()])
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0][0] != drawn[0][1]
+    drawn: list[list[list[int]]] = []
+    ways: list[dict[str, Any]] = [{"do_sample": True}, {"dynatemp_range": 0.5}]
+    for asks in ways:
+        drawn.clear()
+        for seed in (3, 3, 4):
+            set_seed(seed)
+            outputs = model.generate_batch([[1], [1]], max_new_tokens=8, **asks)
+            drawn.append([output.generated_tokens for output in outputs.values()])
+        assert drawn[0] == drawn[1] != drawn[2]
+        assert drawn[0][0] != drawn[0][1]
     state = torch.get_rng_state()
     model.generate_batch([[1]], max_new_tokens=2)
     assert torch.equal(state, torch.get_rng_state())
