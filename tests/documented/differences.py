@@ -27,6 +27,7 @@ DIFFERENT = {
     "GenerationMixin.generate(synced_gpus)": "accepted without effect: there is one device",
     "GenerationConfig.compile_config": "accepted without effect, which is logged once: a decode "
     "step runs in compiled kernels, and on CUDA in a recorded graph",
+    "GenerationConfig.continuous_batching_config": "read by `generate_batch` and managers alone",
     "GenerationConfig.disable_compile": "accepted without effect: nothing is compiled by itself",
     "GenerationConfig.is_assistant": "accepted without effect: a draft is known by its argument",
     "GenerationConfig.assistant_confidence_threshold": "adapts to what was right, as documented; "

@@ -187,8 +187,7 @@ FIELDS: tuple[Parameter, ...] = (
            rule=Documented("an instance of CompileConfig", rules.has("to_dict")), is_local=True),
         _P("disable_compile", "bool", "Never compile on its own.", is_local=True),
         _P("continuous_batching_config", "Any", "Deprecated here; hand it to the continuous"
-           " batching call.", awaits="a continuous batching configuration inside"
-           " `GenerationConfig`", is_local=True),
+           " batching call, the only one that reads it.", is_local=True),
     ),
     # Newer references moved these out of the library.
     *group("strategy",

@@ -57,7 +57,6 @@ REQUESTS: dict[str, Any] = {
     "assistant_ensemble_weight": 0.5,
     "speculation_type": "dflash",
     "compile_config": transformers.CompileConfig(),
-    "continuous_batching_config": {"a": 1},
     "penalty_alpha": 0.6,
     "dola_layers": "low",
     "prefill_chunk_size": 16,

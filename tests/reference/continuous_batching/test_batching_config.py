@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -165,6 +166,11 @@ def test_a_configuration_inside_that_of_generation_is_used(model: PreTrainedMode
         manager = door(model, inside, continuous_batching_config=given)
         assert manager.frontend.options.page_size == 4
     assert inside.continuous_batching_config is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        ids = model.generate(torch.tensor([PROMPTS[0]]), generation_config=inside)
+    assert isinstance(ids, torch.Tensor)
+    assert ids[0, len(PROMPTS[0]) :].tolist() == plain["req_0"].generated_tokens
 
 
 def test_the_same_tokens(model: PreTrainedModel) -> None:
