@@ -14,7 +14,7 @@ from asyncgen.generation.config.parameters import FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ABSENT", "DIFFERENT", "REFUSED", "differences"]
+__all__ = ["ABSENT", "DIFFERENT", "NOT_YET", "REFUSED", "differences"]
 
 ABSENT = {
     "AutoProcessor": "images and sound are not read: text in, text out",
@@ -48,6 +48,15 @@ REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
 }
 """What is here and is refused where it is used, with a call that shows it."""
 
+NOT_YET = {
+    "generation_utilities:2140": ("SinkCache", "models refuse it"),
+    "generation_utilities:2501": ("WatermarkDetector", "refuses a batch padded on the left"),
+}
+"""Code blocks of the documents that do not run yet: the name that fails, and how.
+
+One that runs leaves this list, or a test fails.
+"""
+
 
 def differences() -> dict[str, str]:
     """Every difference by place: ``Class``, ``Class.method``, ``Class.method(parameter)``."""
@@ -57,4 +66,4 @@ def differences() -> dict[str, str]:
         if field.awaits is not None
     }
     shown = {name: why for name, (why, _) in REFUSED.items()}
-    return {**ABSENT, **DIFFERENT, **refused, **shown}
+    return {**ABSENT, **DIFFERENT, **refused, **dict(NOT_YET.values()), **shown}

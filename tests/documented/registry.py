@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncgen
 from asyncgen.generation.config.parameters import FIELDS
+from tests.documented.comparisons import comparing
 from tests.documented.differences import ABSENT, differences
 from tests.documented.extract import DOCUMENTED, Entry, Parameter
 
@@ -33,7 +34,6 @@ __all__ = [
     "Row",
     "StrategyRow",
     "classes",
-    "comparing",
     "default_of",
     "documented_imports",
     "frameworks",
@@ -218,62 +218,6 @@ def default_of(text: str) -> object:
     return named[text] if text in named else ast.literal_eval(text)
 
 
-@functools.cache
-def _compared() -> dict[str, frozenset[str]]:
-    """For each test file that uses the reference: every name and word in its code."""
-    helpers = {path: _words(path) for path in sorted((ROOT / "tests").rglob("*.py"))}
-    using = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path, (_, modules) in helpers.items()
-        if not path.stem.startswith(("test_", "__")) and _uses_reference(modules)
-    }
-    return {
-        str(path.relative_to(ROOT)): words
-        for path, (words, modules) in helpers.items()
-        if (path.stem.startswith("test_") or path.parent.name == "snippets")
-        and path.relative_to(ROOT / "tests").parts[0] not in ("apps", "engine", "documented")
-        and (_uses_reference(modules) or modules & using)
-    }
-
-
-def _uses_reference(modules: set[str]) -> bool:
-    """Tell whether code computes with the reference, or reads what it once computed."""
-    return any(module.split(".")[0] == "transformers" for module in modules) or (
-        "fixtures" in modules
-    )
-
-
-def _words(path: Path) -> tuple[frozenset[str], set[str]]:
-    """All names and one-word texts in a file's code, and all modules and texts it refers to."""
-    words: set[str] = set()
-    modules: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
-                words.add(name)
-            case ast.Constant(value=str(text)):
-                words.add(text)
-                if text in ("transformers", "fixtures"):
-                    modules.add(text)
-            case ast.ImportFrom(module=str(module), names=names):
-                modules |= {module, *(f"{module}.{alias.name}" for alias in names)}
-                words |= {alias.name for alias in names}
-            case ast.Import(names=names):
-                modules |= {alias.name for alias in names}
-            case _:
-                pass
-    return frozenset(words), modules
-
-
-def comparing(name: str, module: str = "") -> list[str]:
-    """Test files that use the reference and name ``name``; that of ``module`` is the first."""
-    found = [file for file, words in _compared().items() if name in words]
-    parts = module.split(".")
-    folder = "/".join(parts[1:-1] if parts[0] == "asyncgen" else parts[:-1])
-    own = f"tests/{folder}/test_{parts[-1]}.py".replace("//", "/")
-    return sorted(found, key=lambda file: (file != own, "/parity/" not in file, file))
-
-
 def rows() -> Iterator[Row]:
     """The rows of the table, families together."""
     for family in dict.fromkeys(entry["family"] for entry in classes().values()):
@@ -311,7 +255,8 @@ def _class_rows(name: str, entry: Entry) -> Iterator[Row]:
         if parameters:
             place, listed = f"{name}.{method}", _listed(parameters)
             here = _here(place, *(f"{place}({one['name']})" for one in parameters))
-            yield Row(entry["family"], f"`{place}`", listed, home, comparing(method, home)[0], here)
+            test = comparing(method, home, name)[0]
+            yield Row(entry["family"], f"`{place}`", listed, home, test, here)
 
 
 def _fields() -> Iterator[Row]:

@@ -15,6 +15,7 @@ import torch
 
 from tests.documented.blocks import Block, blocks, find, run
 from tests.documented.checkpoints import save_all
+from tests.documented.differences import NOT_YET
 from tests.snippets.test_snippets import assert_alike
 
 if TYPE_CHECKING:
@@ -38,13 +39,6 @@ SOUND_OR_PICTURES = {
     "generation_utilities:2383",
 }
 """Blocks that need a model of sound, or a picture of the network."""
-
-NOT_YET = {
-    "generation_utilities:2140": "models refuse a `SinkCache`",
-    "generation_utilities:2501": "the watermark detector refuses a batch padded on the left",
-    "generation_utilities:2670": "`CompileConfig` is refused",
-}
-"""Blocks that do not run yet, with the reason; one that runs leaves this list, or a test fails."""
 
 GOES_ON = {
     "autoregressive_generation:90": "autoregressive_generation:78",

@@ -14,6 +14,7 @@ from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from asyncgen.generation.config.parameters import FIELDS
 from tests.cases import for_each
 from tests.documented import registry
+from tests.documented.comparisons import comparing
 from tests.documented.differences import ABSENT, DIFFERENT, REFUSED, differences
 
 PRESENT = sorted(set(registry.classes()) - registry.missing())
@@ -120,12 +121,12 @@ def test_names_listed_as_missing_are_missing(place: str) -> None:
 
 @for_each("name", [*PRESENT, *registry.imports()])
 def test_a_documented_name_is_compared_with_the_reference(name: str) -> None:
-    assert registry.comparing(name)
+    assert comparing(name)
 
 
 @for_each("name", [field.name for field in FIELDS if field.awaits is None])
 def test_a_field_that_is_served_is_compared_with_the_reference(name: str) -> None:
-    assert registry.comparing(name)
+    assert comparing(name)
 
 
 @for_each("row", registry.STRATEGIES, ids=lambda row: row.name)
@@ -135,13 +136,23 @@ def test_a_strategy_is_where_the_table_says(row: registry.StrategyRow) -> None:
     arguments = set(inspect.signature(asyncgen.GenerationMixin.generate).parameters)
     assert set(row.asks) <= fields | arguments | TAKEN_WITH_OTHERS
     for name in row.asks:
-        assert registry.comparing(name)
+        assert comparing(name)
+
+
+@for_each(("name", "method"), [pair for pair in METHODS if registry.methods(pair[0])[pair[1]]])
+def test_a_documented_method_is_compared_with_the_reference(name: str, method: str) -> None:
+    assert comparing(method, owner=name)
 
 
 def test_the_search_for_comparisons_can_fail() -> None:
-    assert registry.comparing("NoSuchLogitsProcessor") == []
+    assert comparing("NoSuchLogitsProcessor") == []
     # Named in tests, but in none that uses the reference.
-    assert registry.comparing("EngineDiedError") == []
+    assert comparing("EngineDiedError") == []
+    # Named in a file that uses the reference, but by no test that does.
+    assert comparing("FrequencyPenaltyLogitsProcessor") == []
+    # A method of many classes, never called of this one.
+    assert comparing("join")
+    assert comparing("join", owner="BayesianDetectorModel") == []
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -61,6 +61,20 @@ def test_the_end_token_must_be_an_id(eos: Any) -> None:
         EosTokenCriteria(eos)
 
 
+@for_each(("limit", "age"), [(1.0, 2.0), (1.0, 0.5), (-1.0, 0.0), (0.0, 1.0), (60, None)])
+def test_time_is_that_of_the_reference(limit: float, age: float | None) -> None:
+    """A criterion without a beginning counts from when it is made."""
+    begun = None if age is None else time.time() - age
+    for ours, theirs in (
+        (MaxTimeCriteria(limit, begun), reference.MaxTimeCriteria(limit, begun)),
+        (
+            MaxTimeCriteria(max_time=limit, initial_timestamp=begun),
+            reference.MaxTimeCriteria(max_time=limit, initial_timestamp=begun),
+        ),
+    ):
+        assert torch.equal(ours(IDS, None), theirs(IDS, None))
+
+
 def test_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MaxTimeCriteria(-1.0)(IDS, None).tolist() == [True, True]
     assert MaxTimeCriteria(1.0, initial_timestamp=time.time() - 2)(IDS, None).all()
