@@ -28,6 +28,7 @@ from asyncgen.generation.logits.base import (
 from asyncgen.generation.logits.sequence_memory import Memories, with_fresh_memory
 from asyncgen.generation.stopping.stop_strings import TokenBytes
 from asyncgen.runtime.request_failure import request_failure
+from asyncgen.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,51 +118,105 @@ def _tails(
 
 
 class Repetitions:
-    """A sequence, and the earlier runs that it ends with a copy of."""
+    """A sequence, and the earlier runs that it ends with a copy of.
 
-    def __init__(self) -> None:
-        """Begin with no token."""
+    A token more costs three operations on whole vectors, so that no text makes a step long.
+    """
+
+    def __init__(self, breakers: Breakers | None = None) -> None:
+        """Begin with no token.
+
+        Args:
+            breakers: Where sequences break; None for nowhere.
+        """
         self.tokens: list[int] = []
-        self._places: dict[int, list[int]] = {}
-        self._lengths: dict[int, int] | None = {}
+        self._breakers = breakers or {}
+        self._heads: list[int] = []  # places of tokens that may begin a breaker
+        self._breaks: list[tuple[int, int]] = []  # the last breaker at each place, as `last_break`
+        self._ids, self._lengths = torch.zeros(2, 64, dtype=torch.int64)
+        self._is_followed = True
 
     def __len__(self) -> int:
         """Tokens that were taken in."""
         return len(self.tokens)
 
+    @property
+    def ids(self) -> Tensor:
+        """The tokens, int64 [T]."""
+        return self._ids[: len(self.tokens)]
+
+    @property
+    def lengths(self) -> Tensor:
+        """Of each place, the length of the run that ends there and at the end, int64 [T].
+
+        That of the last place is 0: it is the end itself.
+        """
+        found = self._lengths[: len(self.tokens)]
+        if not self._is_followed:
+            found.copy_(torch.tensor(matches_of_end(self.tokens), dtype=torch.int64))
+            self._is_followed = True
+        return found
+
+    @property
+    def last_break(self) -> tuple[int, int]:
+        """Place of the first token of the last breaker, and the number of tokens behind it.
+
+        -1 and 0 where there is none.
+        """
+        return self._breaks[-1] if self._breaks else (-1, 0)
+
     def extend(self, tokens: Iterable[int]) -> None:
         """Take further tokens in."""
-        new = list(tokens)
+        new, before = list(tokens), len(self.tokens)
         for token in new:
-            places = self._places.setdefault(token, [])
-            if len(new) == 1 and self._lengths is not None:
-                before = self._lengths
-                self._lengths = {place: before.get(place - 1, 0) + 1 for place in places}
-            places.append(len(self.tokens))
             self.tokens.append(token)
-        if len(new) > 1:
-            self._lengths = None
+            self._breaks.append(self._find_break(token))
+        size = len(self.tokens)
+        if size > len(self._ids):
+            for name in ("_ids", "_lengths"):
+                larger = torch.zeros(2 * size, dtype=torch.int64)
+                larger[:before] = getattr(self, name)[:before]
+                setattr(self, name, larger)
+        self._ids[before:size] = torch.tensor(new, dtype=torch.int64)
+        if len(new) == 1 and self._is_followed:
+            longer = self._lengths[:before].roll(1).add_(1)
+            longer[:1] = 1
+            torch.mul(longer, self._ids[:before] == new[0], out=self._lengths[:before])
+            self._lengths[before] = 0
+        elif new:
+            self._is_followed = False
 
     def pop(self) -> None:
         """Take the last token back."""
-        self._places[self.tokens.pop()].pop()
-        self._lengths = None
+        self.tokens.pop()
+        self._breaks.pop()
+        if self._heads and self._heads[-1] == len(self.tokens):
+            self._heads.pop()
+        self._is_followed = False
 
-    @property
-    def lengths(self) -> dict[int, int]:
-        """Of each place where such a run ends, how long it is."""
-        if self._lengths is None:
-            self._lengths = matches_of_end(self.tokens)
-        return self._lengths
+    def _find_break(self, token: int) -> tuple[int, int]:
+        """Return the last breaker behind which, or at whose end, a new token stands."""
+        tokens, place = self.tokens, len(self.tokens) - 1
+        if token in self._breakers:
+            self._heads.append(place)
+        for head in reversed(self._heads):
+            if place - head > _LONGEST_TAIL:
+                break  # what there is of it was found before
+            behind = tuple(tokens[head + 1 :])
+            tails = self._breakers[tokens[head]]
+            met = [len(tail) for tail in tails if behind[: len(tail)] == tail]
+            if met:
+                return head, max(met)
+        return self.last_break
 
 
-def matches_of_end(tokens: Sequence[int]) -> dict[int, int]:
+def matches_of_end(tokens: Sequence[int]) -> list[int]:
     """Find where the end of a sequence occurs before, in linear time.
 
     The Z algorithm (Gusfield 1997, section 1.4) on the sequence from behind.
 
     Returns:
-        Place of the last token of each earlier run, and its length, above 0.
+        Of each place, the length of the run that ends there and at the end; 0 for the last one.
     """
     size = len(tokens)
     behind = tokens[::-1]
@@ -174,7 +229,7 @@ def matches_of_end(tokens: Sequence[int]) -> dict[int, int]:
         lengths[place] = length
         if place + length > right:
             left, right = place, place + length
-    return {size - 1 - place: length for place, length in enumerate(lengths) if length}
+    return lengths[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +252,19 @@ class DRY:
 
     def penalties(self, seen: Repetitions) -> dict[int, float]:
         """Return the penalty of each token that would go on with a repetition."""
-        tokens, lengths = seen.tokens, seen.lengths
+        tokens = seen.tokens
         first = 0 if self.last_n is None else max(len(tokens) - self.last_n, 0)
-        limit = self._limit(tokens, first, max(lengths.values(), default=0))
-        longest: dict[int, int] = {}
-        for place, length in lengths.items():
-            length = min(length, place - first + 1, limit)
-            if length >= self.allowed_length:
-                token = tokens[place + 1]
-                longest[token] = max(longest.get(token, 0), length)
+        lengths = seen.lengths[first:-1]
+        most = int(lengths.max()) if len(lengths) else 0
+        if most < self.allowed_length:
+            return {}
+        head, behind = seen.last_break
+        if head >= first:
+            most = min(most, len(tokens) - 1 - head - behind)
+        places = (lengths >= self.allowed_length).nonzero()[:, 0]
+        # No run begins before the window.
+        found = lengths[places].minimum(places + 1).clamp(max=most)
+        longest = _longest_of_each(seen.ids[first + places + 1], found, self.allowed_length)
         return {
             token: self.multiplier * self.base ** self._exponent(length)
             for token, length in longest.items()
@@ -217,17 +276,6 @@ class DRY:
         if self.base > 1.000001:
             return min(exponent, int(_LOG_OF_LARGEST / math.log(self.base)))
         return exponent
-
-    def _limit(self, tokens: Sequence[int], first: int, longest: int) -> int:
-        """Return the number of tokens at the end behind the last breaker, up to a length."""
-        for back in range(min(len(tokens) - first, longest + _LONGEST_TAIL + 1)):
-            place = len(tokens) - 1 - back
-            tails = (self.breakers or {}).get(tokens[place], ())
-            behind = tuple(tokens[place + 1 : place + 1 + _LONGEST_TAIL])
-            met = [len(tail) for tail in tails if behind[: len(tail)] == tail]
-            if met:
-                return back - max(met)
-        return longest
 
 
 class DRYLogitsProcessor(LogitsProcessor):
@@ -281,7 +329,7 @@ class DRYLogitsProcessor(LogitsProcessor):
             check_count("dry_penalty_last_n", last_n, least=0)
         self.dry = DRY(multiplier, base, allowed_length, last_n, breakers)
         self.memories: Memories[Repetitions] = Memories(
-            lambda _: Repetitions(), tail_only=tail_only
+            lambda _: Repetitions(breakers), tail_only=tail_only
         )
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -320,11 +368,19 @@ class _BatchedDRY:
                 _subtract(scores.flat, penalties, row * scores.size)
 
 
+def _longest_of_each(tokens: Tensor, lengths: Tensor, least: int) -> dict[int, int]:
+    """Return the largest length of each token, of those that reach the least; all int64 [N]."""
+    best = torch.zeros(int(tokens.max()) + 1, dtype=torch.int64)
+    best.scatter_reduce_(0, tokens, lengths, "amax")
+    kept = (best >= least).nonzero()[:, 0]
+    return dict(zip(kept.tolist(), best[kept].tolist(), strict=True))
+
+
 def _subtract(flat: Tensor, penalties: dict[int, float], offset: int) -> None:
     """Subtract the penalties of one row from flattened scores, in place."""
     if penalties:
-        places = torch.tensor([offset + token for token in penalties], device=flat.device)
-        values = torch.tensor([*penalties.values()], dtype=flat.dtype, device=flat.device)
+        places = to_device(torch.tensor([offset + token for token in penalties]), flat.device)
+        values = to_device(torch.tensor([*penalties.values()], dtype=flat.dtype), flat.device)
         flat[places] = flat[places] - values
 
 

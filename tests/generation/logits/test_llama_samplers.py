@@ -103,15 +103,15 @@ def test_a_window_counts_what_counting_its_tokens_anew_gives(window: int) -> Non
         assert len(memory) == len(tokens)
 
 
-def naive_matches(tokens: list[int]) -> dict[int, int]:
+def naive_matches(tokens: list[int]) -> list[int]:
     """Lengths of earlier runs that the end is a copy of, compared token by token."""
-    found = {}
+    found = [0] * len(tokens)
     for place in range(len(tokens) - 1):
-        length = 0
-        while length <= place and tokens[place - length] == tokens[len(tokens) - 1 - length]:
-            length += 1
-        if length:
-            found[place] = length
+        while (
+            found[place] <= place
+            and tokens[place - found[place]] == tokens[len(tokens) - 1 - found[place]]
+        ):
+            found[place] += 1
     return found
 
 
@@ -120,7 +120,7 @@ def test_repetitions_are_followed_as_they_would_be_found_anew(seed: int) -> None
     random = torch.Generator().manual_seed(seed)
     tokens: list[int] = []
     memory = Repetitions()
-    for _ in range(40):
+    for _ in range(70):
         if tokens and int(torch.randint(0, 4, (), generator=random)) == 0:
             memory.pop()
             tokens.pop()
@@ -129,7 +129,30 @@ def test_repetitions_are_followed_as_they_would_be_found_anew(seed: int) -> None
             new = torch.randint(0, 3, (count,), generator=random).tolist()
             memory.extend(new)
             tokens += new
-        assert memory.lengths == naive_matches(tokens) == matches_of_end(tokens)
+        assert memory.lengths.tolist() == naive_matches(tokens) == matches_of_end(tokens)
+        assert memory.ids.tolist() == tokens
+
+
+@for_each("seed", range(6))
+def test_the_last_breaker_is_the_one_that_a_search_from_the_end_finds(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    breakers = {1: ((2,), (2, 3)), 3: ((3,),), 4: ((),)}
+    tokens: list[int] = []
+    memory = Repetitions(breakers)
+    for _ in range(120):
+        if tokens and int(torch.randint(0, 3, (), generator=random)) == 0:
+            memory.pop()
+            tokens.pop()
+        else:
+            tokens.append(int(torch.randint(1, 9, (), generator=random)))
+            memory.extend(tokens[-1:])
+        met = [
+            (place, len(tail))
+            for place, token in enumerate(tokens)
+            for tail in breakers.get(token, ())
+            if tuple(tokens[place + 1 : place + 1 + len(tail)]) == tail
+        ]
+        assert memory.last_break == max(met, default=(-1, 0))
 
 
 def test_breakers_are_found_within_tokens_and_across_them() -> None:
@@ -138,20 +161,24 @@ def test_breakers_are_found_within_tokens_and_across_them() -> None:
     assert find_breakers(tokenizer, ["a"], 256) == {a: ((),)}
     assert find_breakers(tokenizer, ["abc", "ab"], 256) == {a: ((b, c), (b,))}
     assert find_breakers(tokenizer, [], 256) == {}
-    dry = DRY(1.0, 2.0, 1, None, {a: ((b, c),)})
-    seen = Repetitions()
+    breakers = {a: ((b, c),)}
+    dry, seen = DRY(1.0, 2.0, 1, None, breakers), Repetitions(breakers)
     seen.extend([5, 6, 7, a, b, c, 5, 6])
     assert dry.penalties(seen) == {7: 2.0}  # the run of two ends at the breaker
     seen.extend([7, a, b, c, 5, 6])
     assert dry.penalties(seen) == {7: 2.0}
     whole = DRY(1.0, 2.0, 1)
+    seen = Repetitions()
+    seen.extend([5, 6, 7, a, b, c] * 2 + [5, 6])
     assert whole.penalties(seen) == {7: 2.0**7}
 
 
 def test_a_breaker_itself_is_never_penalised_and_no_penalty_overflows() -> None:
+    seen = Repetitions({1: ((),)})
+    seen.extend([1, 2] * 400)
+    assert DRY(1.0, 2.0, 1, None, {1: ((),)}).penalties(seen) == {}
     seen = Repetitions()
     seen.extend([1, 2] * 400)
-    assert set(DRY(1.0, 2.0, 1, None, {1: ((),)}).penalties(seen)) == set()
     (penalty,) = DRY(1.0, 3.0, 1).penalties(seen).values()
     assert penalty < torch.finfo(torch.float32).max
 
