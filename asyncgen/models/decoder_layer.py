@@ -171,7 +171,8 @@ class DecoderLayer(Prepared):
             self.qkv = LatentHeads(hidden, self.num_heads, plan.latent, bias=biased, dtype=dtype)
         self.q_norm = self._head_norm(self.num_heads, dtype)
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
-        self.attention_gate = Linear(hidden, attended, dtype=dtype) if plan.has_gate else None
+        gates = self.num_heads if plan.gates_heads else attended
+        self.attention_gate = Linear(hidden, gates, dtype=dtype) if plan.has_gate else None
         self.output = Linear(attended, hidden, plan.has_output_bias, dtype=dtype)
         self.sinks = Exact(self.num_heads) if config.attention[self.index].has_sinks else None
 
@@ -382,11 +383,18 @@ class DecoderLayer(Prepared):
         narrow = size if plan is None else plan.values
         if product is None and narrow == size:
             return None
+        by_head = self.plan.gates_heads
 
         def finish(attended: Tensor, normed: Tensor) -> Tensor:
             if narrow != size:  # the rest is zero
                 attended = attended.view(len(attended), -1, size)[..., :narrow].flatten(1)
-            return attended if product is None else attended.mul_(product(normed).sigmoid_())
+            if product is None:
+                return attended
+            gates = product(normed).sigmoid_()
+            if by_head:
+                attended.view(len(attended), -1, narrow).mul_(gates[..., None])
+                return attended
+            return attended.mul_(gates)
 
         return finish
 

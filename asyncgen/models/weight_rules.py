@@ -221,7 +221,8 @@ def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[We
             target, stored = f"layers.{index}.{ours}", _sources(config, index, ours)
             rules += _head_norm_rules(plan.head_norm, target, stored, count, size, order)
     if plan.has_gate:
-        product("attention_gate", [heads * narrow], hidden, False)
+        gates = heads if plan.gates_heads else heads * narrow
+        product("attention_gate", [gates], hidden, False)
     product("output", [hidden], heads * narrow, plan.has_output_bias)
     if config.attention[index].has_sinks:
         (sinks,) = _sources(config, index, "sinks")

@@ -22,8 +22,8 @@ transformers = pytest.importorskip("transformers")
 VOCABULARY = 60
 
 
-def models(seed: int, folder: Path, **overrides: Any) -> tuple[Any, Any]:
-    """The same random T5 in transformers and here, by way of a checkpoint on disk."""
+def models(seed: int, folder: Path, kind: str = "T5", **overrides: Any) -> tuple[Any, Any]:
+    """Make the same random T5 or mT5 in transformers and here, by way of a checkpoint on disk."""
     choice = random.Random(seed)
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
@@ -41,8 +41,8 @@ def models(seed: int, folder: Path, **overrides: Any) -> tuple[Any, Any]:
         "relative_attention_max_distance": choice.choice([20, 128]),
         "initializer_factor": 1.2,
     }
-    config = transformers.T5Config(**(shape | overrides))
-    theirs = transformers.T5ForConditionalGeneration(config).eval()
+    config = getattr(transformers, f"{kind}Config")(**(shape | overrides))
+    theirs = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     theirs.set_attn_implementation("eager")
     theirs.save_pretrained(folder)
     return theirs, load_model(folder, progress=False)

@@ -420,7 +420,8 @@ def _attention(
 def _with_encoder(decoder: ModelConfig, values: ConfigValues) -> T5Config:
     """Add the fields of the encoder and of relative positions."""
     is_tied = values.flag("tie_word_embeddings")
-    is_scaled = values.file.get("scale_decoder_outputs", is_tied)
+    is_scaled = values.stated("scale_decoder_outputs")
+    is_scaled = is_tied if is_scaled is None else is_scaled
     if not isinstance(is_scaled, bool):
         raise values.bad("scale_decoder_outputs", is_scaled, "must be true or false")
     distance = values.count("relative_attention_max_distance")

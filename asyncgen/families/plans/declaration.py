@@ -141,6 +141,7 @@ class Family:
         has_output_bias: See `LayerPlan`; ``None``: the same as `has_qkv_bias`.
         qkv_limit: See `LayerPlan`.
         has_gate: See `LayerPlan`.
+        gates_heads: See `LayerPlan`.
         gates_in_queries: See `LayerPlan`.
         has_up_bias: See `LayerPlan`.
         has_down_bias: See `LayerPlan`; ``None``: the same as `has_up_bias`.
@@ -228,7 +229,8 @@ class Family:
     has_qkv_bias: Setting[bool] = flag("attention_bias")
     has_output_bias: Setting[bool | None] = None
     qkv_limit: Setting[float | None] = None
-    has_gate: bool = False
+    has_gate: Setting[bool] = False
+    gates_heads: bool = False
     gates_in_queries: bool = False
     has_up_bias: Setting[bool] = False
     has_down_bias: Setting[bool | None] = None

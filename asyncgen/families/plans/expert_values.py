@@ -119,6 +119,20 @@ def softmax_groups_plan(values: ConfigValues) -> ExpertsPlan:
     )
 
 
+def softmax_best_groups_plan(values: ConfigValues) -> ExpertsPlan:
+    """Read Mistral 4's experts: a softmax, groups worth their two best, shared experts."""
+    groups, chosen_groups = _groups(values)
+    return experts_plan(
+        values,
+        is_normalised=values.flag("norm_topk_prob"),
+        scale=values.positive("routed_scaling_factor", 1.0),
+        groups=groups,
+        chosen_groups=chosen_groups,
+        best_of_group=2,
+        shared_width=shared_width("n_shared_experts"),
+    )
+
+
 def _groups(values: ConfigValues) -> tuple[int, int]:
     """Read the groups of experts, and the number of groups that a token's are chosen from."""
     experts = values.count("num_experts", most=MOST_EXPERTS)

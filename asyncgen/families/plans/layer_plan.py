@@ -147,6 +147,7 @@ class LayerPlan:
         has_attention: True if it attends.
         has_feed_forward: True if it has a feed-forward.
         has_gate: True if attention's result is multiplied by the sigmoid of a product of its input.
+        gates_heads: True if such a product has one number a head, and not one a feature.
         gates_in_queries: True if it is so, and files have each head's gate behind its queries.
         qkv_groups: Number of groups of heads in a joined matrix: each has its share of the queries,
             of the keys and of the values.
@@ -182,6 +183,7 @@ class LayerPlan:
     has_attention: bool = True
     has_feed_forward: bool = True
     has_gate: bool = False
+    gates_heads: bool = False
     gates_in_queries: bool = False
     qkv_groups: int = 1
     qkv_order: str = "qkv"

@@ -13,6 +13,7 @@ AROUND_TEXT = (
     "gemma3",
     "gemma3n",
     "gemma4",
+    "gemma4_unified",
     "llama4",
     "llava",
     "llava_next",
@@ -24,7 +25,8 @@ AROUND_TEXT = (
 
 _OWN = {
     name: f"{name}_text"
-    for name in ("aria", "gemma3", "gemma3n", "gemma4", "llama4", "qwen3_5", "qwen3_5_moe")
+    for name in AROUND_TEXT
+    if name not in ("aya_vision", "llava", "llava_next", "mistral3")
 }
 """Type of the text model if the file does not say it; else it is Mistral's."""
 

@@ -62,6 +62,8 @@ class MixerLayer(DecoderLayer):
     def compiled(self) -> LayerParts | None:
         """See `DecoderLayer.compiled`."""
         block, stays = super().compiled(), self._make_residual_norms()
+        if self.mixer is not None and self.output_norm is not None:
+            return None  # of the mixer's result, which our kernels add as it is
         if block is None or stays is None:
             return block
         first, second = stays
@@ -113,15 +115,18 @@ class MixerLayer(DecoderLayer):
         """Add the mixer's result to the stream."""
         assert self.mixer is not None
         scale, compiled = self.plan.residual_scale, self.mixer.compiled
-        if compiled is None or states.native is None:
-            mixed = self.mixer.run(normed, self.place, states)
-            x.add_(mixed if scale == 1 else mixed.mul_(scale))
-        elif scale == 1:
-            add_mixed(compiled, x, normed, states, self.place)
-        else:
+        norm = None if self.plan.has_attention else self.output_norm
+        if compiled is not None and states.native is not None:
+            if scale == 1 and norm is None:
+                add_mixed(compiled, x, normed, states, self.place)
+                return
             mixed = torch.zeros_like(x)
             add_mixed(compiled, mixed, normed, states, self.place)
-            x.add_(mixed.mul_(scale))
+        else:
+            mixed = self.mixer.run(normed, self.place, states)
+        if norm is not None:
+            mixed = norm.scaler.into(mixed, mixed)
+        x.add_(mixed if scale == 1 else mixed.mul_(scale))
 
 
 def make_mixer(plan: MixerPlan, hidden: int, dtype: torch.dtype) -> Mixer:

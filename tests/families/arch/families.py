@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from asyncgen.families.arch.registry import FAMILIES as DECLARED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +60,16 @@ _LATENT = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 10,
     "num_key_value_heads": 4,
+}
+
+_STRETCHED = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "llama_4_scaling_beta": 0.1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
 }
 
 _STATES = {
@@ -115,6 +128,12 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv", "full_attention"],
         "num_dense_layers": 1,
         **_EXPERTS,
+    },
+    "lfm3": {
+        "head_dim": 8,
+        "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+        "conv_L_cache": 5,
+        **WINDOW,
     },
     "minimax": {
         "head_dim": 8,
@@ -203,6 +222,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 90,
         "laurel_rank": 4,
         "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
+        **WINDOW,
+    },
+    "gemma4_unified_text": {
+        "head_dim": 8,
+        "global_head_dim": 12,
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
         **WINDOW,
     },
     "gemma4_text": {
@@ -298,6 +324,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "floor_scale": 4,
         **_LOCAL,
     },
+    "mistral4": {**_LATENT, **_GROUPED, "rope_parameters": _STRETCHED},
     "mellum": {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -319,18 +346,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         **WINDOW,
     },
-    "ministral3": {
-        "head_dim": 8,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 10000.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 16,
-            "llama_4_scaling_beta": 0.1,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
-        },
-    },
+    "ministral3": {"head_dim": 8, "rope_parameters": _STRETCHED},
     "mistral": {"head_dim": 8, **WINDOW},
     "mixtral": _LOCAL,
     "mpt": {
@@ -380,9 +396,10 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
     import transformers
 
     given = {**COMMON, **{**FAMILIES, **STATES}[family], **overrides}
-    settings = {key: value for key, value in given.items() if value is not ...}
+    # A copy: configurations of the reference write to what they are given.
+    settings = deepcopy({key: value for key, value in given.items() if value is not ...})
     config = transformers.AutoConfig.for_model(family, **settings)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = getattr(transformers, DECLARED[family].class_name)(config).float().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -409,8 +409,6 @@ def _distances(found: Tensor, exact: Tensor) -> Tensor:
 @torch.no_grad()
 def files(pair: Pair, _: object) -> None:
     """Its files in many parts are read; ours, in many parts too, are the reference's again."""
-    import transformers
-
     ids = torch.tensor(ROWS[:1])
     expected = pair.theirs(ids).logits
     parts, back = pair.folder / "parts", pair.folder / "back"
@@ -420,7 +418,7 @@ def files(pair: Pair, _: object) -> None:
     assert torch.equal(again(ids).logits, pair.ours(ids).logits)
     again.save_pretrained(back, max_shard_size="20KB")
     assert len([*back.glob("*.safetensors")]) > 1
-    theirs, told = transformers.AutoModelForCausalLM.from_pretrained(
+    theirs, told = type(pair.theirs).from_pretrained(
         back, dtype=torch.float32, output_loading_info=True
     )
     ignored = again.core.ignored_weights()  # which follow from the configuration

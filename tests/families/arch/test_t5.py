@@ -35,6 +35,36 @@ def test_stacks_of_different_depth(layers: tuple[int, int], kind: str, tmp_path:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [{}, {"feed_forward_proj": "relu", "num_layers": 3}])
+def test_mt5_equals_the_reference(shape: dict[str, Any], tmp_path: Path) -> None:
+    theirs, ours = models(2, tmp_path, "MT5", **{"feed_forward_proj": "gated-gelu", **shape})
+    assert type(ours).__name__ == "MT5ForConditionalGeneration"
+    with torch.no_grad():
+        expected = theirs(**inputs(2), decoder_input_ids=DECODER).logits
+    found = ours(**inputs(2), decoder_input_ids=DECODER).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    assert ours.generate(**inputs(2), **options).tolist() == (
+        theirs.generate(**inputs(2), **options).tolist()
+    )
+
+
+def test_mt5_keeps_a_head_of_its_own(tmp_path: Path) -> None:
+    """Google's files say that the head is not tied, and store it."""
+    theirs, _ = models(3, tmp_path, "MT5")
+    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    head = torch.randn(60, theirs.config.d_model)
+    save_file({**load_file(file), "lm_head.weight": head}, file, metadata={"format": "pt"})
+    text = config.read_text().replace('"tie_word_embeddings": true', '"tie_word_embeddings": false')
+    config.write_text(text)
+    theirs.lm_head.weight = torch.nn.Parameter(head)
+    with torch.no_grad():
+        expected = theirs(**inputs(3), decoder_input_ids=DECODER).logits
+    found: Any = load_model(tmp_path)
+    logits = found(**inputs(3), decoder_input_ids=DECODER).logits
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("flag", [True, False, None])
 @pytest.mark.parametrize("stored", [True, False])
 def test_untied_head_is_one_that_is_stored(flag: bool | None, stored: bool, tmp_path: Path) -> None:

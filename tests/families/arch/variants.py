@@ -109,6 +109,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"use_expert_bias": False, "num_dense_layers": 0, "conv_L_cache": 4},
         {"layer_types": ["full_attention", "conv"] * 2, "norm_eps": 1e-3, **_UNTIED},
     ],
+    "lfm3": [
+        {"conv_bias": True, "use_attention_gate": False, "attention_bias": True, **_UNTIED},
+        {"use_sandwich_norm": False, "conv_L_cache": 7, "norm_eps": 1e-3, **_ONE},
+        {"layer_types": None, "num_hidden_layers": 5, "head_dim": 12},
+    ],
     "minimax": [
         {"full_attn_beta_factor": 0.7, "linear_attn_beta_factor": 1.4, **_TIED},
         {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "block_size": 4, **_ONE},
@@ -249,6 +254,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             }
         },
     ],
+    "gemma4_unified_text": [
+        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
+        {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "final_logit_softcapping": 1.5},
+        {"head_dim": 16, "tie_word_embeddings": False},
+    ],
     "glm": [{"attention_bias": False}, _turned(0.4), _turned(1.0), _TIED],
     "glm4": [{"attention_bias": False}, _turned(0.25), _ALL],
     "glm4_moe_lite": [*_LATENTS, {"rope_interleave": False, **_LLAMA3}],
@@ -319,6 +329,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"moe_layers": [0, 1, 3], "num_experts_per_tok": 2, **_TIED},
         {"interleave_moe_layer_step": 1, "attention_chunk_size": 3, "floor_scale": 1},
         {"no_rope_layer_interval": 2, **_SCOUT},
+    ],
+    "mistral4": [
+        *(each for each in _LATENTS if "rope_parameters" not in each),
+        {"rope_interleave": False, "first_k_dense_replace": 0, "norm_topk_prob": False},
+        {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5},
     ],
     "mellum": [
         {"layer_types": ["full_attention"] * 4, "norm_topk_prob": False},

@@ -10,7 +10,7 @@ import torch
 
 import asyncgen
 from asyncgen.families.plans.text_part import text_config, text_tensors
-from tests.families.arch.families import COMMON
+from tests.families.arch.families import COMMON, FAMILIES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,11 @@ OTHER_VISION = {
         "projector_output_dim": 16,
     }
 }
-OWN = {"gemma4_text": {"global_head_dim": 12, "vocab_size_per_layer_input": 96}}
+OWN = {
+    "gemma4_text": {"global_head_dim": 12, "vocab_size_per_layer_input": 96},
+    "gemma4_unified_text": {"global_head_dim": 12},
+    "mistral4": FAMILIES["mistral4"],
+}
 """What else makes a text model small."""
 
 
@@ -41,9 +45,11 @@ OWN = {"gemma4_text": {"global_head_dim": 12, "vocab_size_per_layer_input": 96}}
         ("aria", "aria_text", "idefics3_vision"),
         ("gemma3", "gemma3_text", "siglip_vision_model"),
         ("gemma4", "gemma4_text", "gemma4_vision"),
+        ("gemma4_unified", "gemma4_unified_text", "gemma4_unified_vision"),
         ("llama4", "llama4_text", "llama4_vision_model"),
         ("llava", "llama", "clip_vision_model"),
         ("mistral3", "ministral3", "pixtral"),
+        ("mistral3", "mistral4", "pixtral"),
     ],
 )
 def test_the_text_model_is_loaded_and_that_is_said(
