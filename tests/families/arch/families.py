@@ -399,7 +399,10 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
     # A copy: configurations of the reference write to what they are given.
     settings = deepcopy({key: value for key, value in given.items() if value is not ...})
     config = transformers.AutoConfig.for_model(family, **settings)
-    model = getattr(transformers, DECLARED[family].class_name)(config).float().eval()
+    # Some types have no class of their own; one has no entry in the table of causal models.
+    kind = getattr(transformers, DECLARED[family].class_name, None)
+    make_from = kind or transformers.AutoModelForCausalLM.from_config
+    model = make_from(config).float().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

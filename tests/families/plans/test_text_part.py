@@ -10,7 +10,8 @@ import torch
 
 import asyncgen
 from asyncgen.families.plans.text_part import text_config, text_tensors
-from tests.families.arch.families import COMMON, FAMILIES
+from tests.cases import for_each
+from tests.families.arch.families import COMMON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,6 @@ OTHER_VISION = {
 OWN = {
     "gemma4_text": {"global_head_dim": 12, "vocab_size_per_layer_input": 96},
     "gemma4_unified_text": {"global_head_dim": 12},
-    "mistral4": FAMILIES["mistral4"],
 }
 """What else makes a text model small."""
 
@@ -49,7 +49,6 @@ OWN = {
         ("llama4", "llama4_text", "llama4_vision_model"),
         ("llava", "llama", "clip_vision_model"),
         ("mistral3", "ministral3", "pixtral"),
-        ("mistral3", "mistral4", "pixtral"),
     ],
 )
 def test_the_text_model_is_loaded_and_that_is_said(
@@ -88,3 +87,14 @@ def test_names_in_either_order() -> None:
     old = {"language_model.model.norm.weight": 1, "language_model.lm_head.weight": 2, "v.x": 3}
     new = {"model.language_model.norm.weight": 1, "lm_head.weight": 2, "model.v.x": 3}
     assert text_tensors(old) == text_tensors(new) == {"model.norm.weight": 1, "lm_head.weight": 2}
+
+
+@for_each(
+    "outer, text",
+    [("mistral3", "mistral4"), ("mistral3", "ministral3"), ("gemma4_unified", None)],
+)
+def test_type_of_the_text_model_is_the_files(outer: str, text: str | None) -> None:
+    stated = {} if text is None else {"model_type": text}
+    found = text_config({"model_type": outer, "text_config": stated})
+    assert found is not None
+    assert found["model_type"] == (text or "gemma4_unified_text")
