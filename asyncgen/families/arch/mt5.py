@@ -19,4 +19,5 @@ FAMILY = replace(
         "feed_forward_proj": "gated-gelu",
         "scale_decoder_outputs": False,
     },
+    only={"scale_decoder_outputs": False},
 )

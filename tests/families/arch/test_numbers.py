@@ -86,7 +86,7 @@ class Family:
         return self._folder / str(self._made)
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        if self.name == "t5":
+        if self.name in ("t5", "mt5"):
             return {"input_ids": self._ids, "decoder_input_ids": self._ids.flip(1)}
         return {"input_ids": self._ids}
 
@@ -94,8 +94,8 @@ class Family:
         self._made += 1
         self._place.mkdir()
         try:
-            if self.name == "t5":
-                return make_t5(0, self._place, **changed)[0]
+            if self.name in ("t5", "mt5"):
+                return make_t5(0, self._place, self.name.upper(), **changed)[0]
             return make(self.name, self._place, **changed)
         except AsyncgenError:
             raise
@@ -169,7 +169,7 @@ def outcome(family: Family, path: tuple[str, ...]) -> str:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", [*FAMILIES, *STATES, "t5"])
+@pytest.mark.parametrize("name", [*FAMILIES, *STATES, "t5", "mt5"])
 def test_every_number_of_a_file_means_what_it_means_to_the_reference(
     name: str, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ CHANGES: dict[str, Change] = {
             ("kimi_linear", ["linear_attention", *_FIVE[1:]]),
             ("lfm2", ["conv", *_FIVE[1:]]),
             ("lfm2_moe", ["conv", *_FIVE[1:]]),
+            ("lfm3", ["conv", *_FIVE[1:]]),
             ("mellum", _FIVE),
             ("ministral", _FIVE),
         )
@@ -77,9 +78,12 @@ CHANGES: dict[str, Change] = {
             "intermediate_size": 48,
         },
     ),
-    "gemma4_text.num_hidden_layers": Change(
-        [7], beside={"layer_types": ["sliding_attention", *_FIVE, "full_attention"]}
-    ),
+    **{
+        f"{family}.num_hidden_layers": Change(
+            [7], beside={"layer_types": ["sliding_attention", *_FIVE, "full_attention"]}
+        )
+        for family in ("gemma4_text", "gemma4_unified_text")
+    },
     "granite_swa.num_hidden_layers": Change([3], beside={"layer_rope_theta": [1e4] * 3}),
     "gpt_neo.num_layers": Change([6], beside={"attention_types": [[["global", "local"], 3]]}),
     # Keys that mean something beside others.
@@ -107,9 +111,13 @@ CHANGES: dict[str, Change] = {
         for key, value in (("rope_theta", 77.0), ("partial_rotary_factor", 0.46))
     },
     "gpt_neox.rotary_emb_base": Change([77.0], _WIDE, ("rope_parameters",)),
-    "gemma4_text.rope_parameters.full_attention.rope_theta": Change(
-        [77.0], {"global_head_dim": 32}
-    ),
+    **{
+        f"{family}.rope_parameters.full_attention.rope_theta": Change(
+            [77.0], {"global_head_dim": 32}
+        )
+        for family in ("gemma4_text", "gemma4_unified_text")
+    },
+    "gemma4_unified_text.use_double_wide_mlp": Change([True], {"num_kv_shared_layers": 3}),
     "gemma4_text.enable_moe_block": Change(
         [True], {"top_k_experts": 2, "num_experts": 5, "moe_intermediate_size": 16}
     ),
@@ -239,7 +247,7 @@ STILL: dict[str, str] = {
             "kimi_linear.linear_attn_config",
             "codegen.rope_parameters",
             "gptj.rope_parameters",
-            "gemma4_text.use_bidirectional_attention",
+            "gemma4_*text.use_bidirectional_attention",
         ),
         "names and objects; `variants.py`",
     ),
@@ -249,8 +257,8 @@ STILL: dict[str, str] = {
             "n_embed",
             "_sliding_window_pattern",
             "rope_theta",
-            "t5.is_gated_act",
-            "gemma4_text.per_layer_config.*",
+            "*t5.is_gated_act",
+            "gemma4_*text.per_layer_config.*",
             "internlm3.bias",
             "internlm3.qkv_bias",
             "dbrx.ffn_config.hidden_size",
@@ -276,6 +284,7 @@ STILL: dict[str, str] = {
             "granite_swa.rope_parameters.rope_theta",
             "hunyuan_v1_dense.rope_parameters.factor",
             "biogpt.layer_norm_eps",
+            "mt5.scale_decoder_outputs",
             "mpt.attn_config.attn_uses_sequence_id",
             "mpt.embedding_fraction",
             "mpt.learned_pos_emb",
@@ -299,6 +308,7 @@ STILL: dict[str, str] = {
             "deepseek_v2.head_dim",
             "kimi_linear.head_dim",
             "minicpm3.head_dim",
+            "mistral4.head_dim",
         ),
         "the size of what rotates, again: files have qk_rope_head_dim",
     ),
