@@ -1,4 +1,4 @@
-"""Text model of Gemma 4 Unified (Gemma 4 12B): Gemma 4's, without rows for each layer or experts."""
+"""Text model of Gemma 4 Unified (12B): Gemma 4's, without experts and rows for each layer."""
 
 from __future__ import annotations
 

@@ -285,6 +285,7 @@ STILL: dict[str, str] = {
             "hunyuan_v1_dense.rope_parameters.factor",
             "biogpt.layer_norm_eps",
             "mt5.scale_decoder_outputs",
+            "mt5.tie_word_embeddings",
             "mpt.attn_config.attn_uses_sequence_id",
             "mpt.embedding_fraction",
             "mpt.learned_pos_emb",
