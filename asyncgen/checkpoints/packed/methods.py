@@ -9,11 +9,12 @@ Activations and the KV cache are never quantised here, so settings of theirs cha
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from asyncgen.checkpoints.packed import schemes
+from asyncgen.checkpoints.packed.compressed_settings import compressed
+from asyncgen.checkpoints.packed.layouts import BYTES, FLOATS, WORDS, Layout, Scheme, float8_scheme
 from asyncgen.checkpoints.packed.module_rules import ModuleRules
 from asyncgen.checkpoints.packed.quantise import NF4_GROUP
 from asyncgen.checkpoints.packed.raw_tensors import read_raw
@@ -22,57 +23,7 @@ from asyncgen.checkpoints.packed.stated_settings import Settings, UnknownSetting
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from asyncgen.checkpoints.checkpoint import StoredTensor
-
-    Parts = Mapping[str, StoredTensor]
-
-_WORDS: Final = ("I32",)
-_BYTES: Final = ("U8", "I8", "F16", "BF16", "F32", "F64")
-"""Dtypes of stored bytes (``bnb_4bit_quant_storage``)."""
-_FLOATS: Final = ("F16", "BF16", "F32", "F64")
-_SCALES: Final = (*_FLOATS, "F8_E8M0")
-_FLOAT8: Final = ("F8_E4M3", "F8_E5M2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """The way in which a matrix is stored.
-
-    Attributes:
-        read: Makes the packed weight, or floats, of the raw parts.
-        shape: Finds the shape ``[out, in]`` of a matrix from its parts, of which it reads few.
-        needed: Dtypes of the parts that must be there, by their names; the first holds the numbers.
-        others: Dtypes of the parts that may be there.
-        is_float: The numbers are floats: no layout of packed weights is exact.
-        bits: Bits of a number that stays packed.
-        size: Inputs of a scale; ``None``: all of the row.
-        scales: Name of the scales.
-        zeros: Name of the zero points.
-    """
-
-    read: Callable[[Mapping[str, Any]], Any]
-    shape: Callable[[Parts], tuple[int, ...]]
-    needed: Mapping[str, tuple[str, ...]]
-    others: Mapping[str, tuple[str, ...]]
-    is_float: bool = False
-    bits: int = 8
-    size: int | None = None
-    scales: str = "scales"
-    zeros: str = "qzeros"
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The way in which the matrices of a checkpoint are stored.
-
-    Attributes:
-        marker: Last part of the name of a tensor that each matrix has.
-        of: Returns the scheme of a matrix by the name of its module, and the parts that it has.
-    """
-
-    marker: str
-    of: Callable[[str, Parts], Scheme]
-
+    from asyncgen.checkpoints.packed.layouts import Parts
 
 _MADE_BY_GPTQ: Final = frozenset(
     """
@@ -116,17 +67,7 @@ _MADE_BY_FLOAT8: Final = frozenset(
     """.split()
 )
 
-_MADE_BY_COMPRESSED: Final = frozenset(
-    """
-    quant_method dequantize global_compression_ratio ignore kv_cache_scheme run_compressed
-    use_optimized_inference version
-    """.split()
-)
-
 _MADE_BY_MXFP4: Final = frozenset({"quant_method", "dequantize", "modules_to_not_convert"})
-
-_GROUP_NOTES: Final = frozenset({"input_activations", "output_activations", "targets"})
-_WEIGHT_NOTES: Final = frozenset({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"})
 
 
 def gptq(settings: Settings, tensors: Parts) -> Layout:
@@ -143,7 +84,7 @@ def _gptq_scheme(settings: Settings) -> Scheme:
     settings.choice("pack_dtype", ("int32", "torch.int32"))
     settings.choice("data_type", ("int",))
     settings.choice("enable_norm_bias_tuning", (False,))
-    needed = {"qweight": _WORDS, "qzeros": _WORDS, "scales": _FLOATS}
+    needed = {"qweight": WORDS, "qzeros": WORDS, "scales": FLOATS}
     if settings.choice("desc_act", (True, False)):
         needed["g_idx"] = ("I32", "I64")
     settings.finish(_MADE_BY_GPTQ)
@@ -184,7 +125,7 @@ def _awq_scheme(settings: Settings) -> Scheme:
     return Scheme(
         read=partial(schemes.awq, size=size),
         shape=shape,
-        needed={"qweight": _WORDS, "qzeros": _WORDS, "scales": _FLOATS},
+        needed={"qweight": WORDS, "qzeros": WORDS, "scales": FLOATS},
         others={},
         bits=4,
         size=size,
@@ -227,7 +168,7 @@ def bitsandbytes(settings: Settings, tensors: Parts) -> Layout:
         scheme = Scheme(
             read=schemes.bitsandbytes_eight,
             shape=lambda parts: parts["weight"].shape,
-            needed={"weight": ("I8",), "SCB": _FLOATS},
+            needed={"weight": ("I8",), "SCB": FLOATS},
             others={"weight_format": ("U8",)},
             scales="SCB",
         )
@@ -242,12 +183,12 @@ def bitsandbytes(settings: Settings, tensors: Parts) -> Layout:
         read=schemes.bitsandbytes_four,
         shape=_shape_in_state,
         needed={
-            "weight": _BYTES,
+            "weight": BYTES,
             "quant_state": ("U8",),
-            "absmax": (*_FLOATS, "U8"),
-            "quant_map": _FLOATS,
+            "absmax": (*FLOATS, "U8"),
+            "quant_map": FLOATS,
         },
-        others={"nested_absmax": _FLOATS, "nested_quant_map": _FLOATS},
+        others={"nested_absmax": FLOATS, "nested_quant_map": FLOATS},
         bits=4,
         size=NF4_GROUP,
         scales="absmax",
@@ -272,91 +213,8 @@ def float8(settings: Settings, tensors: Parts) -> Layout:
     settings.finish(_MADE_BY_FLOAT8)
     is_inverse = any(name.endswith(".weight_scale_inv") for name in tensors)
     marker = "weight_scale_inv" if is_inverse else "weight_scale"
-    scheme = _float8_scheme(marker, blocks)
+    scheme = float8_scheme(marker, blocks)
     return Layout(marker, lambda stem, parts: scheme)
-
-
-def _float8_scheme(scale: str, blocks: list[tuple[int, int] | None]) -> Scheme:
-    return Scheme(
-        read=partial(schemes.float8, scale=scale, blocks=blocks),
-        shape=lambda parts: parts["weight"].shape,
-        needed={"weight": _FLOAT8, scale: _SCALES},
-        others={},
-        is_float=True,
-    )
-
-
-def compressed(settings: Settings, tensors: Parts) -> Layout:
-    """Read the settings of ``compressed-tensors``: one group, of integers or float8."""
-    forms = ("int-quantized", "pack-quantized", "naive-quantized", "float-quantized", "dense")
-    form = settings.choice("format", forms, "dense")
-    settings.choice("quantization_status", ("initialized", "calibration", "frozen", "compressed"))
-    sparsity = settings.below("sparsity_config")
-    sparsity.choice("format", ("dense",))
-    sparsity.finish(("ignore", "targets", "registry_requires_subclass", "sparsity_structure"))
-    groups = settings.below("config_groups")
-    names = list(groups.all())
-    if len(names) != 1:
-        settings.refuse("config_groups", "one group is supported")
-    group = groups.below(names[0])
-    group.choice("format", (form,))
-    if group.get("weights") is None:
-        settings.refuse("config_groups", "a group without weights is not supported")
-    scheme = _compressed_scheme(group.below("weights"))
-    group.finish(_GROUP_NOTES)
-    settings.finish(_MADE_BY_COMPRESSED)
-    return Layout("weight_scale", lambda stem, parts: scheme(parts))
-
-
-def _compressed_scheme(weights: Settings) -> Callable[[Parts], Scheme]:
-    kind = weights.choice("type", ("int", "float"), "int")
-    bits = weights.choice("num_bits", (8,) if kind == "float" else (4, 8), 8)
-    size = weights.size("group_size", -1)
-    weights.choice("dynamic", (False,))
-    block = weights.block("block_structure")
-    strategies = ("tensor", "channel", "group", "block")
-    allowed = strategies if kind == "float" else strategies[:3]
-    strategy = weights.choice("strategy", allowed, "tensor" if size is None else "group")
-    if strategy == "group" and size is None:
-        weights.refuse("group_size", "the strategy 'group' needs it")
-    if strategy == "block" and block is None:
-        weights.refuse("block_structure", "the strategy 'block' needs it")
-    is_symmetric = weights.choice("symmetric", (True, False))
-    order = weights.choice("actorder", ("group", "weight", "dynamic", "static", True, False))
-    weights.finish(_WEIGHT_NOTES)
-    if kind == "float":
-        if is_symmetric is False:
-            weights.refuse("symmetric", "float8 has no zero points")
-        by_strategy = {"group": (1, size), "block": block}
-        floats = _float8_scheme("weight_scale", [by_strategy.get(strategy)])
-        return lambda parts: floats
-    size = size if strategy == "group" else None
-    read = partial(schemes.compressed_integers, bits=bits, size=size, is_symmetric=is_symmetric)
-
-    def of(parts: Parts) -> Scheme:
-        is_packed = "weight_packed" in parts
-        numbers = {"weight_packed": _WORDS} if is_packed else {"weight": ("I8",)}
-        extra: dict[str, tuple[str, ...]] = {"weight_shape": ("I64", "I32")} if is_packed else {}
-        if is_symmetric is False:
-            extra["weight_zero_point"] = ("I8", "I32")
-        if order in ("group", "dynamic", True):
-            extra["weight_g_idx"] = ("I32", "I64")
-        return Scheme(
-            read=read,
-            shape=_shape_beside if is_packed else lambda parts: parts["weight"].shape,
-            needed={**numbers, "weight_scale": _FLOATS, **extra},
-            others={"weight_zero_point": ("I8", "I32"), "weight_g_idx": ("I32", "I64")},
-            bits=bits,
-            size=size,
-            scales="weight_scale",
-            zeros="weight_zero_point",
-        )
-
-    return of
-
-
-def _shape_beside(parts: Parts) -> tuple[int, ...]:
-    return tuple(int(one) for one in read_raw(parts["weight_shape"]))
 
 
 def check_mxfp4(settings: Settings) -> None:
@@ -377,5 +235,3 @@ LAYOUTS: Final[Mapping[str, Callable[[Settings, Parts], Layout]]] = {
     "fbgemm_fp8": float8,
 }
 """The reader of each ``quant_method``; besides ``mxfp4``, which stores experts alone."""
-
-__all__ = ["LAYOUTS", "Layout", "Scheme", "UnknownSettingError", "check_mxfp4"]

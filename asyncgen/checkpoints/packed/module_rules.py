@@ -37,7 +37,11 @@ class ModuleRules:
         given: Mapping[str, Any] = rules or {}
         ordered = sorted(given, key=lambda rule: not rule.startswith("-:"))
         self._rules = [
-            (rule, _compiled(rule), None if rule.startswith("-:") else _settings(rule, given[rule]))
+            (
+                rule,
+                expression_of(rule.removeprefix("-:").removeprefix("+:"), "dynamic"),
+                None if rule.startswith("-:") else _settings(rule, given[rule]),
+            )
             for rule in ordered
         ]
         self.all = {rule: own for rule, _, own in self._rules if own is not None}
@@ -59,14 +63,22 @@ class ModuleRules:
         return None
 
 
-def _compiled(rule: str) -> re.Pattern[str]:
-    expression = rule.removeprefix("-:").removeprefix("+:")
-    if _REPEATED.search(expression):
-        raise UnknownSettingError(f"`dynamic` has {rule!r}, a group that repeats")
+def expression_of(text: str, key: str) -> re.Pattern[str]:
+    """Compile an expression of a file.
+
+    Args:
+        text: The expression.
+        key: Setting that it stands in, for errors.
+
+    Raises:
+        UnknownSettingError: It is invalid, or a group of it repeats.
+    """
+    if _REPEATED.search(text):
+        raise UnknownSettingError(f"`{key}` has {text!r}, a group that repeats")
     try:
-        return re.compile(expression)
+        return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise UnknownSettingError(f"`dynamic` has {rule!r}, which is invalid: {error}") from error
+        raise UnknownSettingError(f"`{key}` has {text!r}, which is invalid: {error}") from error
 
 
 def _settings(rule: str, own: object) -> dict[str, Any]:

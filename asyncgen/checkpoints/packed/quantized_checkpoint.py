@@ -13,13 +13,15 @@ from asyncgen.checkpoints.checkpoint import Checkpoint, Kept, StoredTensor, list
 from asyncgen.checkpoints.mxfp4 import METHOD as MXFP4
 from asyncgen.checkpoints.mxfp4 import join_pairs
 from asyncgen.checkpoints.packed.grouped_weight import packed_bytes
-from asyncgen.checkpoints.packed.methods import LAYOUTS, Layout, Scheme, check_mxfp4
+from asyncgen.checkpoints.packed.methods import LAYOUTS, check_mxfp4
 from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.packed.stated_settings import Settings, UnknownSettingError
 from asyncgen.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from asyncgen.checkpoints.packed.layouts import Layout, Scheme
 
 QUANTISED: Final = "quantization_config"
 """Key of ``config.json``."""

@@ -22,6 +22,8 @@ from tests.checkpoints.packed.test_quantized_checkpoint import (
     compressed,
     float8,
     gptq,
+    integers,
+    words_of_four,
     write,
     write_each,
 )
@@ -249,8 +251,14 @@ def weights(**changes: Any) -> dict[str, Any]:
         ("float8 blocks", {"scale_fmt": "e5m3"}, "`scale_fmt` is 'e5m3'"),
         ("int8 rows", {"transform_config": {"R1": {}}}, "`transform_config` is"),
         ("int8 rows", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config.form"),
-        ("int8 rows", {"config_groups": {}}, "`config_groups` is {}; one group"),
+        ("int8 rows", {"config_groups": {}}, "`config_groups` is {}; there must be one"),
         ("int8 rows", {"config_groups": {"a": {"weights": None}}}, "without weights"),
+        ("int8 rows", {"config_groups": {"a": {"weights": {}, "targets": 1}}}, "targets` is 1"),
+        (
+            "int8 rows",
+            {"config_groups": {"a": {"weights": {}, "format": "dense"}}},
+            "format` is 'd",
+        ),
         ("int8 rows", weights(dynamic=True), "weights.dynamic` is True"),
         ("int8 rows", weights(strategy="block"), "weights.strategy` is 'block'"),
         ("int8 rows", weights(zero_bits=3), "weights.zero_bits` is 3; its meaning"),
@@ -382,6 +390,43 @@ def test_modules_follow_the_rules_of_dynamic(tmp_path: Path) -> None:
         ([RULES], "`dynamic` is .* must hold rules"),
     ):
         refused(tmp_path, named, dynamic=rules)
+
+
+MIXED = {
+    "a": {"targets": ["re:.*self_attn.*"], "format": "int-quantized"},
+    "b": {"targets": ["Linear"], "format": "pack-quantized"},
+    "c": {"targets": ["model.layers.1.mlp.down_proj"], "format": "float-quantized"},
+}
+
+
+def test_modules_follow_the_targets_of_groups(tmp_path: Path) -> None:
+    """A name comes before an expression, and that before the class."""
+
+    def one(name: str, outputs: int, inputs: int) -> tuple[dict[str, Tensor], Tensor]:
+        if name.endswith("1.mlp.down_proj"):
+            return float8(outputs, inputs, block=32)
+        return (integers if "self_attn" in name else words_of_four)(outputs, inputs)
+
+    kinds = {
+        "a": {"num_bits": 8, "strategy": "channel"},
+        "b": {"num_bits": 4, "group_size": 32},
+        "c": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 32]},
+    }
+    groups = {name: {**group, "weights": kinds[name]} for name, group in MIXED.items()}
+    settings = {"quant_method": "compressed-tensors", "format": "mixed-precision"}
+    write_each(tmp_path, one, {**settings, "config_groups": groups})
+    asyncgen.load_model(tmp_path, dtype="float32").save_pretrained(tmp_path / "saved")
+    found = load_file(tmp_path / "saved" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "plain" / "model.safetensors").items():
+        assert torch.equal(found[name], tensor), name
+    for target, named in (
+        ("nothing", "`config_groups` has no target for `model.layers.0.mlp.down_proj`"),
+        ("re:(.*)+", "`targets` has '...*..', a group that repeats"),
+        ("re:.*q_proj", r"`config_groups` has .'a', 'b'. for `.*q_proj`"),
+    ):
+        other = {**groups["b"], "targets": [target, *(["Linear"] if "q_proj" in target else [])]}
+        refused(tmp_path, named, config_groups={**groups, "b": other})
+    refused(tmp_path, "`config_groups.a.format` is 'int-quantized'", format="pack-quantized")
 
 
 def test_first_rule_that_matches_the_beginning_decides() -> None:
