@@ -121,6 +121,12 @@ def load_weights(
         rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
     }
     packings = {rule.target: packing_of(modules[rule.target], rule, quantize) for rule in rules}
+    rounded = {
+        rule.target: rows
+        for rule in rules
+        if (rows := rounded_rows(modules[rule.target], rule, quantize)) is not None
+    }
+    kinds |= dict.fromkeys(rounded, core.dtype)  # rounded numbers are not those of the file
     as_stored, table = _kept_table(core, rules, packings, stored) if is_here else (None, None)
     sizes = {
         rule.target: size
@@ -161,11 +167,11 @@ def load_weights(
                         continue
                     tensor = packed.dequantise().to(kinds[rule.target])
                     del packed
-                rows = rounded_rows(module, rule, quantize)
-                if rows is not None and quantize is not None:
-                    tensor = tensor.to("cpu")
-                    rounded = _pack(tensor[rows], quantize.codes, rule.target, checkpoint)
-                    tensor[rows] = rounded.dequantise().to(tensor.dtype)
+                if rule.target in rounded and quantize is not None:
+                    rows, tensor = rounded[rule.target], tensor.to("cpu")
+                    packed = _pack(tensor[rows], quantize.codes, rule.target, checkpoint)
+                    tensor[rows] = packed.dequantise().to(tensor.dtype)
+                    del packed
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor.to(device), requires_grad=False))
                 # Otherwise this name keeps the original alive while `prepare` makes its copy.

@@ -281,6 +281,21 @@ def test_parts_of_a_parameter_are_rounded_as_if_they_were_packed(folder: Path) -
     assert differ == {name for name in saved[0] if name.endswith("k_proj.weight")}
 
 
+def test_parts_of_a_parameter_are_not_rounded_to_the_dtype_of_the_file(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = {
+        name: one.bfloat16() for name, one in load_file(folder / "model.safetensors").items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = BitsAndBytesConfig(load_in_4bit=True, llm_int8_skip_modules=["k_proj"])
+    model = load(folder, quantization_config=config, dtype="float32")
+    model.save_pretrained(folder / "saved")
+    found = load_file(folder / "saved" / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.equal(found[name], quantise(tensors[name], "fp4").dequantise())
+
+
 def test_a_file_that_is_packed_by_bitsandbytes_keeps_its_own_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
