@@ -146,6 +146,11 @@ class Cache:
         """Return the position of the next query: the number of positions so far."""
         return self.get_seq_length(layer_idx)
 
+    @property
+    def text_length(self) -> int:
+        """Positions of the text so far, also those that a cache has dropped."""
+        return self.get_seq_length()
+
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
         """Return the positions that the cache can hold, or ``None`` if it grows."""
         return None

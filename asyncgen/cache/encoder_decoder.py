@@ -74,6 +74,10 @@ class EncoderDecoderCache(Cache):
         cross = self.cross_attention_cache
         return {index: cross.get_seq_length(index) > 0 for index in range(len(self.layers))}
 
+    def ensure_layers(self, count: int) -> list[Any]:
+        """Add empty layers for decoder positions until there are ``count``."""
+        return self.self_attention_cache.ensure_layers(count)
+
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
         """Return the decoder positions that the cache can hold, or ``None`` if it grows."""
         return self.self_attention_cache.get_max_cache_shape(layer_idx)

@@ -283,6 +283,12 @@ class DecoderLM(EmbeddingAndHead):
             found = self._run_packed(plan, input_ids, positions, wanted, attention)
             return plan.norm(found, found)
 
+    def rope_frequencies(self, index: int) -> Tensor | None:
+        """Return the radians per position of each pair of a layer's keys, ``[D / 2]`` float32;
+        ``None``: they do not rotate."""
+        rope = rope_of(self.config, index)
+        return None if rope is None else self._rotaries[rope].frequencies
+
     def take_workspace(self, tokens: int) -> object:
         """Hand over the memory that steps of so many tokens use; the next step gets other memory.
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.sink import SinkCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config.editable_config import CALL_DEFAULTS
+from asyncgen.models.attention.sink_window import enter_window
 from asyncgen.models.embeddings import refuse_embeddings
 
 if TYPE_CHECKING:
@@ -76,6 +78,71 @@ def check_cache(past_key_values: object) -> Cache:
             "`DynamicCache.from_legacy_cache`",
         )
     return past_key_values
+
+
+def place_tokens(
+    core: DecoderLM,
+    past: Cache,
+    embeddings: Tensor,
+    *,
+    mask: Tensor | None,
+    position_ids: Tensor | None,
+    cache_position: Tensor | None,
+) -> tuple[Tensor | None, Tensor]:
+    """Work out the mask and the positions of new tokens behind a cache.
+
+    Args:
+        core: The module that computes.
+        past: The cache; a `SinkCache` makes room for them.
+        embeddings: Of the new tokens, ``[B, S, E]``.
+        mask: As it was given; of a `SinkCache` the last S columns are read.
+        position_ids: As they were given.
+        cache_position: As it was given.
+
+    Returns:
+        A boolean mask ``[B, T]`` of all positions in the cache, if there is padding; and positions
+        ``[B or 1, S]``.
+    """
+    batch, length, _ = embeddings.shape
+    if isinstance(past, SinkCache):
+        check_cache_position(cache_position, past.text_length, length)
+        if position_ids is not None:
+            allowed = "positions are those in the `SinkCache`; leave it out"
+            raise InvalidRequestError("position_ids", tuple(position_ids.shape), allowed)
+        return enter_window(core, past, _new_mask(mask, past, embeddings))
+    start = past.get_seq_length()
+    check_cache_position(cache_position, start, length)
+    seen = check_mask(mask, embeddings, start)
+    return seen, _positions(position_ids, seen, embeddings, start)
+
+
+def _new_mask(given: Tensor | None, past: SinkCache, embeddings: Tensor) -> Tensor:
+    """Return the mask of new tokens, bool ``[B, S]``, of one over the text or over the cache."""
+    batch, length, _ = embeddings.shape
+    if given is None:
+        return torch.ones(batch, length, dtype=torch.bool, device=embeddings.device)
+    widths = sorted({past.get_seq_length() + length, past.text_length + length})
+    if given.dim() != 2 or given.shape[0] != batch or given.shape[1] not in widths:
+        shapes = " or ".join(str([batch, width]) for width in widths)
+        raise wrong_shape("attention_mask", given, f"{shapes}: of the cache, or of the whole text")
+    return given[:, -length:].to(embeddings.device) != 0
+
+
+def _positions(
+    position_ids: Tensor | None, mask: Tensor | None, embeddings: Tensor, start: int
+) -> Tensor:
+    """Return positions ``[B or 1, S]``."""
+    batch, length, _ = embeddings.shape
+    if position_ids is not None:
+        positions = position_ids.to(embeddings.device, torch.int64)
+        positions = positions[None] if positions.dim() == 1 else positions
+        if positions.shape not in ((batch, length), (1, length)):
+            raise wrong_shape("position_ids", position_ids, f"[{batch}, {length}] or [1, {length}]")
+        return positions
+    if mask is None:
+        return torch.arange(start, start + length, device=embeddings.device)[None]
+    counted = mask.cumsum(dim=1) - 1  # [B, P + S]
+    return counted[:, start:].clamp(min=0)
 
 
 def check_cache_position(cache_position: Tensor | None, start: int, length: int) -> None:

@@ -40,10 +40,9 @@ from asyncgen.reference.continuous_batching.mixin import ContinuousMixin
 from asyncgen.reference.forward_arguments import (
     call_settings,
     check_cache,
-    check_cache_position,
-    check_mask,
     embeddings_of,
     loss_of,
+    place_tokens,
     states_to_project,
     wrong_shape,
 )
@@ -421,7 +420,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
                 is masked.
             position_ids: ``[B, S]`` or ``[1, S]``. By default they continue those of the cache;
                 with a mask only its tokens count, as in ``generate``.
-            past_key_values: Cache to continue; it grows by S positions.
+            past_key_values: Cache to continue; it grows by S positions. Behind a `SinkCache` a mask
+                may also be of the whole text, and positions are those in the cache.
             inputs_embeds: Embeddings ``[B, S, E]`` instead of ids, as `get_input_embeddings` gives
                 them.
             labels: Ids ``[B, S]`` for the loss, each compared with the position before it; -100 is
@@ -454,10 +454,14 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         if token_type_ids is not None:
             embeddings = embeddings + self._types(token_type_ids, embeddings)
         past = check_cache(past_key_values)
-        start = past.get_seq_length()
-        check_cache_position(cache_position, start, embeddings.shape[1])
-        mask = check_mask(attention_mask, embeddings, start)
-        positions = self._positions(position_ids, mask, embeddings, start)
+        mask, positions = place_tokens(
+            self.core,
+            past,
+            embeddings,
+            mask=attention_mask,
+            position_ids=position_ids,
+            cache_position=cache_position,
+        )
         collected: list[Tensor] | None = [] if output_hidden_states else None
         attentions: list[Tensor] | None = [] if output_attentions else None
         attention = dense_context(self.core, past, mask, collect_attentions=attentions)
@@ -482,20 +486,3 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         if token_type_ids.shape not in ((batch, length), (1, length)):
             raise wrong_shape("token_type_ids", token_type_ids, f"[{batch}, {length}]")
         return embeddings_of(self.core, token_type_ids, None)
-
-    def _positions(
-        self, position_ids: Tensor | None, mask: Tensor | None, embeddings: Tensor, start: int
-    ) -> Tensor:
-        """Return positions ``[B or 1, S]``."""
-        batch, length, _ = embeddings.shape
-        if position_ids is not None:
-            positions = position_ids.to(self.device, torch.int64)
-            positions = positions[None] if positions.dim() == 1 else positions
-            if positions.shape not in ((batch, length), (1, length)):
-                allowed = f"[{batch}, {length}] or [1, {length}]"
-                raise wrong_shape("position_ids", position_ids, allowed)
-            return positions
-        if mask is None:
-            return torch.arange(start, start + length, device=self.device)[None]
-        counted = mask.cumsum(dim=1) - 1  # [B, P + S]
-        return counted[:, start:].clamp(min=0)

@@ -124,7 +124,7 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
     if given.kwargs.get("use_cache", getattr(given.generation_config, "use_cache", None)) is None:
         resolve_use_cache(model.config, config, mode, rest.get("past_key_values"))
     past = read_past(rest.get("past_key_values"), config)
-    cached = 0 if past is None else past.get_seq_length()
+    cached = 0 if past is None else past.text_length
     prompt = read_prompt(model, given.inputs, rest, config, cached)
     assistance = Assistance(
         given.assistant_model, rest.get("tokenizer"), rest.get("assistant_tokenizer")

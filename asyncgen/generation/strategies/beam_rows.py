@@ -53,7 +53,7 @@ class BeamRows:
         shares = not is_watched and not isinstance(plan.cache, QuantizedCache)
         self._repeats_late = shares and present != batch * num_beams
         # The beams of an earlier search may hold different beginnings of the same length.
-        self._begins_alike = present != batch * num_beams or not plan.cache.get_seq_length()
+        self._begins_alike = present != batch * num_beams or not plan.cache.text_length
         self._forward: Forward | None = None
         self._in_place = list(range(batch * num_beams))
 

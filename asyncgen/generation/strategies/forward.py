@@ -13,11 +13,13 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
+from asyncgen.cache.sink import SinkCache
 from asyncgen.cache.states import largest_crop, mark_states
-from asyncgen.errors import ContextLengthError
+from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import Step
 from asyncgen.models.attention.cross import Encoded
+from asyncgen.models.attention.sink_window import enter_window
 from asyncgen.models.contexts import dense_context
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Forward:
 
     def __init__(self, plan: Plan) -> None:
         """Begin where the plan's cache ends; an encoder that did not run yet runs now."""
-        self.length = plan.cache.get_seq_length()
+        self.length = plan.cache.text_length
         self.repeats = 0
         self._core = plan.core
         self._cache = plan.cache
@@ -234,10 +236,39 @@ class UncachedForward(Forward):
         return super()._run(whole, states, depth)
 
 
+class SinkForward(Forward):
+    """Runs the model with a `SinkCache`, which drops positions before each pass."""
+
+    def _open(self, plan: Plan) -> None:
+        if plan.inputs is not None and plan.inputs.position_ids is not None:
+            allowed = "positions are those in the `SinkCache`; leave it out"
+            shape = tuple(plan.inputs.position_ids.shape)
+            raise InvalidRequestError("position_ids", shape, allowed)
+        self._plan = plan
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """See `Forward`."""
+        return self.logits(input_ids, 1)[:, 0]
+
+    def _run(self, embeddings: Tensor, states: list[Tensor] | None, depth: int | None) -> Tensor:
+        cache, core = cast("SinkCache", self._cache), cast("DecoderLM", self._core)
+        start, (rows, size) = self.length, embeddings.shape[:2]
+        self._advance(embeddings)
+        mask = torch.ones(rows, size, dtype=torch.bool, device=embeddings.device)
+        if self._plan.attention_mask is not None:
+            told = self._plan.attention_mask[:, start : start + size]
+            mask[:, : told.shape[1]] = told
+        seen, positions = enter_window(core, cache, mask)
+        attention = dense_context(core, cache, seen, collect_attentions=self._weights)
+        return core.hidden(embeddings, positions, attention, states, depth)
+
+
 def open_forward(plan: Plan) -> Forward:
     """Run the model over the rows of a plan, from the end of its cache."""
     if plan.call is not None:
         return cast("Forward", plan.call(plan))
+    if isinstance(plan.cache, SinkCache):
+        return SinkForward(plan)
     return UncachedForward(plan) if isinstance(plan.cache, NoCache) else Forward(plan)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from asyncgen.cache.no_cache import NoCache
+from asyncgen.cache.sink import SinkCache
 from asyncgen.cache.states import largest_crop, mark_states
 from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
@@ -168,11 +169,11 @@ class OverriddenForward(Forward):
         if self._is_cached:
             arguments["past_key_values"] = self._call.cache
         if plan.encoder is None:
-            positions = self._positions(self._first_given("position_ids"), end, self._ids.device)
-            arguments |= {
-                "attention_mask": mask,
-                "position_ids": positions.expand(len(self._ids), -1),
-            }
+            arguments["attention_mask"] = mask
+            if not isinstance(self._call.cache, SinkCache):  # which gives positions itself
+                told = self._first_given("position_ids")
+                positions = self._positions(told, end, self._ids.device)
+                arguments["position_ids"] = positions.expand(len(self._ids), -1)
             if self._chooses_logits:
                 arguments["logits_to_keep"] = last if last > 1 or self._kept is None else self._kept
         else:

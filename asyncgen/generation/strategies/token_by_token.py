@@ -112,7 +112,7 @@ def token_by_token(
         Prompt and continuation of every row.
     """
     forward, rows = forward or open_forward(plan), Sequences(plan)
-    prompt = plan.unread(plan.cache.get_seq_length())
+    prompt = plan.unread(plan.cache.text_length)
     raw = yield from read_prompt(forward, prompt, plan.prefill_chunk, len(prompt))
     while True:
         logits = raw.float()

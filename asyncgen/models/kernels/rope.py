@@ -199,6 +199,12 @@ class Rotary:
         self._sent: Tensor | None = None
         self.dtype = dtype
 
+    @property
+    def frequencies(self) -> Tensor:
+        """Radians per position of each pair of a head, ``[D / 2]`` float32 on the CPU, of texts
+        that are not longer than the original length."""
+        return self._frequencies
+
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Give cosines and signed sines, each ``[N, 1, 2, D / 2]``, of positions.
 
