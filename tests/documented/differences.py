@@ -35,6 +35,8 @@ DIFFERENT = {
     "StoppingCriteriaList": "a criterion that the configuration makes as well is an error, as "
     "documented; newer releases of the reference warn. A `MaxLengthCriteria` alone sets the length",
     "TextStreamer": "beam search is shown once it is complete; the reference refuses it",
+    "BitsAndBytesConfig": "8 bits have a scale for each 32 inputs, not for each row; "
+    "`bnb_4bit_use_double_quant` is accepted without effect",
     "pipeline": 'the task is `"text-generation"`',
 }
 """What is here and does something else; a parameter of a method stands in parentheses."""
