@@ -199,7 +199,14 @@ from asyncgen.generation.outputs import (
     Seq2SeqLMOutput as Seq2SeqLMOutput,
 )
 from asyncgen.generation.stopping.cancel import CancelCriteria as CancelCriteria
+from asyncgen.generation.strategies.drafters.candidates import (
+    AssistedCandidateGenerator as AssistedCandidateGenerator,
+    CandidateGenerator as CandidateGenerator,
+    EarlyExitCandidateGenerator as EarlyExitCandidateGenerator,
+    PromptLookupCandidateGenerator as PromptLookupCandidateGenerator,
+)
 from asyncgen.generation.stopping.criteria import (
+    ConfidenceCriteria as ConfidenceCriteria,
     EosTokenCriteria as EosTokenCriteria,
     MaxLengthCriteria as MaxLengthCriteria,
     MaxTimeCriteria as MaxTimeCriteria,

@@ -43,6 +43,7 @@ NAMES = {
     "asyncgen.generation",
     "asyncgen.generation.beam_constraints",
     "asyncgen.generation.beam_search",
+    "asyncgen.generation.candidate_generator",
     "asyncgen.generation.configuration_utils",
     "asyncgen.generation.continuous_batching",
     "asyncgen.generation.continuous_batching.continuous_api",

@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001
 from asyncgen import (
+    ConfidenceCriteria as ConfidenceCriteria,
     EosTokenCriteria as EosTokenCriteria,
     MaxLengthCriteria as MaxLengthCriteria,
     MaxTimeCriteria as MaxTimeCriteria,

@@ -10,7 +10,7 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +197,37 @@ class StopStringCriteria(StoppingCriteria):
             for row, tail in enumerate(input_ids[:, -reach:].tolist())
         ]
         return torch.tensor(matches, device=input_ids.device)
+
+
+class ConfidenceCriteria(StoppingCriteria):
+    """Ends a row whose newest token was less probable than a threshold, as a draft should."""
+
+    def __init__(self, assistant_confidence_threshold: float) -> None:
+        """Keep the threshold, from 0 (never ends) to 1."""
+        self.assistant_confidence_threshold = assistant_confidence_threshold
+
+    def __call__(
+        self, input_ids: Tensor, scores: Tensor | Sequence[Tensor] | None, **kwargs: Any
+    ) -> Tensor:
+        """Look at the probability of the newest token.
+
+        Args:
+            input_ids: Token ids so far, int64 [B, T].
+            scores: Scores that the newest token was picked from, [B, V], alone or as the last of
+                those of all steps.
+            kwargs: Reserved.
+
+        Returns:
+            Bool [B]: True for rows that end.
+
+        Raises:
+            InvalidRequestError: There are no scores.
+        """
+        if scores is None:
+            raise InvalidRequestError("scores", None, "give those of the newest token")
+        newest = scores if isinstance(scores, Tensor) else scores[-1]
+        probabilities = newest.float().softmax(dim=-1).gather(1, input_ids[:, -1:])
+        return probabilities[:, 0] < self.assistant_confidence_threshold
 
 
 def validate_stopping_criteria(

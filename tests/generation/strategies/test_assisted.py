@@ -14,6 +14,7 @@ from asyncgen.cache.caches import DynamicCache
 from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
+from asyncgen.generation.strategies.drafters.candidates import AssistedCandidateGenerator
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
 from asyncgen.generation.strategies.token_by_token import sample
 from tests.cases import some
@@ -311,3 +312,10 @@ def test_an_encoder_decoder_model_is_assisted_as_well(way: str, tmp_path: Path) 
         "early exit": {"assistant_early_exit": 2},
     }[way]
     assert ours.generate(ids, max_new_tokens=20, **options).tolist() == expected.tolist()
+    if way == "assistant":  # the draft by hand is what the draft model says by itself
+        said = draft.generate(ids, max_new_tokens=6)
+        limits = GenerationConfig(max_length=7)
+        draft.generation_config.assistant_confidence_threshold = 0.0
+        start = ids.new_zeros(1, 1)
+        by_hand = AssistedCandidateGenerator(start, draft, limits, {}, inputs_tensor=ids)
+        assert by_hand.get_candidates(start)[0].tolist() == said[:, :6].tolist()

@@ -33,6 +33,20 @@ class AssistantForward(Forward):
         """A proposal is complete. Nothing is shared with the deciding model."""
 
 
+class ExitForward(AssistantForward):
+    """The first layers of a model as a draft model, with a cache of its own."""
+
+    def __init__(self, plan: Plan, depth: int) -> None:
+        """Begin where the plan's cache ends; ``depth`` layers run."""
+        super().__init__(plan)
+        self._depth = depth
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """See `Forward`."""
+        hidden = self.hidden(input_ids, depth=self._depth)
+        return self.project(hidden[:, -1].contiguous())
+
+
 class EarlyExit:
     """The first layers of the deciding model as a draft model; they share weights and cache.
 
@@ -96,6 +110,7 @@ class AssistantDrafter:
         prefill_chunk: Most tokens of one forward pass; ``None`` is all at once.
         position_limit: Positions of the draft model, where it has no more; it stops there.
         memory: Configuration that what was learnt is written to, after each check.
+        scores: Processed scores of each guess of the last proposal, float32 ``[1, V]``.
     """
 
     forward: AssistantForward | EarlyExit
@@ -107,9 +122,9 @@ class AssistantDrafter:
     prefill_chunk: int | None = None
     position_limit: int | None = None
     memory: GenerationConfig | None = None
+    scores: list[Tensor] = field(default_factory=list, init=False)
     _start: int = field(default=0, init=False)
     _stream: int = field(default=0, init=False)
-    _drafted: int = field(default=0, init=False)
     _probabilities: list[float] = field(default_factory=list, init=False)
 
     def propose(self, ids: Tensor, room: int, *, stream: int | None = None) -> Drafting:
@@ -122,14 +137,14 @@ class AssistantDrafter:
         start, count = ids.shape[1], min(self.schedule.count, room)
         if self.position_limit is not None:
             count = min(count, self.position_limit - start + 1)
-        self._start, self._probabilities = start, []
+        self._start, self._probabilities, self.scores = start, [], []
         self._stream = start if stream is None else stream
         if count < 1:
             return Proposal(ids.new_empty(0))
         sequence = torch.cat((ids, ids.new_empty(1, count)), dim=1)
         raw = yield from read_prompt(forward, ids[:, forward.length :], self.prefill_chunk, 1)
         forward.mark()
-        scores: list[Tensor] = []
+        scores = self.scores
         while True:
             raw = raw.float()
             length = start + len(scores)
@@ -145,19 +160,27 @@ class AssistantDrafter:
             yield Step([[]])
             raw = forward(token[:, None])
         forward.finish()
-        self._drafted = len(scores)
         drawn = None if self.draw is None else torch.cat(scores)
         return Proposal(sequence[0, start : start + len(scores)], drawn)
 
     def update(self, accepted: int) -> None:
         """See `Drafter`. Keeps the cache of what was right."""
         self.forward.crop(self._start + accepted)
-        self.schedule.update(accepted, self._drafted)
-        self.confidence.update(self._probabilities, accepted)
+        self.learn(accepted, len(self.scores))
         if self.memory is not None and self.schedule.kind == "heuristic":
             self.memory.num_assistant_tokens = self.schedule.count
         if self.memory is not None and self.confidence.is_on:
             self.memory.assistant_confidence_threshold = self.confidence.threshold
+
+    def learn(self, accepted: int, drafted: int) -> None:
+        """Choose the length of the next proposal and the confidence anew.
+
+        Args:
+            accepted: How many of the last guesses were right.
+            drafted: How many there were.
+        """
+        self.schedule.update(accepted, drafted)
+        self.confidence.update(self._probabilities, accepted)
 
     def crop(self, length: int) -> None:
         """Forget what was computed from position ``length`` on, whose ids have changed."""

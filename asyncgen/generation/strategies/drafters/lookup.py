@@ -11,7 +11,7 @@ from asyncgen.generation.strategies.drafters.drafter import check_count
 from asyncgen.generation.strategies.step import Drafting, Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from torch import Tensor
 
@@ -55,6 +55,10 @@ class LookupDrafter:
     def update(self, accepted: int) -> None:
         """See `Drafter`. The sequence itself is all there is to learn."""
 
+    def has_read_beginning_of(self, ids: Tensor) -> bool:
+        """Return whether the ids ``[1, T]`` go on where the sequence so far ends."""
+        return ids[0, : len(self._ids)].tolist() == self._ids
+
     def _extend(self, token_ids: list[int]) -> None:
         """Index what now has a successor, and find the longest last n-gram that is there."""
         index = self._index
@@ -80,6 +84,25 @@ class LookupDrafter:
         following = self._ids[place : place + self._count]
         ends = [i for i, token_id in enumerate(following) if token_id in self._ends]
         return following[: ends[0]] if ends else following
+
+
+def continuations(ids: list[int], longest: int, count: int, end: int) -> Iterator[list[int]]:
+    """Yield what followed the last tokens each time that they stood earlier.
+
+    All occurrences in turn, for callers that may refuse some; `LookupDrafter` has the first at
+    once. Those of the most last tokens come first, then those of one less, each from left to right.
+
+    Args:
+        ids: The sequence.
+        longest: Most last tokens that must stand earlier.
+        count: Most tokens that are yielded at a time.
+        end: Nothing is yielded that stands from here on.
+    """
+    for size in range(min(longest, len(ids) - 1), 0, -1):
+        last = ids[-size:]
+        for place in range(size, min(len(ids), end)):
+            if ids[place - size : place] == last:
+                yield ids[place : min(place + count, end)]
 
 
 _ROOT = 0
