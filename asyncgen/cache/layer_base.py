@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.caches import Cache
-
 
 class CacheLayerMixin(ABC):
     """Base of the cache of one layer.
@@ -218,10 +216,27 @@ class AttentionLayer(Protocol):
         """See `CacheLayerMixin.append`."""
 
 
+class LayeredCache(Protocol):
+    """What `ThroughUpdate` needs of a cache; see `asyncgen.cache.caches.Cache`."""
+
+    layers: list[CacheLayerMixin]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the number of positions of a layer."""
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return what `CacheLayerMixin.get_mask_sizes` of a layer does."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values of one layer."""
+
+
 class ThroughUpdate:
     """A layer of a cache whose class has an `update` of its own, which gets every write."""
 
-    def __init__(self, cache: Cache, index: int) -> None:
+    def __init__(self, cache: LayeredCache, index: int) -> None:
         """Stand for the layer of this number."""
         self._cache = cache
         self._index = index

@@ -174,7 +174,7 @@ def _universal_drafter(
     ends: Mapping[int, int] = dict.fromkeys(own_ends, targets[0]) if targets else {}
     # Ids mean nothing to the other vocabulary; temperature and the like mean the same.
     names = [kind.definition.parameter for kind in processor_classes(Stage.WARPER)]
-    fields = {name: getattr(config, name) for name in names}
+    fields = {name: getattr(config, name) for name in names if hasattr(config, name)}
     sampling = type(config)(do_sample=config.do_sample, **fields)
     processors = _draft_processors(model, plan, sampling)
     shared = None
