@@ -248,6 +248,10 @@ def _compile(template: str) -> jinja2.Template:
         raise ChatTemplateError(
             f"line {error.lineno} of the chat template is not valid jinja: {error.message}"
         ) from error
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        # Jinja writes Python code: a `break` outside of a loop, or nesting that is too deep.
+        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise ChatTemplateError(f"the chat template cannot be compiled: {reason}") from error
 
 
 @lru_cache(maxsize=64)
