@@ -7,6 +7,7 @@ takes turns with everything else; a plain function owns its loop and runs in one
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ import torch
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.custom_methods import accepted_arguments, load_recipe, parameter_names
+from asyncgen.generation.generate.defaults import fill_config
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import encoder_embeddings
 from asyncgen.generation.strategies.step import Outcome, Step
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.strategies.step import Plan, Steps, Strategy
@@ -127,7 +130,8 @@ def run_recipe(
     Args:
         source: A folder, or the id of a repository.
         model: What ``generate`` was called on.
-        documented: The documented arguments of the call by name, left out ones as ``None``.
+        documented: The documented arguments of the call by name, left out ones as ``None``. In
+            place of its configuration the method gets a complete one.
         given: All other keywords of the call; the method must know them.
         trust_remote_code: Must be true for a repository on the hub, and not false for a folder.
 
@@ -152,6 +156,9 @@ def run_recipe(
             raise InvalidRequestError(
                 name, value, "the custom method has no parameter of that name; leave it out"
             )
+    if "generation_config" in taken:
+        call = given | {"inputs": documented.get("inputs")}
+        taken["generation_config"] = fill_config(model, taken["generation_config"], call)
     with torch.no_grad():
         return function(model, **(taken | given))
 
@@ -187,10 +194,20 @@ def _documented_arguments(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     return dict.fromkeys(nothing.split()) | {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "generation_config": plan.config,
+        "generation_config": _config_of(method, plan),
         "logits_processor": method.logits_processor,
         "stopping_criteria": method.stopping_criteria,
     }
+
+
+def _config_of(method: CustomMethod, plan: Plan) -> GenerationConfig:
+    """Return the configuration; in a stream, which counts positions, also with new tokens."""
+    config, end = plan.config, plan.config.max_length
+    if not method.needs_ids or end is None:
+        return config
+    config = copy.copy(config)
+    config.max_new_tokens = end - plan.input_ids.shape[1]
+    return config
 
 
 def _prepared_arguments(method: CustomMethod, plan: Plan) -> dict[str, Any]:
@@ -199,7 +216,7 @@ def _prepared_arguments(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "logits_processor": method.logits_processor,
         "stopping_criteria": method.stopping_criteria,
-        "generation_config": plan.config,
+        "generation_config": _config_of(method, plan),
         "past_key_values": None if isinstance(plan.cache, NoCache) else plan.cache,
         "use_cache": plan.config.use_cache is not False,
     }

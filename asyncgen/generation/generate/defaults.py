@@ -16,7 +16,7 @@ from asyncgen.generation.config.checks import check_no_text, check_supported, ch
 from asyncgen.generation.config.combinations import BEAMS, Parameters, check_combinations
 from asyncgen.generation.config.generation_config import own_copy
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
+from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, FIELDS
 from asyncgen.generation.logits.build import eos_ids
 from asyncgen.generation.stopping.criteria import MaxLengthCriteria, StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _log = logging.getLogger("asyncgen.generation")
+_FIELDS = frozenset(each.name for each in FIELDS)
 _MODEL_KWARGS = frozenset(
     "assistant_tokenizer attention_mask input_ids inputs_embeds past_key_values tokenizer".split()
 )
@@ -97,6 +98,35 @@ def resolve_config(
             "generate arguments shows up here as well)"
         )
     return config, rest
+
+
+def fill_config(
+    model: Any, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+) -> GenerationConfig:
+    """Complete the configuration of a call for a method that replaces ``generate``.
+
+    Args:
+        model: Has ``config`` and ``generation_config``.
+        generation_config: As the call has it.
+        kwargs: Keywords of the call, and its ``inputs``; only fields and prompts are read.
+
+    Returns:
+        A configuration of its own, with the keywords merged, and with lengths where the length of
+        the prompt is known.
+
+    Raises:
+        ValueError: An invalid value or combination.
+    """
+    fields = {name: value for name, value in kwargs.items() if name in _FIELDS}
+    config, _ = resolve_config(model, generation_config, fields)
+    names: tuple[str, ...] = ("inputs", "input_ids", "inputs_embeds")
+    if model.config.is_encoder_decoder:
+        names = ("decoder_input_ids",)
+    prompt = next((kwargs[name] for name in names if kwargs.get(name) is not None), None)
+    if prompt is not None or model.config.is_encoder_decoder:
+        length = 1 if prompt is None else prompt.shape[1]
+        resolve_length(config, length, model.config, warns=False)
+    return config
 
 
 def check_direction(model: Any) -> None:
@@ -202,7 +232,12 @@ def take_length(
 
 
 def resolve_length(
-    config: GenerationConfig, prompt_length: int, model_config: Any, embedded: int | None = None
+    config: GenerationConfig,
+    prompt_length: int,
+    model_config: Any,
+    embedded: int | None = None,
+    *,
+    warns: bool = True,
 ) -> None:
     """Count lengths as the reference does: those of new tokens win, 20 are the default.
 
@@ -212,6 +247,7 @@ def resolve_length(
         model_config: May know a longest context.
         embedded: Positions of the prompt, where it was given as embeddings. If there are not as
             many ids, ``max_length`` and ``min_length`` count these positions as well.
+        warns: Whether the default of 20 tokens is worth a warning.
 
     Raises:
         ValueError: No room is left for a token.
@@ -229,12 +265,13 @@ def resolve_length(
     elif config.max_length is not None:
         config.max_length -= unwritten
     else:
-        warnings.warn(
-            "neither `max_new_tokens` nor `max_length` is set, so this ends after 20 new tokens; "
-            "pass `max_new_tokens`, or set it in `model.generation_config`",
-            DefaultLengthWarning,
-            stacklevel=_CALLER,
-        )
+        if warns:
+            warnings.warn(
+                "neither `max_new_tokens` nor `max_length` is set, so this ends after 20 new "
+                "tokens; pass `max_new_tokens`, or set it in `model.generation_config`",
+                DefaultLengthWarning,
+                stacklevel=_CALLER,
+            )
         config.max_length = prompt_length + 20
         context = getattr(model_config, "max_position_embeddings", None)
         if context is not None and prompt_length < context:

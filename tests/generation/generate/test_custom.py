@@ -13,7 +13,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.step import Step
-from asyncgen.llm.llm import AsyncLLM
+from asyncgen.llm.llm import LLM, AsyncLLM
 from asyncgen.reference.load_model import load_model
 from tests.cases import for_each
 from tests.doubles.checkpoints import save_checkpoint
@@ -254,8 +254,53 @@ def test_a_folder_gets_the_call_as_it_is(tmp_path: Path) -> None:
     found: Any = TableModel().generate(IDS, custom_generate=str(folder), **options)
     assert found["inputs"] is IDS and found["streamer"] is streamer
     assert found["left_padding"] == 3 and found["max_new_tokens"] == 2
-    assert found["generation_config"] is None and found["synced_gpus"] is None
+    assert found["synced_gpus"] is None
     assert "trust_remote_code" not in found
+
+
+def test_folder_gets_a_complete_configuration(tmp_path: Path) -> None:
+    folder = str(write(tmp_path, generate="def generate(model, **kwargs):\n    return kwargs"))
+    model: Any = TableModel(top_k=7)
+
+    def given(**options: Any) -> GenerationConfig:
+        found: Any = model.generate(IDS, custom_generate=folder, **options)
+        config: GenerationConfig = found["generation_config"]
+        return config
+
+    merged = given(max_new_tokens=2, do_sample=True)
+    assert (merged.max_new_tokens, merged.max_length, merged.do_sample) == (2, 5, True)
+    assert merged.top_k == 7 and merged.top_p == 1.0 and merged is not model.generation_config
+    mine = GenerationConfig(max_new_tokens=4, top_k=3)
+    assert (given(generation_config=mine).max_length, mine.max_length) == (7, None)
+    assert given(generation_config=mine, max_new_tokens=6).max_length == 9
+    assert given().max_length == 23  # 20 new tokens, without a warning
+    assert given(max_length=8).max_length == 8
+    with pytest.raises(InvalidRequestError, match="`top_k` is 'x'"):
+        given(top_k="x")
+    assert model.generation_config.max_length is None
+
+
+def test_documented_method_needs_no_configuration(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "model", eos_token_id=None)
+    folder = str(write(tmp_path / "method", generate=DOCUMENTED))
+    model: Any = load_model(tmp_path / "model")
+    ids = torch.tensor([[5, 9, 11]])
+    assert model.generate(ids, recipe=folder).shape == (1, 23)
+    assert model.generate(ids, recipe=folder, max_new_tokens=4).shape == (1, 7)
+    assert model.generate(input_ids=ids, recipe=folder, max_length=9).shape == (1, 9)
+
+
+@for_each("asked", [{"max_new_tokens": 4}, {"max_length": 7}])
+def test_method_of_a_stream_gets_both_lengths(asked: dict[str, Any]) -> None:
+    seen: list[GenerationConfig] = []
+
+    def method(model: Any, input_ids: torch.Tensor, generation_config: Any, **_: Any) -> Any:
+        seen.append(generation_config)
+        return torch.cat((input_ids, input_ids[:, :1]), dim=1)
+
+    with LLM(TableModel(), tokenizer=byte_tokenizer()) as llm:
+        llm.generate(PROMPT, custom_generate=method, **asked)
+    assert (seen[0].max_length, seen[0].max_new_tokens) == (7, 4)
 
 
 def test_a_folder_with_a_generator_takes_steps(tmp_path: Path) -> None:
