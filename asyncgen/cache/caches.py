@@ -445,7 +445,8 @@ class StaticCache(Cache):
         for name, value in (("max_batch_size", rows), ("max_cache_len", length)):
             if value is not None and value < 1:
                 raise InvalidRequestError(name, value, "must be at least 1")
-        devices = layer_device_map or {}
+        devices: Mapping[Any, str | torch.device | int] = layer_device_map or {}
+        everywhere = devices.get("", device)  # as `hf_device_map` has it
         self.max_batch_size = rows
         self.max_cache_len = length
         self.dtype = dtype
@@ -453,7 +454,7 @@ class StaticCache(Cache):
         windows = layer_windows(config)
 
         def new_layer(index: int) -> StaticLayer:
-            window, place = windows[index], devices.get(index, device)
+            window, place = windows[index], devices.get(index, everywhere)
             is_away = offloading and index and not (offload_only_non_sliding and window is not None)
             layer: StaticLayer
             if is_away:

@@ -190,6 +190,11 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         return self.core.device
 
     @property
+    def hf_device_map(self) -> dict[str, torch.device]:
+        """Device of each part of the model, in the form of ``device_map``: all is on one."""
+        return {"": self.device}
+
+    @property
     def dtype(self) -> torch.dtype:
         """Dtype of the computation."""
         return self.core.dtype

@@ -211,9 +211,20 @@ def test_it_runs_and_does_not_train(model: PreTrainedModel) -> None:
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_map_of_devices_goes_to_a_cache_as_documented(model: PreTrainedModel) -> None:
+    places: dict[Any, Any] = dict(model.hf_device_map)
+    cache = StaticCache(
+        config=model.config, max_batch_size=2, max_cache_len=12, layer_device_map=places
+    )
+    found = model.generate(IDS, past_key_values=cache, max_new_tokens=3, do_sample=False)
+    expected = model.generate(IDS, max_new_tokens=3, do_sample=False)
+    assert torch.equal(torch.as_tensor(found), torch.as_tensor(expected))
+
+
 def test_conversion_and_moving(model: PreTrainedModel) -> None:
     expected = model(IDS).logits
     assert model.dtype is torch.float32 and model.device == torch.device("cpu")
+    assert model.hf_device_map == {"": torch.device("cpu")}
     model.to(torch.bfloat16)
     assert model.dtype is torch.bfloat16
     assert model(IDS).logits.dtype is torch.bfloat16
