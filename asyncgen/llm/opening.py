@@ -194,7 +194,9 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
         return load_tokenizer(
             wanted, revision=revision, token=source.token, progress=source.progress
         )
-    return wanted
+    from asyncgen.text.foreign_tokenizer import own_tokenizer
+
+    return own_tokenizer(wanted)
 
 
 def _assistants(model: PreTrainedModel, source: ModelSource) -> Assistants:

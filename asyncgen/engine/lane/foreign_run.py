@@ -12,6 +12,7 @@ import torch
 
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.modes import uses_beams
 from asyncgen.generation.logits.penalties import (
     FrequencyPenaltyLogitsProcessor,
     PresencePenaltyLogitsProcessor,
@@ -72,18 +73,22 @@ class ForeignRun:
             self.end(interrupted)
             return False
         streamer = _RowStreamer(request, self._events, self._interrupted)
-        ids = torch.tensor([request.prompt_ids], device=self._model.device)
+        has_beams = uses_beams(request.params.config)
+        rows = _num_equal_rows(request)
+        ids = torch.tensor([request.prompt_ids] * rows, device=self._model.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.params.seed % 2**64)
-            self._model.generate(
+            result = self._model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
-                streamer=streamer,
+                streamer=None if has_beams else streamer,  # transformers takes none beside beams
                 stopping_criteria=[streamer.stops],
                 logits_processor=[*_penalties(request), *request.params.processors],
                 **_negative_prompt(request),
                 **_foreign_config(request),
             )
+        if has_beams:
+            streamer.put_rows(getattr(result, "sequences", result))
         self._events.end(self._interrupted() or "stop")
         return False
 
@@ -120,6 +125,15 @@ class _RowStreamer:
             if self._length <= self._ended.get(row, self._length) and row in self._events.live:
                 self._events.write(row, [token_id], self._reason(token_id))
 
+    def put_rows(self, sequences: Tensor) -> None:
+        """Write the ids of finished sequences ``[B, T]``, behind the prompt, which they contain."""
+        ends = self._stop_checks.eos_token_ids
+        for row, token_ids in enumerate(sequences[:, self._length :].tolist()):
+            last = next((at for at, each in enumerate(token_ids) if each in ends), len(token_ids))
+            is_full = self._length + len(token_ids) == self._stop_checks.max_length
+            reason = "length" if last == len(token_ids) and is_full else "stop"
+            self._events.write(row, token_ids[: last + 1], reason)
+
     def end(self) -> None:
         """Do nothing at the end of ``generate``, as the run writes the last event."""
 
@@ -139,6 +153,13 @@ class _RowStreamer:
             return "stop"
         end = self._stop_checks.max_length
         return "length" if end is not None and self._length >= end else None
+
+
+def _num_equal_rows(request: Request) -> int:
+    """Count equal samples of a greedy request: transformers computes them as rows of prompts."""
+    config = request.params.config
+    is_greedy = not config.do_sample and not uses_beams(config)
+    return request.params.num_samples if is_greedy else 1
 
 
 def _penalties(request: Request) -> list[LogitsProcessor]:
@@ -163,6 +184,10 @@ def _foreign_config(request: Request) -> dict[str, Any]:
     # precedence over defaults of the foreign model.
     for name in ("transformers_version", "max_time", "stop_strings", "max_length"):
         config.pop(name, None)
+    if not params.config.do_sample and config.get("temperature") == 0:
+        del config["temperature"]  # it says no more than that
+    if _num_equal_rows(request) > 1:
+        del config["num_return_sequences"]
     assert params.config.max_length is not None
     return config | {
         "max_new_tokens": params.config.max_length - len(request.prompt_ids),
