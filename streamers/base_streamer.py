@@ -74,16 +74,16 @@ class RowStreamer(BaseStreamer):
         tokenizer: Tokenizer that decodes the ids; see `Detokenizer`.
         skip_prompt: Leave the prompt out of the text.
         decode_kwargs: Further arguments of the tokenizer's `decode`, such as
-            `skip_special_tokens`.
+            `skip_special_tokens`; or one dict of them, as `decode_kwargs=`.
 
         Raises:
-            TypeError: `tokenizer` cannot decode.
+            TypeError: `tokenizer` cannot decode, or `decode_kwargs=` is no dict.
         """
         if not callable(getattr(tokenizer, "decode", None)):
             raise TypeError(f"tokenizer={type(tokenizer).__name__} must have a method decode(ids)")
         self.tokenizer = tokenizer
         self.skip_prompt = skip_prompt
-        self.decode_kwargs = decode_kwargs
+        self.decode_kwargs = _joined_arguments(**decode_kwargs)
         self._rows: list[_RowDecoder] = []
         self._batch = 1  # rows of the latest prompt
 
@@ -141,6 +141,14 @@ class RowStreamer(BaseStreamer):
         """Return the tails of all rows and forget the rows."""
         rows, self._rows = self._rows, []
         return [row.finish() for row in rows]
+
+
+def _joined_arguments(**others: Any) -> dict[str, Any]:
+    """Join arguments of `decode` with those in a dict, the form that the documents name."""
+    listed = others.pop("decode_kwargs", None)
+    if listed is not None and not isinstance(listed, dict):
+        raise TypeError(f"decode_kwargs={listed!r} must be a dict of arguments of `decode`")
+    return {**(listed or {}), **others}
 
 
 class _RowDecoder:

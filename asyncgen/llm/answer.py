@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -69,7 +69,7 @@ class Answer:
         prepare: Makes the request, on a worker thread; knows nothing of the answer.
     """
 
-    prepare: ClassVar[Callable[..., Request]] = staticmethod(_prepare)
+    prepare: Callable[..., Request] = staticmethod(_prepare)
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Answer:
             place = self._admission.enter(self._params.get("client"))
             prompt, params = self._prompt, self._params
             given = opened, prompt, params, self._cancel, self._mailbox, place
-            prepare = partial(type(self).prepare, *given)
+            prepare = partial(self.prepare, *given)
             # A method may have to be fetched from the hub first, which takes what it takes.
             is_here = not isinstance(params.get("custom_generate"), str | os.PathLike)
             length = length_of(prompt)

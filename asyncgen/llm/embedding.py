@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from asyncgen.errors import EngineClosedError, InvalidRequestError, OverloadedError
 from asyncgen.generation.config.checks import check_values
@@ -124,7 +124,7 @@ def _prepare(
 class EmbeddingAnswer(Answer):
     """One text on its way to a vector."""
 
-    prepare: ClassVar[Callable[..., Request]] = staticmethod(_prepare)
+    prepare: Callable[..., Request] = staticmethod(_prepare)
 
     async def begin(self) -> None:
         """Post the request: tokenize, check."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Self, cast, overload
 
 import anyio
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_names
 from asyncgen.llm.engine_handle import CLOSE_SECONDS, EngineHandle
 from asyncgen.llm.reader_wait import InLoop, InThread, run_blocking
 from asyncgen.llm.stream import SyncTextStream, TextStream
+from asyncgen.llm.streamer_sink import feeding
 from asyncgen.llm.together import answer_all, is_prompts
 from asyncgen.types import Completion, check_prompt
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.metrics import MetricsSnapshot
     from asyncgen.engine.requests.stream_params import PromptParams, StreamParams
+    from asyncgen.generation.generate.streamer_feed import Streamer
     from asyncgen.llm.embedding import EmbeddingPrompt, EmbedParams
     from asyncgen.types import Embedding, Prompt
 
@@ -102,11 +105,16 @@ class AsyncLLM(EngineHandle):
         check_request(self, prompt, params)
         return TextStream(self._access, prompt, params, InLoop())
 
-    async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
+    async def generate(
+        self, prompt: Prompt, *, streamer: Streamer | None = None, **params: Unpack[StreamParams]
+    ) -> Completion:
         """Answer a prompt and return the whole result.
 
         Args:
             prompt: As in :meth:`stream`.
+            streamer: Gets the token ids from the decode thread, as from ``model.generate``: any
+                object with `put` and `end`. Its `fail`, if it has one, is told of an error; if its
+                readers leave (`cancelled`), the request ends.
             **params: As in :meth:`stream`.
 
         Returns:
@@ -114,10 +122,12 @@ class AsyncLLM(EngineHandle):
 
         Raises:
             AsyncgenError: As in :meth:`stream`.
+            Exception: The streamer raised it.
         """
-        async with self.stream(prompt, **params) as stream:
-            async for _ in stream.events():
-                pass
+        with feeding(streamer) as connect:
+            async with connect(self.stream(prompt, **params)) as stream:
+                async for _ in stream.events():
+                    pass
         return stream.result
 
     async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
@@ -262,7 +272,7 @@ class LLM(EngineHandle):
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is no list of texts
-        self, prompt: Prompt, **params: Unpack[StreamParams]
+        self, prompt: Prompt, *, streamer: Streamer | None = None, **params: Unpack[StreamParams]
     ) -> Completion: ...
 
     @overload
@@ -271,12 +281,17 @@ class LLM(EngineHandle):
     ) -> list[Completion]: ...
 
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], **params: Unpack[StreamParams]
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        *,
+        streamer: Streamer | None = None,
+        **params: Unpack[StreamParams],
     ) -> Completion | list[Completion]:
         """Answer a prompt, or a list of prompts together, and return the whole result.
 
         Args:
             prompt: As in :meth:`stream`; or a list of such, which share the steps of the model.
+            streamer: As in :meth:`AsyncLLM.generate`; for a single prompt.
             **params: As in :meth:`stream`, for each of the prompts.
 
         Returns:
@@ -292,11 +307,18 @@ class LLM(EngineHandle):
         def start(one: Prompt, waiting: InThread) -> SyncTextStream:
             return self._stream(one, params, waiting)
 
-        if is_prompts(prompt):
-            return answer_all(prompt, start, at_once=2 * self._max_running, progress=self._progress)
-        with start(cast("Prompt", prompt), InThread()) as stream:
-            for _ in stream.events():
-                pass
+        with feeding(streamer) as connect:
+            if is_prompts(prompt):
+                if streamer is not None:
+                    allowed = (
+                        "takes one prompt; call `generate` for each with a streamer of its own"
+                    )
+                    raise InvalidRequestError("streamer", type(streamer).__name__, allowed)
+                most = 2 * self._max_running
+                return answer_all(prompt, start, at_once=most, progress=self._progress)
+            with connect(start(cast("Prompt", prompt), InThread())) as stream:
+                for _ in stream.events():
+                    pass
         return stream.result
 
     def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:

@@ -154,3 +154,20 @@ def test_everything_up_to_the_last_end_of_a_word_is_out(pieces: list[str]) -> No
 def test_examples(pieces: list[str], expected: list[str]) -> None:
     holder = WordBuffer()
     assert [holder.put(piece) for piece in pieces] == expected
+
+
+def test_arguments_of_decode_may_come_as_the_documented_dict(byte_level: Case) -> None:
+    hidden = {"skip_special_tokens": True}
+    listed = Recorder(byte_level, decode_kwargs=hidden, clean_up_tokenization_spaces=False)
+    assert listed.decode_kwargs == {**hidden, "clean_up_tokenization_spaces": False}
+    assert Recorder(byte_level, decode_kwargs={}).decode_kwargs == {}
+    assert Recorder(byte_level, decode_kwargs=None).decode_kwargs == {}
+    texts = []
+    for options in ({"decode_kwargs": hidden}, {**hidden}):
+        recorder = Recorder(byte_level, False, **options)
+        recorder.put(torch.tensor([[0, *encode(byte_level, "a b")]]))
+        recorder.end()
+        texts.append(recorder.text())
+    assert texts[0] == texts[1]
+    with pytest.raises(TypeError, match="decode_kwargs=3 must be a dict"):
+        Recorder(byte_level, decode_kwargs=3)

@@ -221,7 +221,7 @@ GENERATE_ARGUMENTS = group("arguments",
     _P("assistant_model", "Any", "A smaller model that drafts tokens for this one to check.",
        is_local=True),
     _P("streamer", "BaseStreamer", "Gets the tokens as they come.", is_local=True,
-       elsewhere="a stream is its own streamer"),
+       elsewhere="a stream is its own streamer; `generate` of `AsyncLLM` and `LLM` takes one"),
     _P("negative_prompt_ids", "Any", "The prompt that `guidance_scale` leads away from."),
     _P("negative_prompt_attention_mask", "Any", "Its mask, zero at padding."),
 )  # fmt: skip

@@ -6,7 +6,7 @@ row also several. Rows that settle at different speeds wait here for each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.strategies.step import Step
-    from streamers import BaseStreamer
+
+
+class Streamer(Protocol):
+    """Receiver of the tokens of a generation; all streamers of the documents are."""
+
+    def put(self, value: Any, /) -> object:
+        """Take token ids: the prompt `[B, S]`, then those of each step, `[B]` or of one row `[n]`.
+
+        Called on the thread that computes: it must be quick.
+        """
+
+    def end(self) -> object:
+        """Take note that generation has ended."""
 
 
 class StreamerFeed:
     """One call's ids on their way to a streamer."""
 
-    def __init__(self, streamer: BaseStreamer, *, copies: int = 1, pad_token_id: int = 0) -> None:
+    def __init__(self, streamer: Streamer, *, copies: int = 1, pad_token_id: int = 0) -> None:
         """Keep what is needed; nothing is handed over yet.
 
         Args:

@@ -1,0 +1,179 @@
+"""Feed a streamer with the tokens of a request, on the decode thread.
+
+The documented streamers and those of users (`put` and `end`) get the prompt, then the ids of each
+step, then the end, as from `model.generate`. The events of the request go on to its reader.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.llm.answer import Answer
+from asyncgen.runtime.request_failure import request_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from asyncgen.engine.requests.admission import Seat
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.generation.generate.streamer_feed import Streamer, StreamerFeed
+    from asyncgen.generation.stopping.cancel import CancelCriteria
+    from asyncgen.llm.opening import Opened
+    from asyncgen.llm.reader_wait import Inbox, Letter
+    from asyncgen.types import Prompt, TokenEvent
+
+    AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+@contextmanager
+def feeding(streamer: Streamer | None) -> Iterator[Callable[[AnswerT], AnswerT]]:
+    """Feed a streamer with the tokens of one stream.
+
+    If the stream does not come to its start, the streamer's `fail` is called with the reason, where
+    it has one, so that its reader does not wait in vain.
+
+    Args:
+        streamer: Gets the tokens; ``None`` for nobody.
+
+    Yields:
+        Function that connects a stream which has not begun, and returns it.
+
+    Raises:
+        InvalidRequestError: It is no streamer.
+    """
+    if streamer is None:
+        yield lambda stream: stream
+        return
+    sink = StreamerSink(streamer)
+    try:
+        yield sink.connect
+    except BaseException as error:
+        if not sink.is_posted:
+            sink.fail(error)
+        raise
+
+
+class StreamerSink:
+    """Sink of a request that hands its ids to a streamer before its events go to the reader.
+
+    The streamer is a guest on the decode thread: what it raises ends its own request, and is
+    raised to the reader. If its own readers have left (``streamer.cancelled``), the request ends.
+    """
+
+    def __init__(self, streamer: Streamer) -> None:
+        """Keep the streamer; it gets nothing yet.
+
+        Args:
+            streamer: Gets the tokens.
+
+        Raises:
+            InvalidRequestError: It is no streamer.
+        """
+        if not callable(getattr(streamer, "put", None)) or not callable(
+            getattr(streamer, "end", None)
+        ):
+            allowed = "an object with the methods `put` and `end`"
+            raise InvalidRequestError("streamer", streamer, allowed)
+        self._streamer = streamer
+        self._stream: Answer | None = None
+        self._request: Request | None = None
+        self._inbox: Inbox | None = None
+        self._feed: StreamerFeed | None = None
+        self._is_over = False
+
+    @property
+    def is_posted(self) -> bool:
+        """True if the decode thread has the request, and will end the streamer."""
+        return self._stream is not None and self._stream._request is not None
+
+    def connect(self, stream: AnswerT) -> AnswerT:
+        """Be the sink of a stream that has not begun; return the stream."""
+        self._stream = stream
+        stream.prepare = self.prepare
+        return stream
+
+    def prepare(
+        self,
+        opened: Opened,
+        prompt: Prompt,
+        params: Mapping[str, Any],
+        cancel: CancelCriteria,
+        inbox: Inbox,
+        place: Seat,
+    ) -> Request:
+        """Make the request of the stream, with this object as its sink; on a worker thread.
+
+        Raises:
+            InvalidRequestError: A parameter that changes what the streamer has got already.
+        """
+        self._inbox = inbox
+        request = Answer.prepare(opened, prompt, params, cancel, self, place)
+        for name, is_given in (
+            ("generated_ids", bool(request.given)),
+            ("token_healing", request.healing is not None),
+        ):
+            if is_given:
+                allowed = "not beside `streamer`, which gets the prompt first and then new tokens"
+                raise InvalidRequestError(name, params.get(name, True), allowed)
+        self._request = request
+        return request
+
+    def put_nowait(self, item: Letter, /) -> bool:
+        """Hand over the ids of an event, or an error, and pass it on; on the decode thread."""
+        assert self._inbox is not None
+        if self._is_over:
+            return False
+        if isinstance(item, BaseException):
+            self.fail(item)
+            return self._inbox.put_nowait(item)
+        try:
+            self._hand_over(item)
+        except BaseException as error:
+            assert self._request is not None
+            self._request.cancel.set()
+            failure = request_failure(error)
+            self.fail(failure)
+            return self._inbox.put_nowait(failure)
+        return self._inbox.put_nowait(item)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the streamer what ended the request, if it has a method for that."""
+        self._is_over = True
+        fail = getattr(self._streamer, "fail", None)
+        if callable(fail):
+            try:
+                fail(error)
+            except BaseException as second:
+                request_failure(second)  # the reader is raised the first
+
+    def _hand_over(self, event: TokenEvent) -> None:
+        """Give the streamer the ids of an event."""
+        from asyncgen.generation.strategies.step import Step
+
+        request = self._request
+        assert request is not None
+        feed = self._feed or self._begin(request)
+        is_cancelled = getattr(getattr(self._streamer, "cancelled", None), "is_set", None)
+        if callable(is_cancelled) and is_cancelled():
+            request.cancel.set()
+        rows: list[list[int]] = [[] for _ in range(request.params.num_samples)]
+        reasons: list[str | None] = [None for _ in rows]
+        rows[event.index], reasons[event.index] = list(event.token_ids), event.finish_reason
+        feed.step(Step(rows, reasons))
+        if event.usage is not None:
+            feed.end()
+
+    def _begin(self, request: Request) -> StreamerFeed:
+        """Give the streamer the prompt, a row for each sample."""
+        import torch
+
+        from asyncgen.generation.generate.streamer_feed import StreamerFeed
+
+        pad = request.params.config.pad_token_id
+        copies = request.params.num_samples
+        self._feed = feed = StreamerFeed(self._streamer, copies=copies, pad_token_id=pad or 0)
+        feed.begin(torch.tensor([request.starting_ids]))
+        return feed
