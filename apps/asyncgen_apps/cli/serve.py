@@ -192,7 +192,7 @@ async def _serve(
     async with warm_engine(source, startup) as llm:
         app = create_app(llm, plan.settings)
         gate, (listener, *others) = app.state.gate, listeners
-        async with with_streams(app, llm, gate, plan.streams, *others) as drain_streams:
+        async with with_streams(app, llm, gate, plan.streams, *others) as streams:
             if plan.settings.with_chat:
                 from asyncgen_apps.openai_http.chat_mount import mount_chat
 
@@ -213,7 +213,8 @@ async def _serve(
                 plan.settings,
                 notice_seconds=plan.notice_seconds,
                 drain_seconds=plan.drain_seconds,
-                drain_streams=drain_streams,
+                drain_streams=streams.drain,
+                sockets=streams.sockets,
                 verbose=plan.verbose,
             )
             settle()

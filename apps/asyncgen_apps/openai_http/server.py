@@ -61,6 +61,7 @@ class Server(uvicorn.Server):
         drain_seconds: float = 30.0,
         notice_seconds: float = 0.0,
         drain_streams: Callable[[float], Awaitable[None]] | None = None,
+        sockets: Callable[..., Any] | None = None,
         verbose: bool = False,
     ) -> None:
         """Set it up.
@@ -74,6 +75,8 @@ class Server(uvicorn.Server):
                 that the server leaves, and all that comes is taken.
             drain_streams: Lets WebSockets finish within so many seconds; called before their
                 connections are closed, and again with 0 if they are to end at once.
+            sockets: Makes the connection of a socket that becomes a WebSocket
+                (`ConnectionServer.upgraded`); ``None``: the application serves them.
             verbose: Log every request.
         """
         config = uvicorn.Config(
@@ -86,7 +89,7 @@ class Server(uvicorn.Server):
             # machine, where anybody may say anything.
             forwarded_allow_ips=list(settings.trusted_proxies),
             http=_protocol(settings),
-            ws="websockets-sansio",
+            ws="websockets-sansio" if sockets is None else sockets,  # type: ignore[arg-type]
             ws_max_size=settings.max_body_bytes or MOST_BODY,
             ws_per_message_deflate=False,  # messages are tiny
         )

@@ -7,6 +7,7 @@ Knows how the two are set up alike; the protocol is that of :mod:`asyncgen_apps.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,6 +16,7 @@ from asyncgen_apps.openai_http.chat_page import GatedEngine, GatedStream
 from asyncgen_apps.serving.limits import MOST_BODY
 from asyncgen_apps.websocket import StreamService, StreamSettings, serve_websocket
 from asyncgen_apps.websocket.asgi import stream_route
+from asyncgen_apps.websocket.connection_server import ConnectionServer
 
 if TYPE_CHECKING:
     import socket
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.errors import ApiError
     from asyncgen_apps.openai_http.settings import ServerSettings
-
-    Drain = Callable[[float], Coroutine[Any, Any, None]]
-    """Lets what runs go on for so many seconds, and then ends it."""
 
 
 class CountedEngine(GatedEngine):
@@ -76,6 +75,20 @@ def stream_settings(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The streams of a server.
+
+    Attributes:
+        drain: Lets what runs continue for so many seconds, and then ends it; to be called before
+            the application ends.
+        sockets: Makes the connections of sockets that an HTTP server of ours hands over.
+    """
+
+    drain: Callable[[float], Coroutine[Any, Any, None]]
+    sockets: Callable[..., Any]
+
+
 @asynccontextmanager
 async def with_streams(
     app: FastAPI,
@@ -83,7 +96,7 @@ async def with_streams(
     gate: Gate,
     settings: StreamSettings,
     listener: socket.socket | None = None,
-) -> AsyncIterator[Drain]:
+) -> AsyncIterator[Streams]:
     """Add the streams to an application for as long as the block runs.
 
     Args:
@@ -94,14 +107,15 @@ async def with_streams(
         listener: A socket for a server of streams alone; its ``GET /`` gives their page.
 
     Yields:
-        What lets the streams finish; to be called before the application ends.
+        The streams. A server that is not ours serves them by a route of the application.
     """
     model = CountedEngine(llm, gate)
     settings = settings.sized(llm, MOST_BODY)
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
         app.router.routes.append(stream_route(service))
-        drains: list[Drain] = [service.drain]
+        connections = ConnectionServer(service, page=None, paths=("/v1/stream",))
+        drains = [service.drain]
         if listener is not None:
             # Whether others may come without a key was decided for the other port already.
             server = await stack.enter_async_context(
@@ -114,4 +128,5 @@ async def with_streams(
                 for one in drains:
                     group.start_soon(one, seconds)
 
-        yield drain
+        yield Streams(drain, connections.upgraded)
+        await connections.close()

@@ -35,10 +35,21 @@ def parse(content: bytes | str) -> object:
 
     Raises:
         TooManyNested: It holds too many lists and objects.
-        ValueError: It is not JSON.
+        ValueError: It is not JSON, or a text in it has half a surrogate pair, which is no
+            character.
         RecursionError: It is nested too deep.
     """
     return json.loads(content, cls=_Decoder)
+
+
+def _check_text(text: str, start: tuple[str, int]) -> None:
+    """Refuse half of a surrogate pair, as parsers of bytes do."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise json.JSONDecodeError("half of a surrogate pair", *start) from error
 
 
 class _Decoder(json.JSONDecoder):
@@ -66,7 +77,17 @@ class _Decoder(json.JSONDecoder):
             return parse_array(start, entries(scan))
 
         def table(start: tuple[str, int], strict: bool, scan: Scan, *more: Any) -> Any:
-            return parse_object(start, strict, entries(scan), *more)
+            found, end = parse_object(start, strict, entries(scan), *more)
+            for name in found:
+                _check_text(name, start)
+            return found, end
+
+        def text(content: str, place: int, strict: bool = True) -> tuple[str, int]:
+            found, end = standard.scanstring(content, place, strict)
+            _check_text(found, (content, place))
+            return found, end
+
+        self.parse_string = text
 
         self.parse_array = array
         self.parse_object = table

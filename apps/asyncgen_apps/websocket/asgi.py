@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.session import Session
 
 
+_NO_CODE, _BROKEN = 1005, 1006
+
 _log = logging.getLogger("asyncgen.websocket")
 
 
@@ -137,8 +139,9 @@ class _Endpoint:
     async def _receive(self) -> str | bytes:
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
-            code = message.get("code", 1005)
-            self._code = None if code == 1006 else code
+            code = message.get("code", _NO_CODE)
+            # uvicorn reports a connection that breaks as one that was closed without a code.
+            self._code = None if code in (_NO_CODE, _BROKEN) else code
             raise _Disconnected
         text: str | None = message.get("text")
         return text if text is not None else message.get("bytes") or b""

@@ -1,9 +1,10 @@
-"""Send many WebSocket messages in one write, and none to a full socket.
+"""Send many WebSocket messages in one write, none to a full socket, and read within a budget.
 
 The ``send`` of the library makes one system call for each message. Here one write has the messages
 of all streams of a connection, once per turn of the event loop. While the socket takes no more,
-nothing is encoded, so that the protocol's core merges messages. A client that reads nothing for
-``send_seconds`` is disconnected: the keep-alive of the library does not notice it.
+nothing is encoded, so that the core of the protocol merges messages, and soon nothing is read:
+answers to pings would fill the memory. A client that reads nothing for ``send_seconds`` is
+disconnected: the keep-alive of the library does not notice it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import InvalidMessage
+from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
 from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE
@@ -19,6 +22,9 @@ from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE
 if TYPE_CHECKING:
     import asyncio
 
+    from websockets.http11 import Request
+
+    from asyncgen_apps.websocket.read_budget import ReadBudget
     from asyncgen_apps.websocket.session import Session
 
 
@@ -26,11 +32,32 @@ FLUSH_BATCH = 8
 """Connections with one stream that are flushed together; with more the first would wait long."""
 
 
+CLOSE_SECONDS = 5.0
+"""Longest time of a closing handshake, and of a client that reads why it was refused."""
+
+MOST_FRAGMENTS = 16384
+"""Frames of one message: empty ones would fill the memory without end."""
+
+_MOST_UNSENT = 256 * 1024
+"""Bytes that wait for a client behind which nothing more is read from it."""
+
+_FIRST_CONTROL = 8
+"""Codes of frames from here on are of pings, pongs and closes."""
+
+_BAD_REQUEST = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: 33\r\n\r\nthis is no request of WebSockets\n"
+)
+
+
 class ConnectionLimit:
     """Limits the sockets of a server, also those without a finished handshake.
 
     Some sockets beyond the limit stay open, to be told that the server is full and to ask for its
     health. Beyond those, the oldest socket that sent no request yet is closed.
+
+    Attributes:
+        connections: Sockets that are open.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,14 +67,14 @@ class ConnectionLimit:
             most: Connections that may stay open.
         """
         self._most = most + RESERVE
-        self._open: set[StreamConnection] = set()
+        self.connections: set[StreamConnection] = set()
         self._waiting: dict[StreamConnection, None] = {}
 
     def add(self, connection: StreamConnection) -> None:
         """Count an opened socket; close the oldest without a request if there are too many."""
-        self._open.add(connection)
+        self.connections.add(connection)
         self._waiting[connection] = None
-        if len(self._open) > self._most:
+        if len(self.connections) > self._most:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.abort()
@@ -56,25 +83,38 @@ class ConnectionLimit:
         """Note that a socket has sent the head of its request."""
         self._waiting.pop(connection, None)
 
+    def abort_unopened(self) -> None:
+        """Close the sockets without a finished handshake."""
+        for connection in [*self.connections]:
+            if connection.state is not State.OPEN:
+                connection.abort()
+
     def remove(self, connection: StreamConnection) -> None:
         """Forget a closed socket."""
-        self._open.discard(connection)
+        self.connections.discard(connection)
         self._waiting.pop(connection, None)
 
 
 class StreamConnection(ServerConnection):
     """A connection that takes its messages from a session."""
 
-    def __init__(self, limit: ConnectionLimit, *args: Any, **kwargs: Any) -> None:
-        """Make it; the library does.
+    def __init__(
+        self, limit: ConnectionLimit, budget: ReadBudget, *args: Any, **kwargs: Any
+    ) -> None:
+        """Make it; the server does.
 
         Args:
             limit: Counter of the server's sockets.
+            budget: Shares the time of the loop with the server's other connections.
             *args: Arguments of the library.
             **kwargs: Arguments of the library.
         """
         super().__init__(*args, **kwargs)
         self._limit = limit
+        self._budget = budget
+        self._holds: set[str] = set()
+        self._fragments = 0
+        self._is_refused = False
         self._head_bytes = 0
         self._session: Session | None = None
         self._send_seconds = 0.0
@@ -102,15 +142,78 @@ class StreamConnection(ServerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the opened socket."""
         super().connection_made(transport)
+        self.recv_messages.pause = self._hold_messages
+        self.recv_messages.resume = self._take_messages
         self._limit.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Limit the head of the request; the library allows 1 MiB and then reads without end."""
+        """Limit the head of the request, and hand the data to the budget.
+
+        The library allows a head of 1 MiB and then reads without end.
+        """
         if self.request is None and not self._may_read(len(data)):
             return
+        self._budget.take(self, data)
+
+    @property
+    def may_feed(self) -> bool:
+        """See `Reader`: its output does not pile up, and not too many messages wait."""
+        if self.paused and self.transport.get_write_buffer_size() > _MOST_UNSENT:
+            return False
+        return "messages" not in self._holds
+
+    def feed(self, data: bytes) -> None:
+        """See `Reader`."""
         super().data_received(data)
         if self.request is not None:
             self._limit.note_request(self)
+
+    def hold(self) -> None:
+        """See `Reader`."""
+        self._set_hold("budget")
+
+    def release(self) -> None:
+        """See `Reader`."""
+        self._drop_hold("budget")
+
+    def _hold_messages(self) -> None:
+        """Stop reading: the library does so while too many messages wait."""
+        self._set_hold("messages")
+
+    def _take_messages(self) -> None:
+        """Read on: few messages wait."""
+        self._drop_hold("messages")
+        self._budget.resume(self)
+
+    def _set_hold(self, reason: str) -> None:
+        if not self._holds:
+            self.transport.pause_reading()
+        self._holds.add(reason)
+
+    def _drop_hold(self, reason: str) -> None:
+        self._holds.discard(reason)
+        if not self._holds and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def process_event(self, event: Frame | Request) -> None:  # type: ignore[override]
+        """Count the frames of a message; more than `MOST_FRAGMENTS` end the connection."""
+        if isinstance(event, Frame) and event.opcode < _FIRST_CONTROL:
+            self._fragments = 0 if event.fin else self._fragments + 1
+            if self._fragments > MOST_FRAGMENTS:
+                self.protocol.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+                self.send_data()
+                return
+        super().process_event(event)
+
+    def send_data(self) -> None:
+        """Tell a client whose request cannot be read why its connection ends."""
+        is_broken = self.request is None and self.protocol.handshake_exc is not None
+        if is_broken and not self._is_refused:
+            self._is_refused = True
+            if isinstance(self.protocol.handshake_exc, InvalidMessage):  # others are answered
+                self.transport.write(_BAD_REQUEST)
+            self._deadline = self.loop.call_later(CLOSE_SECONDS, self.abort)
+        super().send_data()
 
     def _may_read(self, count: int) -> bool:
         """Count bytes of the head; return whether they may be read."""
@@ -147,11 +250,13 @@ class StreamConnection(ServerConnection):
         super().resume_writing()
         if self.protocol.state is State.OPEN:
             self._stop_waiting()
+        self._budget.resume(self)
         self._schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the closed socket."""
         super().connection_lost(exc)
+        self._budget.forget(self)
         self._limit.remove(self)
         self._stop_waiting()
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.serving.clients import ANYBODY
-from asyncgen_apps.websocket.errors import BAD_TOKEN, DRAINING, Fault
+from asyncgen_apps.websocket.errors import BAD_TOKEN, DRAINING, DUPLICATE, Fault
 from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
 from asyncgen_apps.websocket.params import check_params, check_priority
 from asyncgen_apps.websocket.takeover import UNKNOWN_REQUEST, check_resume
@@ -301,7 +301,7 @@ class Channel:
     def _refusal(self, request_id: str) -> Fault | None:
         """Return the error for a request of this name that cannot be accepted."""
         if request_id in self._answers:
-            return Fault("duplicate_id", "a request of this id has not ended")
+            return DUPLICATE
         if self.is_draining:
             return DRAINING
         most = self._settings.max_requests
@@ -325,7 +325,8 @@ class Channel:
         if answer is not None and client.may_resume(answer.client):
             fault = self._attach(message, answer)
         else:
-            answer, fault = None, UNKNOWN_REQUEST
+            # An error of another kind would end the running request of this id for its client.
+            answer, fault = None, DUPLICATE if message.id in self._answers else UNKNOWN_REQUEST
         if fault is None:
             return []
         if message.request is None or fault.code not in ("resume_unknown", "resume_gone"):

@@ -79,6 +79,7 @@ class Fault:
 
 
 BAD_TOKEN = Fault("unauthorized", "this token is not valid")
+DUPLICATE = Fault("duplicate_id", "a request of this id has not ended")
 DRAINING = Fault(
     "draining", "the server is about to leave; try another, or later", retry_after=RESTART_SECONDS
 )

@@ -170,14 +170,15 @@ def running(
             def call(function: Callable[[], None]) -> None:
                 loop.call_soon_threadsafe(function)
 
-            async with with_streams(app, llm, gate, streams, second) as drain:
+            async with with_streams(app, llm, gate, streams, second) as sockets:
                 server = Server(
                     app,
                     gate,
                     chosen,
                     drain_seconds=drain_seconds,
                     notice_seconds=notice_seconds,
-                    drain_streams=drain,
+                    drain_streams=sockets.drain,
+                    sockets=sockets.sockets,
                 )
                 found.append(Running(port, ws_port, llm, gate, server, call))
                 ready.set()

@@ -38,7 +38,7 @@ async def test_messages_ready_together_go_out_in_one_write(
 ) -> None:
     gate = Gate()
     async with served(teller(gate)) as one, one.client() as client:
-        [connection] = one.server._server.connections
+        [connection] = one.server._connections.connections
         writes: list[bytes] = []
         real = connection.transport.write
 
@@ -63,7 +63,7 @@ async def test_messages_ready_together_go_out_in_one_write(
 
 async def test_a_slow_socket_gets_fewer_and_longer_pieces() -> None:
     async with served() as one, one.client() as client:
-        [connection] = one.server._server.connections
+        [connection] = one.server._connections.connections
         connection.pause_writing()
         await client.send("generate", id="a", token_ids=[1])
         await wait_for(lambda: one.server.service.counters.requests_total == 1)
@@ -77,7 +77,7 @@ async def test_a_slow_socket_gets_fewer_and_longer_pieces() -> None:
 
 async def test_a_slow_one_that_catches_up_is_not_dropped() -> None:
     async with served(send_seconds=0.1) as one, one.client() as client:
-        [connection] = one.server._server.connections
+        [connection] = one.server._connections.connections
         connection.pause_writing()
         connection.resume_writing()
         await client.begin()

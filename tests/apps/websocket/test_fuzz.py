@@ -170,7 +170,7 @@ def test_the_core_takes_anything() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_server_takes_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncgen_apps.websocket.server.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("asyncgen_apps.websocket.connection_server.CLOSE_SECONDS", 0.2)
     await fuzz_server(sockets=3, count=500)
 
 

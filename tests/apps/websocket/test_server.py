@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import pytest
 from websockets.asyncio.client import connect
-from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationError
 from websockets.frames import Frame, Opcode
 
@@ -149,15 +147,10 @@ async def test_tokens() -> None:
                 assert await client.wait_closed() == 1008
 
 
-async def test_a_token_must_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The handshake before it may take as long as it needs.
-    patient = partial(serve, open_timeout=PATIENCE)
-
-    def serve_patiently(*given: Any, open_timeout: float, **options: Any) -> Any:
-        return patient(*given, **options)
-
-    monkeypatch.setattr("asyncgen_apps.websocket.server.serve", serve_patiently)
+async def test_a_token_must_come_in_time() -> None:
     async with served(tokens=("right",), open_seconds=0.2) as one:
+        # The handshake before it may take as long as it needs.
+        one.server._connections.open_seconds = PATIENCE
         async with one.client(greets=False) as client:
             assert (await client.get())["code"] == "not_authenticated"
             assert await client.wait_closed() == 1008
@@ -507,7 +500,7 @@ async def test_a_stalled_reader_is_dropped_and_others_go_on() -> None:
 
 
 async def test_a_half_open_socket_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncgen_apps.websocket.server.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("asyncgen_apps.websocket.connection_server.CLOSE_SECONDS", 0.1)
     async with served(endless(), heartbeat_seconds=0.1, grace_seconds=0) as one:
         has_begun = False
         while not has_begun:

@@ -103,7 +103,7 @@ async def test_every_figure_that_is_published_moves(anyio_backend: str) -> None:
             await second.send("resume", id="a", resume_token=token, after=0)
             assert (await second.get())["type"] == "accepted"
             assert (await second.rest())[1]["type"] == "done"
-            [connection] = one.server._server.connections
+            [connection] = one.server._connections.connections
             connection.pause_writing()
             await second.wait_closed()
         scrape()

@@ -1,0 +1,235 @@
+"""The laws of sockets, on the port of the HTTP server and on a port of streams alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import struct
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from websockets.frames import Frame, Opcode
+from websockets.sync.client import connect
+
+from asyncgen import AsyncLLM
+from asyncgen_apps.websocket.messages import SUBPROTOCOL
+from asyncgen_apps.websocket.read_budget import ReadBudget
+from tests.apps.openai_http.running import PATIENCE, Running, running
+from tests.cases import for_each
+from tests.doubles.models import TableModel, byte_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PORTS = ("port", "ws_port")
+PROMPT: dict[str, Any] = {"type": "generate", "id": "a", "token_ids": [1]}
+
+
+def endless() -> AsyncLLM:
+    """An engine whose model babbles until it is stopped."""
+    return AsyncLLM(TableModel(context_length=100_000), tokenizer=byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def budgets() -> Iterator[list[ReadBudget]]:
+    """The budgets of both ports."""
+    made: list[ReadBudget] = []
+
+    def make() -> ReadBudget:
+        made.append(ReadBudget())
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asyncgen_apps.websocket.connection_server.ReadBudget", make)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one(budgets: list[ReadBudget]) -> Iterator[Running]:
+    with running(endless, max_connections=8, max_requests=8, head_seconds=2.0) as found:
+        yield found
+
+
+@contextmanager
+def client(one: Running, port: str) -> Iterator[Any]:
+    """Connect, and read the hello."""
+    url = f"ws://127.0.0.1:{getattr(one, port)}/v1/stream"
+    with connect(url, subprotocols=[SUBPROTOCOL], compression=None) as found:  # type: ignore[list-item]
+        assert get(found)["type"] == "hello"
+        yield found
+
+
+def get(found: Any) -> Any:
+    return json.loads(found.recv(PATIENCE))
+
+
+def send(found: Any, **message: Any) -> None:
+    found.send(json.dumps(message))
+
+
+def ask(found: Any, **message: Any) -> Any:
+    send(found, **message)
+    return get(found)
+
+
+def wire_to(one: Running, port: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", getattr(one, port)), PATIENCE)
+
+
+def handshake(*lines: str, path: str = "/v1/stream") -> bytes:
+    """Write the head of a handshake."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    head = [
+        f"GET {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Key: {key}",
+        "Sec-WebSocket-Version: 13",
+        *lines,
+    ]
+    return "\r\n".join([*head, "", ""]).encode()
+
+
+def opened(one: Running, port: str) -> socket.socket:
+    """Shake hands on a bare socket."""
+    wire = wire_to(one, port)
+    wire.sendall(handshake())
+    assert b" 101 " in wire.recv(4096)
+    return wire
+
+
+def frames(opcode: Opcode, count: int, data: bytes = b"", *, fin: bool = True) -> bytes:
+    return Frame(opcode, data, fin=fin).serialize(mask=True) * count
+
+
+def reset(wire: socket.socket) -> None:
+    """Break a connection: its peer gets a reset."""
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.close()
+
+
+@for_each("port", PORTS)
+@for_each("is_reset", [True, False])
+def test_request_of_a_broken_connection_is_resumed(one: Running, port: str, is_reset: bool) -> None:
+    with client(one, port) as first:
+        accepted = ask(first, **PROMPT)
+        while (delta := get(first))["type"] != "delta":
+            pass
+        wire = first.socket
+        if is_reset:
+            reset(wire)
+        else:
+            wire.shutdown(socket.SHUT_WR)
+        token, after = accepted["resume_token"], delta["seq"]
+        with client(one, port) as second:
+            answer = ask(second, type="resume", id="b", resume_token=token, after=after)
+            assert answer["type"] == "accepted", (port, answer)
+            send(second, type="cancel", id="b")
+    one.wait_idle()
+
+
+@for_each("port", PORTS)
+@for_each("kind", ["ping", "pong", "fragment"])
+def test_flood_of_tiny_frames_lets_others_in_between(
+    one: Running, budgets: list[ReadBudget], port: str, kind: str
+) -> None:
+    """Parsing a megabyte of frames takes seconds; others are answered while a part of it waits."""
+    flood = {
+        "ping": frames(Opcode.PING, 100_000, b"x"),
+        "pong": frames(Opcode.PONG, 100_000, b"x"),
+        "fragment": frames(Opcode.TEXT, 1, fin=False) + frames(Opcode.CONT, 100_000, fin=False),
+    }[kind]
+    with client(one, port) as other:
+        attacker = opened(one, port)
+        attacker.setblocking(False)
+        sent, waited = 0, False
+        while sent < len(flood) and not waited:
+            with suppress(BlockingIOError):
+                sent += attacker.send(flood[sent:])
+            assert ask(other, type="ping", nonce=1)["type"] == "pong"
+            waited = any(budget._unread for budget in budgets)
+        assert waited
+        reset(attacker)
+
+
+@for_each("port", PORTS)
+def test_message_of_too_many_fragments_is_refused(one: Running, port: str) -> None:
+    wire = opened(one, port)
+    data = frames(Opcode.TEXT, 1, fin=False) + frames(Opcode.CONT, 17_000, fin=False)
+    wire.sendall(data)
+    received = b""
+    while piece := wire.recv(65536):
+        received += piece
+    assert struct.pack("!H", 1009) + b"too many fragments" in received
+    wire.close()
+
+
+ODD = [
+    handshake(*(f"X-{number}: 1" for number in range(200))),
+    handshake(path="/v1/stream?" + "x" * 20_000),
+    handshake("Cookie: " + "x" * 9_000),
+    handshake("Content-Length: 5") + b"hello",
+]
+
+
+@for_each("port", PORTS)
+def test_refused_handshakes_are_answered_and_leave_their_places(one: Running, port: str) -> None:
+    for _ in range(3):  # more than all places
+        wires = [wire_to(one, port) for _ in ODD]
+        for wire, head in zip(wires, ODD, strict=True):
+            wire.sendall(head)
+        for wire in wires:
+            received = b""
+            while piece := wire.recv(65536):
+                received += piece
+            assert received.startswith(b"HTTP/1.1 4"), (port, received[:80])
+            wire.close()
+    with client(one, port):
+        pass
+
+
+@for_each("port", PORTS)
+def test_half_a_character_in_a_message_of_any_size(one: Running, port: str) -> None:
+    with client(one, port) as found:
+        for size in (10, 100_000):
+            text = '{"type": "generate", "id": "a", "prompt": "' + "x" * size + '\\ud800"}'
+            found.send(text)
+            answer = get(found)
+            assert (answer["type"], answer["code"]) == ("error", "invalid_json"), (port, size)
+            found.send('{"type": "generate", "\\udfff' + "x" * size + '": 1}')
+            assert get(found)["code"] == "invalid_json"
+        assert ask(found, type="ping", nonce=1)["type"] == "pong"
+
+
+@for_each("port", PORTS)
+def test_unknown_token_leaves_the_running_request_of_that_id(one: Running, port: str) -> None:
+    with client(one, port) as found:
+        assert ask(found, **PROMPT)["type"] == "accepted"
+        send(found, type="resume", id="a", resume_token="nothing", after=0)
+        while (message := get(found))["type"] == "delta":
+            pass
+        assert (message["type"], message["code"]) == ("error", "duplicate_id")
+        assert get(found)["type"] == "delta"  # it runs on
+        send(found, type="cancel", id="a")
+        while (message := get(found))["type"] == "delta":
+            pass
+        assert message["type"] == "done"
+
+
+@for_each("port", PORTS)
+def test_pongs_that_nobody_reads_do_not_fill_the_memory(one: Running, port: str) -> None:
+    """The server stops reading; what waits stays below its bound and the socket's."""
+    wire = opened(one, port)
+    wire.settimeout(0.5)
+    flood = frames(Opcode.PING, 1_000, b"x" * 100)
+    sent = 0
+    with pytest.raises(TimeoutError):
+        while sent < 64 * 2**20:
+            sent += wire.send(flood)
+    with client(one, port) as other:
+        assert ask(other, type="ping", nonce=1)["type"] == "pong"
+    reset(wire)
