@@ -140,6 +140,8 @@ class DecoderLayer(Prepared):
         self.head_dim = config.head_dim
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
+        self.attended_norm: Norm | None = None
+        self.inner_norm: Norm | None = None
         self.input_norm = self._norm("input_norm", config, dtype)
         if self.plan.has_attention:
             self._make_attention(config, dtype)
@@ -149,10 +151,12 @@ class DecoderLayer(Prepared):
         if self.plan.has_feed_forward:
             self._make_feed_forward(config, dtype)
 
-    def _norm(self, name: str, config: ModelConfig, dtype: torch.dtype) -> Norm | None:
+    def _norm(
+        self, name: str, config: ModelConfig, dtype: torch.dtype, features: int | None = None
+    ) -> Norm | None:
         if name not in config.names_of(self.index):
             return None
-        return Norm(config.hidden_size, self.eps, self.plan.norm, dtype=dtype)
+        return Norm(features or config.hidden_size, self.eps, self.plan.norm, dtype=dtype)
 
     def _make_attention(self, config: ModelConfig, dtype: torch.dtype) -> None:
         plan, hidden, queries = self.plan, config.hidden_size, self.num_heads * self.head_dim
@@ -173,6 +177,7 @@ class DecoderLayer(Prepared):
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
         gates = self.num_heads if plan.gates_heads else attended
         self.attention_gate = Linear(hidden, gates, dtype=dtype) if plan.has_gate else None
+        self.attended_norm = self._norm("attended_norm", config, dtype, attended)
         self.output = Linear(attended, hidden, plan.has_output_bias, dtype=dtype)
         self.sinks = Exact(self.num_heads) if config.attention[self.index].has_sinks else None
 
@@ -198,6 +203,7 @@ class DecoderLayer(Prepared):
             )
         else:
             self.up = Linear(hidden, self.width, bias, dtype=dtype, activation=fused)
+        self.inner_norm = self._norm("inner_norm", config, dtype, self.width)
         self.down = Linear(self.width, hidden, plan.has_down_bias, dtype=dtype)
 
     def _head_norm(self, count: int, dtype: torch.dtype) -> Norm | None:
@@ -226,6 +232,8 @@ class DecoderLayer(Prepared):
         plan, head_norm = self.plan, self.plan.head_norm
         others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
         if any(getattr(plan, field.name) != field.default for field in others):
+            return None
+        if self.attended_norm is not None or self.inner_norm is not None:
             return None
         heads_scaler = keys_scaler = None
         if head_norm is not None and plan.has_attention:
@@ -381,20 +389,23 @@ class DecoderLayer(Prepared):
         product = None if gate is None else gate.ready().product
         plan = self.plan.latent or self.plan.heads
         narrow = size if plan is None else plan.values
+        normalise = _into(self.attended_norm)
         if product is None and narrow == size:
-            return None
+            if normalise is None:
+                return None
+            return lambda attended, normed: normalise(attended, attended)
         by_head = self.plan.gates_heads
 
         def finish(attended: Tensor, normed: Tensor) -> Tensor:
             if narrow != size:  # the rest is zero
                 attended = attended.view(len(attended), -1, size)[..., :narrow].flatten(1)
-            if product is None:
-                return attended
-            gates = product(normed).sigmoid_()
-            if by_head:
-                attended.view(len(attended), -1, narrow).mul_(gates[..., None])
-                return attended
-            return attended.mul_(gates)
+            if product is not None:
+                gates = product(normed).sigmoid_()
+                if by_head:
+                    attended.view(len(attended), -1, narrow).mul_(gates[..., None])
+                else:
+                    attended.mul_(gates)
+            return attended if normalise is None else normalise(attended, attended)
 
         return finish
 
@@ -405,6 +416,8 @@ class DecoderLayer(Prepared):
             return self._adder(self.experts, self.down_norm, self._experts_scale())
         up = self._up().ready()
         add_down = self._adder(self.down.ready(), self.down_norm, self.plan.down_scale)
+        if self.inner_norm is not None:
+            add_down = _behind(self.inner_norm, add_down)
         up_into, gate_scale = up.into, self.plan.gate_scale
         if up.activation is not None:
             return lambda x, normed, space: add_down(x, up_into(normed, space.activated), space)
@@ -509,6 +522,14 @@ class DecoderLayer(Prepared):
                     heads[:, part] = normed.view(heads[:, part].shape)
 
         return apart
+
+
+def _behind(
+    norm: Norm, add: Callable[[Tensor, Tensor, Workspace], None]
+) -> Callable[[Tensor, Tensor, Workspace], None]:
+    """Normalise rows before they are added."""
+    into = norm.scaler.into
+    return lambda x, rows, space: add(x, into(rows, rows), space)
 
 
 def _scaler(norm: Norm | None) -> Any:

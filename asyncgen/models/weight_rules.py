@@ -157,10 +157,10 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     hidden, width = config.hidden_size, config.intermediate_size
     rules: list[WeightRule] = []
 
-    def norm(ours: str) -> None:
+    def norm(ours: str, features: int = hidden) -> None:
         if ours in names:
             target, stored = f"layers.{index}.{ours}", _sources(config, index, ours)
-            rules.extend(_norm_rules(target, stored, (hidden,), plan.norm))
+            rules.extend(_norm_rules(target, stored, (features,), plan.norm))
 
     def product(ours: str, rows: list[int], columns: int, bias: bool) -> None:
         rules.extend(_product_rules(config, family, index, ours, rows, columns, bias))
@@ -172,6 +172,8 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
         rules += _attention_rules(config, family, index)
     for ours in ("output_norm", "post_norm", "down_norm"):
         norm(ours)
+    if plan.has_attention:
+        norm("attended_norm", config.num_attention_heads * config.head_dim)
     if not plan.has_feed_forward:
         return rules
     if plan.experts is not None:
@@ -186,6 +188,7 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
             WeightRule(f"layers.{index}.shape.{kind}", (f"{shape_of}.{kind}",), (shape,))
             for kind, shape in XIELU_PARAMETERS.items()
         ]
+    norm("inner_norm", width)
     product("down", [hidden], width, plan.has_down_bias)
     return rules
 

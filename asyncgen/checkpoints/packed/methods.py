@@ -67,6 +67,8 @@ _MADE_BY_FLOAT8: Final = frozenset(
     """.split()
 )
 
+_MADE_BY_BITNET: Final = frozenset({"quant_method", "modules_to_not_convert", "rms_norm_eps"})
+
 _MADE_BY_MXFP4: Final = frozenset({"quant_method", "dequantize", "modules_to_not_convert"})
 
 
@@ -217,6 +219,28 @@ def float8(settings: Settings, tensors: Parts) -> Layout:
     return Layout(marker, lambda stem, parts: scheme)
 
 
+def bitnet(settings: Settings, tensors: Parts) -> Layout:
+    """Read the settings of ``bitnet``: numbers of three values, and a scale for each matrix."""
+    kind = settings.choice("linear_class", ("bitlinear", "autobitlinear"), "bitlinear")
+    settings.choice("quantization_mode", ("offline",), "offline")
+    settings.choice("use_rms_norm", (False,))
+    settings.finish(_MADE_BY_BITNET)
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        rows, columns = parts["weight"].shape
+        return 4 * rows, columns
+
+    scheme = Scheme(
+        read=partial(schemes.three_values, is_divided=kind == "bitlinear"),
+        shape=shape,
+        needed={"weight": ("U8",), "weight_scale": FLOATS},
+        others={},
+        bits=4,
+        scales="weight_scale",
+    )
+    return Layout("weight_scale", lambda stem, parts: scheme)
+
+
 def check_mxfp4(settings: Settings) -> None:
     """Check the settings of ``mxfp4``, whose format has no variants.
 
@@ -233,5 +257,6 @@ LAYOUTS: Final[Mapping[str, Callable[[Settings, Parts], Layout]]] = {
     "bitsandbytes": bitsandbytes,
     "fp8": float8,
     "fbgemm_fp8": float8,
+    "bitnet": bitnet,
 }
 """The reader of each ``quant_method``; besides ``mxfp4``, which stores experts alone."""

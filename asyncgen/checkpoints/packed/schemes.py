@@ -10,6 +10,7 @@ returns the packed weight. The formulas are those of the formats' documents:
 | AWQ | ``scale (q - zero)``, eight columns a word, out of order | yes |
 | bitsandbytes, 8 bits | ``q scale / 127`` by row | up to the rounding of scale / 127 |
 | bitsandbytes, NF4, FP4 | ``table[code] absmax`` | FP4 up to rounding, NF4 to absmax / 4,094 |
+| BitNet | ``scale (q - 1)``, q of 0, 1, 2, or divided by the scale | yes |
 | float8 | ``q scale``, by tensor, row or block | unpacked: rounded to what is computed in |
 """
 
@@ -181,6 +182,28 @@ def float8(parts: Parts, *, scale: str, blocks: Sequence[tuple[int, int] | None]
             return weight * wide
     shape = f"{list(scales.shape)} scales for {list(weight.shape)} numbers"
     raise ValueError(f"{shape}, which do not fit blocks of {[block or 'rows' for block in blocks]}")
+
+
+def three_values(parts: Parts, *, is_divided: bool) -> PackedWeight:
+    """BitNet: ``weight`` ``[out / 4, in]``, whose bytes hold numbers of four rows, each 0, 1 or 2.
+
+    The lowest two bits are rows of the first quarter, and so on; 1 stands for 0.
+
+    Args:
+        parts: And ``weight_scale``, one number.
+        is_divided: Numbers are divided by the scale, and not multiplied.
+
+    Raises:
+        ValueError: The scale is not one number, or a number is 3.
+    """
+    packed, scale = parts["weight"], parts["weight_scale"].float()
+    numbers = torch.cat([packed >> 2 * place & 3 for place in range(4)])
+    if scale.numel() != 1 or bool((numbers == 3).any()):
+        raise ValueError(f"numbers have three values, and one scale, not {scale.numel()}")
+    outputs, inputs = numbers.shape
+    scales = (1 / scale if is_divided else scale).view(1, 1).expand(outputs, 1).contiguous()
+    zeros = torch.ones(outputs, 1, dtype=torch.int32)
+    return packed_weight(numbers, scales, inputs, bits=4, zeros=zeros)
 
 
 def _widened(scales: Tensor, shape: torch.Size, block: tuple[int, int] | None) -> Tensor | None:

@@ -178,6 +178,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "arcee": {"head_dim": 8},
     "aria_text": {"moe_num_experts": 5, "moe_topk": 2},
     "biogpt": _NO_GROUPS,
+    "bitnet": {},
     "bloom": {**_GPT2, "n_embd": ..., "n_positions": ..., "hidden_size": 32},
     "codegen": {**_GPT2, "rotary_dim": 4},
     "cohere": {},

@@ -44,6 +44,7 @@ ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15
 NOT_IN_ONE_CALL = {
     "afmoe",
     "apertus",
+    "bitnet",
     "dbrx",
     "falcon_h1",
     "gemma3n_text",

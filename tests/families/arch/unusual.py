@@ -299,6 +299,7 @@ STILL: dict[str, str] = {
             "iquestcoder.clip_qkv",
             "iquestcoder.use_sliding_window",
             "olmoe.head_dim",
+            "bitnet.head_dim",
         ),
         "the reference itself refuses other values",
     ),

@@ -158,6 +158,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"moe_num_experts": 9, "moe_topk": 4, **_LLAMA3},
     ],
     "biogpt": [{"scale_embedding": False}, _UNTIED, {"hidden_act": "relu"}],
+    "bitnet": [{"attention_bias": True, **_ONE}, {"hidden_act": "silu", **_TIED}, _LLAMA3],
     "bloom": [{"n_head": 8}, {"n_layer": 1}, {"hidden_size": 48, "n_head": 6}, _UNTIED],
     "codegen": [{"rotary_dim": 8}, {"n_inner": 40}, {"n_embd": 64, "n_head": 8}],
     "cohere": [
