@@ -51,6 +51,13 @@ DRAWN: tuple[dict[str, Any], ...] = (
     {"do_sample": True, "presence_penalty": 0.6, "frequency_penalty": 0.4},
     {"do_sample": True, "no_repeat_ngram_size": 2, "min_new_tokens": 30},
     {"do_sample": True, "sequence_bias": [[[7], 4.0], [[8, 9], -2.0]], "suppress_tokens": [3, 4]},
+    {"do_sample": True, "xtc_probability": 0.5, "xtc_threshold": 0.005},
+    {"do_sample": True, "top_n_sigma": 1.5, "typical_p": 0.9},
+    {"do_sample": True, "dynatemp_range": 0.4, "dynatemp_exponent": 2.0},
+    {"do_sample": True, "mirostat": 1, "mirostat_tau": 3.0},
+    {"do_sample": True, "mirostat": 2, "mirostat_tau": 3.0},
+    {"dry_multiplier": 1.0, "dry_allowed_length": 1, "dry_sequence_breakers": []},
+    {"repetition_penalty": 1.2, "repeat_last_n": 8},
     {"repetition_penalty": 1.2},
     {},
 )

@@ -42,7 +42,9 @@ FIELDS = st.sampled_from(
     "temperature top_p top_k n seed stop logprobs top_logprobs logit_bias stream stream_options "
     "min_p repetition_penalty bad_words_ids sequence_bias suppress_tokens eos_token_id max_time "
     "num_beams penalty_alpha dola_layers exponential_decay_length_penalty priority messages "
-    "presence_penalty frequency_penalty min_tokens guidance_scale forced_eos_token_id".split()
+    "presence_penalty frequency_penalty min_tokens guidance_scale forced_eos_token_id "
+    "xtc_probability dry_multiplier dry_sequence_breakers top_n_sigma dynatemp_range mirostat "
+    "repeat_last_n reasoning_budget context_overflow truncation".split()
 )
 
 

@@ -11,8 +11,10 @@ import torch
 
 from asyncgen.engine.requests.params import resolve_params
 from asyncgen.engine.sampling.random_draws import HashDraw
+from asyncgen.engine.sampling.sampler import ScoreBatch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.logits.batched import RowProcessor
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.dry import (
     DRY,
@@ -33,7 +35,8 @@ from asyncgen.generation.logits.mirostat import MirostatLogitsWarper, tokens_to_
 from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
 from asyncgen.generation.logits.sequence_memory import RecentTokens, SeenTokens
 from tests.cases import for_each
-from tests.doubles.models import byte_tokenizer
+from tests.doubles.models import VOCABULARY, byte_tokenizer
+from tests.engine.making import request_for, sequence_of
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.checked_processors import CheckedProcessors
@@ -200,6 +203,31 @@ def test_xtc_takes_its_chance_by_row_and_position_alone() -> None:
     assert all(0.25 < sum(each) / len(each) < 0.35 for each in due)
     assert [warper.of_row(1).is_due(position) for position in range(2000)] == due[1]
     assert not XTCLogitsWarper(1.0, 0.6, draw.chance).is_due(3)
+
+
+def test_in_a_batch_xtc_changes_the_rows_where_it_is_due_and_no_other() -> None:
+    given = {"xtc_probability": 0.5, "xtc_threshold": 0.001, "seed": 9}
+    rows = [
+        sequence_of(request_for([1, 2, 3], **kind)[0]) for kind in (given, {}, {**given, "seed": 4})
+    ]
+    number = [type(each) for each in rows[0].processors].index(XTCLogitsWarper)
+    logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    changed = []
+    for _ in range(12):
+        scores = ScoreBatch(logits, [*rows], own=True)
+        parts = [RowProcessor(row, rows[row].processors[number]) for row in (0, 2)]
+        batched = XTCLogitsWarper.definition.batched
+        assert batched is not None
+        batched(parts, scores)(scores)
+        for row, processor in parts:
+            own = logits[row : row + 1]
+            alone = processor(torch.tensor([rows[row].tokens]), own)
+            assert torch.equal(scores.values[row : row + 1], alone)
+            changed.append(not torch.equal(alone, own))
+        assert torch.equal(scores.values[1], logits[1])
+        for each in rows:
+            each.tokens.append(5)
+    assert 4 < sum(changed) < 20
 
 
 def test_temperatures_at_their_edges() -> None:
