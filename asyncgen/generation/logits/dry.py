@@ -49,6 +49,9 @@ _MOST_KEPT = 16
 _vocabularies: weakref.WeakKeyDictionary[Any, dict[int, _Vocabulary]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
+_LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
+"""Bytes that are no character, as Python decodes them."""
+
 _LOG_OF_LARGEST = 88.7228391
 """Logarithm of the largest float32: no penalty grows beyond it."""
 
@@ -63,7 +66,9 @@ def find_breakers(tokenizer: Any, texts: Iterable[str], vocab_size: int) -> Brea
 
     Returns:
         A token that holds a whole text breaks alone; one that ends with the beginning of a text
-        does with the tokens of the rest behind it.
+        does with the tokens of the rest behind it. llama.cpp finds the same ones, but that it
+        leaves out the space in front of a token of SentencePiece, and takes the last bytes of a
+        character that tokens divide for other characters.
     """
     size = min(len(tokenizer), vocab_size)
     with _lock:
@@ -79,6 +84,7 @@ class _Vocabulary:
 
     def __init__(self, words: list[bytes]) -> None:
         self._words = words
+        self._ids_of = {word: token_id for token_id, word in reversed([*enumerate(words)])}
         self._kept: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
 
     def breakers(self, texts: tuple[str, ...], tokenizer: Any) -> Breakers:
@@ -95,26 +101,28 @@ class _Vocabulary:
         for sought in map(str.encode, texts):
             tails: dict[int, tuple[int, ...]] = {}
             for token_id, word in enumerate(self._words):
-                if sought[:1] in word:
-                    own = found.setdefault(token_id, [])
-                    new = _tails(word, sought, tokenizer, tails)
-                    own += [tail for tail in new if tail not in own]
-        return {token_id: tuple(tails) for token_id, tails in found.items() if tails}
+                if sought[:1] not in word:
+                    continue
+                own = found.setdefault(token_id, [])
+                if sought in word:
+                    own.append(())
+                    continue
+                for cut in range(1, len(sought)):
+                    if word.endswith(sought[:cut]):
+                        if cut not in tails:
+                            tails[cut] = self._tokenized(sought[cut:], tokenizer)
+                        own.append(tails[cut])
+        return {token_id: tuple(dict.fromkeys(own)) for token_id, own in found.items() if own}
 
-
-def _tails(
-    word: bytes, sought: bytes, tokenizer: Any, tails: dict[int, tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """Return the tokens that complete a text behind a token, for each way in which it begins."""
-    if sought in word:
-        return [()]
-    cuts = [cut for cut in range(1, len(sought)) if word.endswith(sought[:cut])]
-    for cut in cuts:
-        if cut not in tails:
-            rest = sought[cut:].decode(errors="ignore")
-            ids = tokenizer.encode(rest, add_special_tokens=False)
-            tails[cut] = tuple(ids[:_LONGEST_TAIL])
-    return [tails[cut] for cut in cuts if tails[cut]]
+    def _tokenized(self, rest: bytes, tokenizer: Any) -> tuple[int, ...]:
+        """Return the tokens of the rest of a text, which may begin inside of a character."""
+        text = rest.decode(errors="surrogateescape")
+        inside = len(text) - len(text.lstrip(_LONE_BYTES))
+        first, ids = rest[:inside], self._ids_of
+        lone = [first] if first in ids else [rest[place : place + 1] for place in range(inside)]
+        begun = [ids.get(each, -1) for each in lone]
+        behind = tokenizer.encode(text[inside:], add_special_tokens=False) if text[inside:] else []
+        return tuple([*begun, *behind][:_LONGEST_TAIL])
 
 
 class Repetitions:

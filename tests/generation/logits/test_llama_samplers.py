@@ -163,6 +163,7 @@ def test_breakers_are_found_within_tokens_and_across_them() -> None:
     a, b, c = (ord(letter) for letter in "abc")
     assert find_breakers(tokenizer, ["a"], 256) == {a: ((),)}
     assert find_breakers(tokenizer, ["abc", "ab"], 256) == {a: ((b, c), (b,))}
+    assert find_breakers(tokenizer, ["\u00e9!"], 256) == {0xC3: ((0xA9, ord("!")),)}
     assert find_breakers(tokenizer, [], 256) == {}
     breakers = {a: ((b, c),)}
     dry, seen = DRY(1.0, 2.0, 1, None, breakers), Repetitions(breakers)
