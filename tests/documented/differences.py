@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import asyncgen
 from asyncgen.generation.config.parameters import FIELDS
 
 if TYPE_CHECKING:
@@ -32,6 +31,9 @@ DIFFERENT = {
     "GenerationConfig.is_assistant": "accepted without effect: a draft is known by its argument",
     "GenerationConfig.assistant_confidence_threshold": "adapts to what was right, as documented; "
     "the reference does so only where scikit-learn is installed",
+    "SinkCache": "positions are those in the cache also beyond the first window, see "
+    "[caches](caches.md#attention-sinks)",
+    "WatermarkDetector": "padding on the left is no text; the reference counts it, or refuses it",
     "StoppingCriteriaList": "a criterion that the configuration makes as well is an error, as "
     "documented; newer releases of the reference warn. A `MaxLengthCriteria` alone sets the length",
     "TextStreamer": "beam search is shown once it is complete; the reference refuses it",
@@ -42,18 +44,10 @@ DIFFERENT = {
 """What is here and does something else; a parameter of a method stands in parentheses."""
 
 
-REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
-    "SinkCache": (
-        "models refuse it: they keep keys as they were rotated, and cannot close a gap",
-        lambda: asyncgen.SinkCache(8, 2).ensure_layers(1),
-    ),
-}
+REFUSED: dict[str, tuple[str, Callable[[], object]]] = {}
 """What is here and is refused where it is used, with a call that shows it."""
 
-NOT_YET = {
-    "generation_utilities:2140": ("SinkCache", "models refuse it"),
-    "generation_utilities:2501": ("WatermarkDetector", "refuses a batch padded on the left"),
-}
+NOT_YET: dict[str, tuple[str, str]] = {}
 """Code blocks of the documents that do not run yet: the name that fails, and how.
 
 One that runs leaves this list, or a test fails.

@@ -60,7 +60,8 @@ class WatermarkDetector:
         """Prepare the same green tokens.
 
         Args:
-            model_config: Of the model that wrote: ``vocab_size`` and ``bos_token_id`` are read.
+            model_config: Of the model that wrote: ``vocab_size`` and the ids of its special tokens
+                are read.
             device: The kind of device that it ran on.
             watermarking_config: The settings that it wrote with.
             ignore_repeated_ngrams: Count every different n-gram once.
@@ -73,7 +74,14 @@ class WatermarkDetector:
         if not isinstance(config, WatermarkingConfig):
             allowed = "is detected with a SynthIDTextWatermarkDetector"
             raise InvalidRequestError("watermarking_config", watermarking_config, allowed)
-        self.bos_token_id = getattr(model_config, "bos_token_id", None)
+        is_decoder = getattr(model_config, "is_encoder_decoder", False)
+        begin = "decoder_start_token_id" if is_decoder else "bos_token_id"
+        self.bos_token_id = getattr(model_config, begin, None)
+        # Where there is no filler, generation fills with the end of sequence.
+        fillers = getattr(model_config, "pad_token_id", None)
+        if fillers is None:
+            fillers = getattr(model_config, "eos_token_id", None)
+        self._fillers = {*fillers} if isinstance(fillers, (list, tuple)) else {fillers}
         self.greenlist_ratio = config.greenlist_ratio
         self.ignore_repeated_ngrams = ignore_repeated_ngrams
         self._context_width = config.context_width
@@ -89,8 +97,8 @@ class WatermarkDetector:
         """Look at texts.
 
         Args:
-            input_ids: int64 [B, T], best without the prompt. A leading beginning-of-sequence
-                token is left out.
+            input_ids: int64 [B, T], best without the prompt. Padding on the left and a leading
+                beginning-of-sequence token are left out, so each row counts as it does alone.
             z_threshold: Texts above are taken as watermarked; a higher one errs less often on
                 texts that are not.
             return_dict: Whether to return all that was found.
@@ -99,8 +107,8 @@ class WatermarkDetector:
             Predictions, bool [B], or the whole output.
 
         Raises:
-            InvalidRequestError: Only some texts begin with a beginning-of-sequence token, or they
-                are too short for the context.
+            InvalidRequestError: Only some texts begin with a beginning-of-sequence token behind
+                their padding, or one is too short for the context.
             ImportError: numpy is not installed; nothing else here needs it.
         """
         try:
@@ -130,19 +138,26 @@ class WatermarkDetector:
         )
 
     def _rows(self, input_ids: Tensor) -> list[list[int]]:
-        """Take the leading special token off and check the length."""
+        """Take padding on the left and the first special token off, and check the length."""
         if input_ids.dim() != 2:
             raise InvalidRequestError("input_ids", tuple(input_ids.shape), "must be [B, T]")
-        begins = input_ids[:, :1] == (-1 if self.bos_token_id is None else self.bos_token_id)
-        if bool(begins.any()):
-            if not bool(begins.all()):
-                allowed = "begin with a beginning-of-sequence token in some rows only"
-                raise InvalidRequestError("input_ids", input_ids[:, 0].tolist(), allowed)
-            input_ids = input_ids[:, 1:]
-        if input_ids.shape[1] <= self._context_width:
+        bos, rows = self.bos_token_id, [self._text(row) for row in input_ids.tolist()]
+        begins = [row[:1] == [bos] for row in rows]
+        # Where the same token fills and begins, it is gone with the padding.
+        if bos not in self._fillers and any(begins) and not all(begins):
+            allowed = "begin with a beginning-of-sequence token in some rows only"
+            raise InvalidRequestError("input_ids", [row[:1] for row in rows], allowed)
+        rows = [row[begin:] for row, begin in zip(rows, begins, strict=True)]
+        shortest = min(map(len, rows), default=0)
+        if shortest <= self._context_width:
             allowed = f"must be longer than the context of the watermark, {self._context_width}"
-            raise InvalidRequestError("input_ids", tuple(input_ids.shape), allowed)
-        return input_ids.tolist()
+            raise InvalidRequestError("input_ids", f"a text of {shortest} tokens", allowed)
+        return rows
+
+    def _text(self, row: list[int]) -> list[int]:
+        """Return a row from behind its padding on the left."""
+        first = next((at for at, token in enumerate(row) if token not in self._fillers), len(row))
+        return row[first:]
 
     def _count(self, row: list[int]) -> tuple[int, int]:
         """Count the tokens that can be looked at, and the green ones."""

@@ -77,6 +77,43 @@ def test_texts_that_cannot_be_looked_at(ids: torch.Tensor, match: str) -> None:
         detector(ids)
 
 
+GPT2 = transformers.GPT2Config(vocab_size=50, bos_token_id=49, eos_token_id=49)
+FILLS: dict[str, tuple[Any, list[int], list[int]]] = {
+    "one token begins, ends and fills": (GPT2, [49], []),
+    "the end fills": (MODEL, [2], [1]),
+    "of several ends each": (transformers.LlamaConfig(vocab_size=50, eos_token_id=[2, 5]), [5], []),
+    "a token of its own": (transformers.LlamaConfig(vocab_size=50, pad_token_id=0), [0], [1]),
+    "nothing begins": (transformers.LlamaConfig(vocab_size=50, pad_token_id=0), [0], []),
+    "the decoder begins with the filler": (transformers.T5Config(vocab_size=50), [0], []),
+}
+"""Configurations; what stands on the left of shorter texts, and what all texts begin with."""
+
+
+@for_each(("name", "scheme"), [(name, each) for name in FILLS for each in ("lefthash", "selfhash")])
+def test_padded_rows_count_as_they_do_alone(name: str, scheme: str) -> None:
+    config, filler, begin = FILLS[name]
+    if config.is_encoder_decoder:
+        config.decoder_start_token_id = 0
+    torch.manual_seed(3)
+    values = {"seeding_scheme": scheme, "context_width": 2}
+    texts = [torch.randint(6, 12, (length,)).tolist() for length in (9, 20, 14)]
+    rows = [filler * (20 - len(text)) + begin + text for text in texts]
+    found = WatermarkDetector(config, "cpu", values)(torch.tensor(rows), return_dict=True)
+    theirs = transformers.WatermarkDetector(
+        config, "cpu", transformers.WatermarkingConfig(**values)
+    )
+    alone = [theirs(torch.tensor([begin + text]), return_dict=True) for text in texts]
+    for field in fields(WatermarkDetectorOutput):
+        wanted = numpy.concatenate([getattr(each, field.name) for each in alone])
+        assert numpy.allclose(getattr(found, field.name), wanted, atol=1e-12), field.name
+
+
+def test_a_row_of_padding_is_too_short() -> None:
+    detector = WatermarkDetector(GPT2, "cpu", WatermarkingConfig())
+    with pytest.raises(InvalidRequestError, match="a text of 0 tokens"):
+        detector(torch.tensor([[49, 49, 49, 49], [3, 4, 5, 6]]))
+
+
 def test_settings_of_another_watermark() -> None:
     with pytest.raises(InvalidRequestError, match="SynthIDTextWatermarkDetector"):
         WatermarkDetector(MODEL, "cpu", {"ngram_len": 4, "keys": [1]})
