@@ -37,6 +37,9 @@ _UNUSED: Final = frozenset(
 )
 """Scales of activations and of the KV cache, which are not quantised here."""
 
+_BROKEN: Final = (ValueError, LookupError, ArithmeticError, RuntimeError, TypeError)
+"""Errors of parts that do not fit together."""
+
 
 def quantisation_method(raw: Mapping[str, Any]) -> str | None:
     """Return the method of a ``quantization_config``; ``None``: the weights are floats.
@@ -151,16 +154,20 @@ def _stored(stem: str, parts: Tensors, scheme: Scheme) -> StoredTensor:
     _check(stem, parts, scheme)
     main = parts[next(iter(scheme.needed))]
 
+    def refused(error: Exception) -> ModelLoadError:
+        names = list_few("its parts are", sorted(parts))
+        return ModelLoadError(f"{main.file}: `{stem}` cannot be unpacked: {error}; {names}")
+
     def made() -> Any:
         try:
             return scheme.read({name: read_raw(part) for name, part in parts.items()})
-        except (ValueError, KeyError, IndexError, RuntimeError, TypeError) as error:
-            names = list_few("its parts are", sorted(parts))
-            raise ModelLoadError(
-                f"{main.file}: `{stem}` cannot be unpacked: {error}; {names}"
-            ) from error
+        except _BROKEN as error:
+            raise refused(error) from error
 
-    shape = scheme.shape(parts)
+    try:
+        shape = scheme.shape(parts)
+    except _BROKEN as error:
+        raise refused(error) from error
     return StoredTensor(
         main.file,
         "BF16",

@@ -67,6 +67,8 @@ def compressed_integers(
     else:
         numbers = (parts["weight"].view(torch.uint8) ^ 0x80) - (128 - middle)
         outputs, inputs = numbers.shape
+        if int(numbers.max()) >> bits:
+            raise ValueError(f"numbers of more than {bits} bits")
     scales = parts["weight_scale"]
     scales = scales if scales.dim() == 2 else scales.reshape(-1, 1)
     scales = scales.expand(outputs, -1).contiguous()

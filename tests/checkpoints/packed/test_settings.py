@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ from tests.checkpoints.packed.test_quantized_checkpoint import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 IDS = torch.arange(2, 12).view(1, 10)
@@ -259,6 +262,7 @@ def weights(**changes: Any) -> dict[str, Any]:
             {"config_groups": {"a": {"weights": {}, "format": "dense"}}},
             "format` is 'd",
         ),
+        ("int8 rows", weights(num_bits=4), "numbers of more than 4 bits"),
         ("int8 rows", weights(dynamic=True), "weights.dynamic` is True"),
         ("int8 rows", weights(strategy="block"), "weights.strategy` is 'block'"),
         ("int8 rows", weights(zero_bits=3), "weights.zero_bits` is 3; its meaning"),
@@ -283,6 +287,53 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[scheme] = tmp_path_factory.mktemp("packed")
         write(found[scheme], scheme)
     return found
+
+
+ODD = [None, True, 0, -1, 3, 32, 1.5, float("inf"), "", "gptq", [], [16, 16], [[]], {}, {"a": 1}]
+
+
+def keys_of(settings: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all keys."""
+    for key, value in settings.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from keys_of(value, (*above, key))
+
+
+@pytest.mark.gate
+def test_odd_values_change_nothing_or_are_refused(made: dict[str, Path]) -> None:
+    for scheme, folder in made.items():
+        config = json.loads((folder / "config.json").read_text())
+        right = logits(folder)
+        for path in [*keys_of(config["quantization_config"]), ("dynamic",), ("an_unknown_key",)]:
+            for value in ODD:
+                changed = copy.deepcopy(config)
+                part = changed["quantization_config"]
+                for key in path[:-1]:
+                    part = part[key]
+                part[path[-1]] = value
+                (folder / "config.json").write_text(json.dumps(changed))
+                with contextlib.suppress(ModelLoadError):
+                    assert torch.equal(logits(folder), right), (scheme, path, value)
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+@for_each(
+    "state",
+    [{"blocksize": 0}, {"shape": [64]}, {"shape": None}, {"quant_type": "int4"}, {"bias": 1}],
+)
+def test_broken_states_of_bitsandbytes_are_refused(state: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "-".join(state) / str(*state.values())
+    folder.mkdir(parents=True)
+    write(folder, "nf4")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4"
+    changed = {**json.loads(bytes(tensors[name].tolist())), **state}
+    coded = torch.tensor(list(json.dumps(changed).encode()), dtype=torch.uint8)
+    save_file({**tensors, name: coded}, file)
+    with pytest.raises(ModelLoadError, match=r"up_proj` cannot be unpacked|up_proj.weight is"):
+        asyncgen.load_model(folder)
 
 
 def test_numbers_that_are_stored_as_floats_are_not_taken_for_integers(tmp_path: Path) -> None:
