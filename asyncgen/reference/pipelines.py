@@ -18,6 +18,7 @@ from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.generation.config.rules import Range, require, switch
 from asyncgen.reference.auto import AutoModelForCausalLM, AutoTokenizer
 from asyncgen.reference.from_pretrained_options import check_device_map
+from asyncgen.text.foreign_tokenizer import own_tokenizer
 
 if TYPE_CHECKING:
     import os
@@ -93,7 +94,7 @@ class TextGenerationPipeline:
 
         Args:
             model: A model without an encoder.
-            tokenizer: Its tokenizer.
+            tokenizer: Its tokenizer, also an object of transformers or of `tokenizers`.
             assistant_model: Draft model.
             assistant_tokenizer: Its tokenizer, if it is another one.
             **params: Keywords of every call; see :meth:`__call__`.
@@ -107,7 +108,7 @@ class TextGenerationPipeline:
                 f"{model.config.model_type!r} has an encoder, and {TASK!r} is for models without; "
                 "call `model.generate`"
             )
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer = model, own_tokenizer(tokenizer)
         self.assistant_model, self.assistant_tokenizer = assistant_model, assistant_tokenizer
         self.generation_config = copy.deepcopy(model.generation_config)
         defaults: dict[str, Any] = dict(_DEFAULTS)
@@ -115,9 +116,12 @@ class TextGenerationPipeline:
             del defaults["max_new_tokens"]
         if self.generation_config.do_sample is False:
             del defaults["temperature"]
+        if self.generation_config.temperature == 0:  # as a default it asks for greedy decoding
+            del defaults["do_sample"]
         self.generation_config.update(defaults_only=True, **defaults)
-        if self.generation_config.pad_token_id is None and tokenizer.pad_token_id is not None:
-            self.generation_config.pad_token_id = tokenizer.pad_token_id
+        pad_id = self.tokenizer.pad_token_id
+        if self.generation_config.pad_token_id is None and pad_id is not None:
+            self.generation_config.pad_token_id = pad_id
         _check_own(params)
         self._params = params
 

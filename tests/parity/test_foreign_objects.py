@@ -94,6 +94,13 @@ def test_tokenizer_objects_serve_a_model_of_ours(theirs: tuple[Any, Any]) -> Non
         assert answer.text.startswith("{")
 
 
+def test_pipeline_takes_both_objects(theirs: tuple[Any, Any]) -> None:
+    expected = transformers.pipeline("text-generation", model=theirs[0], tokenizer=theirs[1])
+    found = asyncgen.pipeline("text-generation", model=theirs[0], tokenizer=theirs[1])
+    for prompt in (STORY, TURN):
+        assert found(prompt, **SHORT) == expected(prompt, **SHORT)
+
+
 def test_template_that_was_set_on_the_object_is_used(theirs: tuple[Any, Any]) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
     tokenizer.chat_template = "{% for message in messages %}[{{ message.content }}]{% endfor %}"

@@ -274,3 +274,18 @@ def test_stop_sequences(pair: tuple[TextGenerationPipeline, Any]) -> None:
     assert found == theirs("Hello world", stop_strings=stop, tokenizer=theirs.tokenizer, **options)
     assert stop in found[0]["generated_text"] and len(found[0]["generated_text"]) < len(text)
     assert found == ours("Hello world", stop_strings=[stop], **options)
+
+
+def test_default_temperature_of_0_is_greedy(folder: Path) -> None:
+    source = str(folder / "model")
+    expected = pipeline("text-generation", model=source)("Hello world", **GREEDY)
+    model = asyncgen.AutoModelForCausalLM.from_pretrained(source)
+    model.generation_config.temperature = 0.0
+    tokenizer = asyncgen.AutoTokenizer.from_pretrained(source)
+    cold = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    assert cold("Hello world", max_new_tokens=3) == expected
+    assert (
+        cold("Hello world", max_new_tokens=3, do_sample=True, temperature=0.5, top_k=1) == expected
+    )
+    with pytest.raises(InvalidRequestError, match="`temperature` is 0.0"):
+        cold("Hello world", max_new_tokens=3, do_sample=True)

@@ -20,7 +20,7 @@ texts = st.sampled_from(
     " 'a\\nb ' messages[0].content messages[-1]['role'] missing message.name".split(" ")
 )
 filters = st.sampled_from(
-    "trim upper lower title capitalize length tojson string first last reverse|string"
+    "trim upper lower title capitalize length tojson string first last list|reverse|join"
     " default('none') replace('a','b') indent(2) tojson(indent=2) tojson(ensure_ascii=False)"
     " e truncate(4) wordcount list|join('-') int".split(" ")
 )
@@ -181,7 +181,7 @@ def test_random_template_renders_as_in_the_reference(
 
 @pytest.mark.gate
 @given(template=templates, chat=messages, called=tools, opens=st.booleans())
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_random_templates_render_as_in_the_reference(
     template: str, chat: list[Any], called: Any, opens: bool
 ) -> None:

@@ -75,8 +75,9 @@ class GenerationMixin:
                 generation_config=…, **model_kwargs)``, and keywords that it names; see
                 :func:`~asyncgen.generation.generate.custom.custom_strategy` for generators. A
                 folder or, with ``trust_remote_code=True``, a repository on the hub: its
-                ``custom_generate/generate.py`` gets the call as it is; ``trust_remote_code=False``
-                refuses both. Also accepted as ``recipe=``.
+                ``custom_generate/generate.py`` gets the call as it is, with a complete
+                ``generation_config``: defaults, keywords of the call, lengths of this prompt.
+                ``trust_remote_code=False`` refuses both. Also accepted as ``recipe=``.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
                 ``past_key_values``, ``inputs_embeds`` and the like (see below), ``tokenizer`` (for
                 ``stop_strings``, ``token_healing`` and an assistant with another tokenizer) and
