@@ -289,7 +289,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-ODD = [None, True, 0, -1, 3, 32, 1.5, float("inf"), "", "gptq", [], [16, 16], [[]], {}, {"a": 1}]
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    3,
+    32,
+    1.5,
+    float("inf"),
+    "",
+    "gptq",
+    [],
+    [16, 16],
+    [[]],
+    {},
+    {"a": 1},
+]
 
 
 def keys_of(settings: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
