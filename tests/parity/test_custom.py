@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.parameters import DRAFTING, FIELDS
 from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.reference.load_model import load_model
 from tests.generation.generate.test_custom import DOCUMENTED
@@ -46,6 +47,34 @@ def test_a_callable_gets_the_same_inputs(tmp_path: Path) -> None:
     ids = random_ids(2, 6)
     expected = theirs.generate(ids, custom_generate=second_best, **options)
     assert ours.generate(ids, custom_generate=second_best, **options).tolist() == expected.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*max_length")  # both warn of their default length
+def test_a_callable_gets_the_configuration_of_the_reference(tmp_path: Path) -> None:
+    pair = models(tmp_path)
+    calls: list[dict[str, Any]] = [
+        {},
+        {"max_new_tokens": 4},
+        {"max_length": 9},
+        {"min_new_tokens": 2, "max_new_tokens": 5},
+        {"do_sample": True, "temperature": 0.5, "num_return_sequences": 2},
+        {"num_beams": 2},
+    ]
+    for own in ({}, {"max_length": 12}, {"max_new_tokens": 3, "top_k": 5}):
+        for options in calls:
+            seen = []
+            for model in pair:
+                kind = type(model.generation_config)
+                model.generation_config = kind(eos_token_id=2, pad_token_id=0, **own)
+
+                def method(_: Any, input_ids: Any, generation_config: Any, **__: Any) -> Any:
+                    seen.append(generation_config)  # noqa: B023 - called at once
+                    return input_ids
+
+                model.generate(random_ids(1, 6), custom_generate=method, **options)
+            theirs, ours = seen
+            for name in {each.name for each in FIELDS} - set(DRAFTING):
+                assert getattr(ours, name) == getattr(theirs, name), (own, options, name)
 
 
 @pytest.mark.parametrize("spelling", ["custom_generate", "recipe"])

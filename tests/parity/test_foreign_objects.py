@@ -62,6 +62,27 @@ def test_messages_pass_the_template_of_the_object(
     assert llm.count_tokens(TURN) == prompt["input_ids"].shape[1]
 
 
+@for_each("options", [{"num_beams": 2}, {"num_beams": 3, "n": 3}, {"temperature": 0, "n": 2}])
+def test_sequences_of_a_model_with_an_encoder_are_whole(
+    theirs: tuple[Any, Any], options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    ends = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.T5Config(vocab_size=len(theirs[1]), **sizes, **ends)
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    ids = theirs[1](STORY, return_tensors="pt")["input_ids"]
+    rows = options.get("n", 1)
+    same = {name: at for name, at in options.items() if name == "num_beams"}
+    same["num_return_sequences"] = rows if same else 1
+    expected = model.generate(ids, max_new_tokens=5, **same)[:, 1:].tolist()
+    with asyncgen.LLM(model, tokenizer=theirs[1]) as llm:
+        found = llm.generate(STORY, max_new_tokens=5, **options)
+    expected = expected if "num_beams" in options else expected * rows
+    assert [list(sample.token_ids) for sample in found.samples] == expected
+    assert found.finish_reason == "length"
+
+
 def test_samples_at_temperature_0_are_equal(llm: asyncgen.LLM) -> None:
     one = llm.generate(STORY, **SHORT).text
     found = llm.generate(STORY, max_new_tokens=12, temperature=0, n=3)

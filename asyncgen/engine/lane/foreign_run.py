@@ -88,7 +88,9 @@ class ForeignRun:
                 **_foreign_config(request),
             )
         if has_beams:
-            streamer.put_rows(getattr(result, "sequences", result))
+            has_encoder = getattr(self._model.config, "is_encoder_decoder", False)
+            start = 1 if has_encoder else ids.shape[1]  # a decoder begins with one id of its own
+            streamer.put_rows(getattr(result, "sequences", result)[:, start:])
         self._events.end(self._interrupted() or "stop")
         return False
 
@@ -126,9 +128,9 @@ class _RowStreamer:
                 self._events.write(row, [token_id], self._reason(token_id))
 
     def put_rows(self, sequences: Tensor) -> None:
-        """Write the ids of finished sequences ``[B, T]``, behind the prompt, which they contain."""
+        """Write the new ids ``[B, T]`` of finished sequences."""
         ends = self._stop_checks.eos_token_ids
-        for row, token_ids in enumerate(sequences[:, self._length :].tolist()):
+        for row, token_ids in enumerate(sequences.tolist()):
             last = next((at for at, each in enumerate(token_ids) if each in ends), len(token_ids))
             is_full = self._length + len(token_ids) == self._stop_checks.max_length
             reason = "length" if last == len(token_ids) and is_full else "stop"
