@@ -7,6 +7,7 @@ code. Models know nothing of batching, caches, sampling or text.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,7 +30,7 @@ from asyncgen.models.varied_layer import VariedLayer, VariedSpace
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from asyncgen.families.config import ModelConfig
     from asyncgen.families.plans.declaration import Family
@@ -42,6 +43,14 @@ KEPT_TOKENS: Final = 16
 
 _FREQUENCIES: Final = r"\.rotary_emb\.inv_freq$"
 """Angles that early checkpoints stored with every layer."""
+
+
+class _NoSpaces(dict[int, Any]):
+    """No memory of forward passes; their number of tokens may be a symbol."""
+
+    def pop(self, key: int, default: Any = None) -> Any:
+        """Return the default."""
+        return default
 
 
 class Plan(NamedTuple):
@@ -390,6 +399,31 @@ class DecoderLM(EmbeddingAndHead):
 
         return place
 
+    def prepare_export(self, length: int) -> None:
+        """Make what a forward pass makes at its first use, so that no program contains that.
+
+        Args:
+            length: Most positions of a text.
+
+        Raises:
+            InvalidRequestError: The model never ran, so weights are not laid out; or its rotations
+                depend on the length of the text.
+        """
+        if self._plan is None:
+            raise InvalidRequestError("torch.export", "forward", "call the model once before")
+        for rotary in self._rotaries:
+            rotary.reserve(length)
+
+    @contextmanager
+    def keeping_no_spaces(self) -> Iterator[None]:
+        """Make memory for each forward pass, and keep none of it: it is a program's."""
+        kept, keeps = self._spaces, self._keeps_spaces
+        self._spaces, self._keeps_spaces = _NoSpaces(), False
+        try:
+            yield
+        finally:
+            self._spaces, self._keeps_spaces = kept, keeps
+
     def _finishing(self) -> Callable[[Tensor], Tensor] | None:
         """Make the function that changes the head's product ``[N, V]``, in place."""
         scale, cap = self.config.stream.logit_scale, self.config.stream.logit_cap
@@ -479,6 +513,6 @@ class DecoderLM(EmbeddingAndHead):
             run(stream, placed, attention, space)
         if self.has_streams:
             self.streams.end(stream, space.others)
-        if tokens <= KEPT_TOKENS and self._keeps_spaces:
+        if self._keeps_spaces and tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space
         return stream if wanted is None else stream.index_select(0, wanted)

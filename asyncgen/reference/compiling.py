@@ -1,4 +1,4 @@
-"""Keep a model's forward pass out of ``torch.compile``: its own kernels compute it."""
+"""Keep a model's forward pass out of ``torch.compile``, and write it down for ``torch.export``."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
 
 def is_traced() -> bool:
-    """Return True while ``torch.compile`` reads the code of a call.
+    """Return True while ``torch.compile`` or ``torch.export`` reads the code of a call."""
+    return torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()
+
+
+def traced(model: Any, given: Mapping[str, Any]) -> Any:
+    """Compute the forward pass of a model whose caller is compiled or exported.
+
+    A compiled caller calls it as it stands, with its own kernels.
+
+    Args:
+        model: The model.
+        given: All arguments of its ``forward`` by name.
 
     Raises:
-        InvalidRequestError: ``torch.export`` does, which would write down one length of the cache.
+        InvalidRequestError: The model, or an argument, cannot be exported.
     """
     if torch.compiler.is_exporting():
-        allowed = (
-            "the forward pass runs in kernels that a graph of torch's operators cannot hold; "
-            "export the model with transformers, and generate with this library"
-        )
-        raise InvalidRequestError("torch.export", "forward", allowed)
-    return torch.compiler.is_dynamo_compiling()
+        from asyncgen.reference.exporting import exported_forward
 
-
-def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that a compiled caller calls as it stands, with own kernels.
-
-    No decorator: it imports the compiler, which takes seconds.
-    """
-    return torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return exported_forward(model, given)
+    # No decorator: it imports the compiler, which takes seconds.
+    function = torch.compiler.disable(type(model).forward)  # type: ignore[no-untyped-call]
+    return function(model, **given)

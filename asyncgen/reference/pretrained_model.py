@@ -35,7 +35,7 @@ from asyncgen.models.embeddings import (
     resized,
     scale_of,
 )
-from asyncgen.reference.compiling import is_traced, uncompiled
+from asyncgen.reference.compiling import is_traced, traced
 from asyncgen.reference.continuous_batching.mixin import ContinuousMixin
 from asyncgen.reference.forward_arguments import (
     call_settings,
@@ -451,7 +451,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         if is_traced():
             # A compiler adds names with underscores to them.
             given = {name: value for name, value in locals().items() if name[0] != "_"}
-            return uncompiled(type(self).forward)(**given)
+            return traced(given.pop("self"), given)
         use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
             self.config, use_cache, output_attentions, output_hidden_states, return_dict
         )

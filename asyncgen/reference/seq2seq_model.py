@@ -11,7 +11,7 @@ from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
 from asyncgen.models.attention.cross import Encoded
-from asyncgen.reference.compiling import is_traced, uncompiled
+from asyncgen.reference.compiling import is_traced, traced
 from asyncgen.reference.forward_arguments import (
     IGNORED,
     call_settings,
@@ -130,7 +130,7 @@ class Seq2SeqModel(PreTrainedModel):
         if is_traced():
             # A compiler adds names with underscores to them.
             given = {name: value for name, value in locals().items() if name[0] != "_"}
-            return uncompiled(type(self).forward)(**given)
+            return traced(given.pop("self"), given)
         use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
             self.config, use_cache, output_attentions, output_hidden_states, return_dict
         )

@@ -234,6 +234,17 @@ class Rotary:
                 pass
         return self._grow(positions).index_select(0, positions).unbind(1)
 
+    def reserve(self, length: int) -> None:
+        """Make the table for so many positions.
+
+        Raises:
+            InvalidRequestError: There is none, as frequencies depend on the length of the text.
+        """
+        if self._is_switched:
+            allowed = "its frequencies depend on the length of a text, which a program cannot hold"
+            raise InvalidRequestError("rope_type", self._rope.rope_type, allowed)
+        self.rows(torch.tensor([length - 1]))
+
     def _grow(self, positions: Tensor) -> Tensor:
         """Make the table longer than the largest position."""
         if int(positions.min()) < 0:
