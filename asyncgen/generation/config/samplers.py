@@ -150,21 +150,30 @@ def fit_samplers(
         InvalidRequestError: Names the sampler that does not work with the strategy, or has no
             effect.
     """
+    if "repeat_last_n" in asked:
+        _check_window(asked, params, config)
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         for name, value in asked.items():
             raise InvalidRequestError(name, value, f"does not work in {mode.value}; leave it out")
-    if "repeat_last_n" in asked and not any(name in params for name in _PENALTIES):
-        if config.repetition_penalty in (None, 1.0):
-            names = ", ".join(f"`{name}`" for name in _PENALTIES)
-            raise InvalidRequestError(
-                "repeat_last_n", asked["repeat_last_n"], f"has no effect without one of {names}"
-            )
     if "mirostat" in asked:
         for name in _FILTERS:
             setattr(config, name, None)
     if any(name in asked for name in _LAST_FIRST):
         # A range of 0 is a temperature that does not move.
-        asked = {"dynatemp_range": 0.0, "dynatemp_exponent": 1.0, **asked}
+        asked.setdefault("dynatemp_range", 0.0)
+        asked.setdefault("dynatemp_exponent", 1.0)
         asked["last_temperature"] = 1.0 if config.temperature is None else config.temperature
         config.temperature = None
     return asked
+
+
+def _check_window(asked: dict[str, Any], params: Mapping[str, Any], config: Any) -> None:
+    """Refuse a window that no penalty looks through; leave it out where all of them are off."""
+    is_on = any(not BY_NAME[name].is_neutral(params.get(name)) for name in _PENALTIES)
+    if is_on or config.repetition_penalty not in (None, 1.0):
+        return
+    last_n = asked.pop("repeat_last_n")
+    if not any(name in params for name in _PENALTIES):
+        names = ", ".join(f"`{name}`" for name in _PENALTIES)
+        allowed = f"has no effect without one of {names}"
+        raise InvalidRequestError("repeat_last_n", last_n, allowed)

@@ -34,6 +34,9 @@ SENT_BY_CLIENTS: dict[str, Any] = {
     "mirostat": 0,
     "mirostat_tau": 5,
     "mirostat_eta": 0.1,
+    "repeat_last_n": 64,
+    "repetition_penalty": 1,
+    "presence_penalty": 0,
 }
 
 
