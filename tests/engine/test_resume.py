@@ -117,7 +117,8 @@ APART: dict[str, str] = {
     "num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
     "assistant_early_exit assistant_lookbehind target_lookbehind assistant_model "
     "assistant_tokenizer custom_generate recipe": "of strategies that cannot be continued",
-    "synced_gpus is_assistant disable_compile compile_config cache_config": "change nothing here",
+    "synced_gpus is_assistant disable_compile compile_config cache_config "
+    "continuous_batching_config": "change nothing here",
     "chat_template_kwargs tools tool_choice parallel_tool_calls separate_reasoning "
     "enable_thinking reasoning_effort max_reasoning_tokens continue_final_message "
     "thinking_token_budget thinking_budget thinking_budget_tokens reasoning_budget "
