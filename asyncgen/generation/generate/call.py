@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+    from asyncgen.generation.stopping.stop_checks import Told
     from asyncgen.generation.strategies.step import Outcome, Plan, Strategy
     from streamers import BaseStreamer
 
@@ -158,7 +159,7 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
         rows.input_ids,
         config=config,
         processors=processors,
-        stop_checks=StopChecks(criteria),
+        stop_checks=StopChecks(criteria, told=_scores_told(config)),
         draw=multinomial_draw,
         attention_mask=rows.attention_mask,
         cache=past,
@@ -181,6 +182,12 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
     if rows.bias is not None:
         strategy = partial(decode_healed, strategy=strategy, bias=rows.bias)
     return PreparedCall(plan, strategy)
+
+
+def _scores_told(config: GenerationConfig) -> Told:
+    """Return what criteria are told of scores: as documented, all of them where they are asked
+    for."""
+    return "all" if config.output_scores and config.return_dict_in_generate else None
 
 
 def _processors(

@@ -28,41 +28,50 @@ _logger = logging.getLogger("asyncgen.generation")
 
 
 class StoppingCriteria(ABC):
-    """Decides after every step which rows end."""
+    """Decides after every step which rows end.
+
+    Scores come as documented: ``generate`` gives those of all steps, a tuple of [B, V], where it is
+    called with ``return_dict_in_generate=True, output_scores=True``, and else ``None``. A stream
+    gives the newest, [1, V].
+    """
 
     @abstractmethod
-    def __call__(self, input_ids: Tensor, scores: Tensor | None, **kwargs: Any) -> Tensor:
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Answer for every row.
 
         Args:
             input_ids: Token ids so far, the newest included, int64 [B, T].
-            scores: Scores that the newest token was picked from, [B, V]; may be None.
+            scores: Processed scores, a tuple of [B, V], one for each step, or as above.
             kwargs: Reserved.
 
         Returns:
-            Bool [B]: True for rows that end.
+            Bool [B] or [B, 1]: True for rows that end.
         """
 
 
 class StoppingCriteriaList(list[Callable[..., Any]]):
     """Criteria of which any ends a row."""
 
-    def __call__(self, input_ids: Tensor, scores: Tensor | None, **kwargs: Any) -> Tensor:
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Ask all criteria.
 
         Args:
             input_ids: Token ids so far, int64 [B, T].
-            scores: Scores of the newest token, [B, V], or None.
-            kwargs: Handed on to every criterion.
+            scores: Handed on to every criterion, see `StoppingCriteria`.
+            kwargs: Likewise.
 
         Returns:
             Bool [B]: True for rows that any criterion ends.
+
+        Raises:
+            InvalidRequestError: A criterion answers for other rows.
         """
-        done = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+        rows = input_ids.shape[0]
+        done = torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
         for criterion in self:
             verdict = criterion(input_ids, scores, **kwargs)
             if isinstance(verdict, Tensor):
-                verdict = verdict.to(input_ids.device)
+                verdict = _verdict(criterion, verdict, rows).to(input_ids.device)
             done = done | verdict
         return done.bool()
 
@@ -73,6 +82,21 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
             if isinstance(criterion, MaxLengthCriteria):
                 return criterion.max_length
         return None
+
+
+def _verdict(criterion: object, found: Tensor, rows: int) -> Tensor:
+    """Return the answer of a criterion, [B] or a single one.
+
+    Raises:
+        InvalidRequestError: It has another shape.
+    """
+    if found.shape == (rows, 1):
+        return found[:, 0]
+    if found.shape not in ((), (1,), (rows,)):
+        answer = f"{type(criterion).__name__} that answers {list(found.shape)}"
+        allowed = f"there are {rows} rows; answer [{rows}]"
+        raise InvalidRequestError("stopping_criteria", answer, allowed)
+    return found
 
 
 class MaxLengthCriteria(StoppingCriteria):
@@ -224,7 +248,11 @@ class ConfidenceCriteria(StoppingCriteria):
             InvalidRequestError: There are no scores.
         """
         if scores is None:
-            raise InvalidRequestError("scores", None, "give those of the newest token")
+            allowed = (
+                "give those of the newest token; `generate` does with "
+                "`return_dict_in_generate=True, output_scores=True`"
+            )
+            raise InvalidRequestError("scores", None, allowed)
         newest = scores if isinstance(scores, Tensor) else scores[-1]
         probabilities = newest.float().softmax(dim=-1).gather(1, input_ids[:, -1:])
         return probabilities[:, 0] < self.assistant_confidence_threshold

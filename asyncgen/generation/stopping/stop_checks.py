@@ -8,7 +8,7 @@ documented tensor signature and are called only if there are any.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
+Told: TypeAlias = Literal["newest", "all"] | None
+"""See `StopChecks`."""
+
 _PLAIN = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, CancelCriteria)
 """What is checked without tensors."""
 
@@ -36,12 +39,18 @@ class StopChecks:
     """A list of stopping criteria, ready to be asked after every token."""
 
     def __init__(
-        self, criteria: StoppingCriteriaList, *, clock: Callable[[], float] = time.time
+        self,
+        criteria: StoppingCriteriaList,
+        *,
+        told: Told = "newest",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Sort the criteria into plain checks and tensor calls.
 
         Args:
             criteria: Built-in and user criteria.
+            told: Scores that tensor calls get: the newest, ``[B, V]``; those of every step, as a
+                tuple; or ``None``, as documented where nobody asked ``generate`` for scores.
             clock: Wall clock in seconds, as :class:`MaxTimeCriteria` reads it.
         """
 
@@ -58,6 +67,8 @@ class StopChecks:
         self._cancels = of(CancelCriteria)
         others = [each for each in criteria if type(each) not in _PLAIN]
         self.tensor_criteria = StoppingCriteriaList(others)
+        self._told = told
+        self._steps: tuple[Tensor, ...] = ()
         self._stopped: dict[int, str] = {}
         self._clock = clock
 
@@ -84,7 +95,7 @@ class StopChecks:
         full = self.max_length is not None and length >= self.max_length
         common = "length" if full else self.interrupted()
         called = self.tensor_criteria
-        others = called(ids, scores).tolist() if called else None
+        others = called(ids, self._scores(scores)).tolist() if called else None
         found: list[str | None] = []
         for row, token in enumerate(token_ids):
             stops = others is not None and others[row]
@@ -114,14 +125,22 @@ class StopChecks:
         return self.interrupted()
 
     def hits(
-        self, tokens: Tensor, length: int, seen: Callable[[], tuple[Tensor, Tensor]]
+        self,
+        tokens: Tensor,
+        length: int,
+        ids: Callable[[], Tensor],
+        scores: Tensor,
+        parents: Tensor | None = None,
     ) -> tuple[Tensor, str | None]:
         """Tell which of many candidates end, for strategies that weigh them against each other.
 
         Args:
             tokens: Newest token of each candidate, int64 ``[N]``.
             length: Their length, prompt and padding included.
-            seen: Gives ids ``[N, length]`` and scores ``[N, V]``; asked for user criteria only.
+            ids: Gives all ids ``[N, length]``; asked for user criteria only.
+            scores: Scores of the step, ``[R, V]``.
+            parents: Row of the scores that each candidate was picked from, int64 ``[N]``; ``None``:
+                its own.
 
         Returns:
             Bool ``[N]``, and the reason that ends all of them, if there is one.
@@ -133,8 +152,19 @@ class StopChecks:
         ends = torch.tensor(sorted(self.eos_token_ids), dtype=tokens.dtype, device=tokens.device)
         found = torch.isin(tokens, ends)
         if self.tensor_criteria:
-            found = found | self.tensor_criteria(*seen())
+            found = found | self.tensor_criteria(ids(), self._scores(scores, parents))
         return found, None
+
+    def _scores(
+        self, scores: Tensor, parents: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...] | None:
+        """Return what criteria are told of the scores of a step."""
+        if self._told is None:
+            return None
+        if self._told == "newest":
+            return scores if parents is None else scores[parents]
+        self._steps += (scores,)
+        return self._steps
 
     def interrupted(self) -> str | None:
         """A reason to end at once, whatever was generated: ``"cancelled"`` or ``"time"``."""

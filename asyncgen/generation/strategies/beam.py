@@ -199,11 +199,13 @@ class PoolSelection(BeamSelection):
         """Find the candidates that end, bool ``[B, K]``, and the reason common to all, if any."""
         pool = self.beams
 
-        def seen() -> tuple[Tensor, Tensor]:
-            ids = pool.continued(found).ids[:, :, : pool.length + 1].flatten(0, 1)
-            return ids, scores[(found.parents + pool.first_row).flatten()]
-
-        hits, reason = self.plan.stop_checks.hits(found.tokens.flatten(), pool.length + 1, seen)
+        hits, reason = self.plan.stop_checks.hits(
+            found.tokens.flatten(),
+            pool.length + 1,
+            lambda: pool.continued(found).ids[:, :, : pool.length + 1].flatten(0, 1),
+            scores,
+            (found.parents + pool.first_row).flatten(),
+        )
         return hits.view_as(found.tokens), reason
 
     def _stream_settled(self, is_over: bool, reason: str | None) -> None:

@@ -97,9 +97,7 @@ class ScorerSelection(BeamSelection):
             scores[places] = answer["next_beam_scores"]
             parents[places] = places[answer["next_beam_indices"]]
         beams.extend(parents, tokens, scores.view_as(beams.live.scores), agreed)
-        hits, reason = plan.stop_checks.hits(
-            tokens, beams.length, lambda: (beams.rows, self.scores)
-        )
+        hits, reason = plan.stop_checks.hits(tokens, beams.length, lambda: beams.rows, self.scores)
         is_over = self._scorer.is_done or bool(hits.all())
         if is_over:
             self._finish(reason)
