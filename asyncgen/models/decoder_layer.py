@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.models.activations import ACTIVATIONS, FUSED, Xielu
+from asyncgen.models.differential import DifferentialHeads
 from asyncgen.models.kernels.compiled_layers import LayerParts, compile_parts, pass_gates
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
@@ -167,8 +168,11 @@ class DecoderLayer(Prepared):
             attended = self.num_heads * plan.heads.values
         if plan.gates_in_queries:
             queries *= 2
-        self.qkv: Linear | LatentHeads
-        if plan.latent is None:
+        self.qkv: Linear | LatentHeads | DifferentialHeads
+        if plan.is_differential:
+            attended = queries // 2
+            self.qkv = DifferentialHeads(config, self.index, bias=plan.has_qkv_bias, dtype=dtype)
+        elif plan.latent is None:
             self.qkv = Linear(hidden, queries + keys + values, plan.has_qkv_bias, dtype=dtype)
         else:
             biased, attended = plan.has_qkv_bias, self.num_heads * plan.latent.values
@@ -385,6 +389,9 @@ class DecoderLayer(Prepared):
     def _finisher(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """Make the function that changes attention's rows ``[N, H * D]``, given its normalised
         input."""
+        if isinstance(self.qkv, DifferentialHeads):
+            combine = self.qkv.combiner()
+            return lambda attended, normed: combine(attended)
         gate, size = self.attention_gate, self.head_dim
         product = None if gate is None else gate.ready().product
         plan = self.plan.latent or self.plan.heads

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.activations import XIELU_PARAMETERS
 from asyncgen.models.altup import altup_rules, stream_rules
+from asyncgen.models.differential import differential_rules
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
@@ -200,7 +201,8 @@ def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[We
     if plan.heads is not None:
         kv_heads, narrow = plan.heads.kv_heads, plan.heads.values
     rules: list[WeightRule] = []
-    order = head_order(config, index) if plan.latent is None else None
+    is_plain = plan.latent is None and not plan.is_differential
+    order = head_order(config, index) if is_plain else None
 
     def product(
         ours: str, rows: list[int], columns: int, bias: bool, order: tuple[int, ...] | None = None
@@ -210,6 +212,9 @@ def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[We
     if plan.latent is not None:
         rules += latent_rules(config, index, plan.latent)
         narrow = plan.latent.values
+    elif plan.is_differential:
+        rules += differential_rules(config, index)
+        narrow = size // 2
     elif plan.gates_in_queries:
         gated = gated_order(heads, kv_heads, size, order)
         rows = [2 * heads * size, kv_heads * size, kv_heads * size]

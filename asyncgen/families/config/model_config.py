@@ -183,7 +183,7 @@ class ModelConfig:
     def to_dict(self) -> dict[str, object]:
         """Return the file's content with every default filled in, ready for ``json.dump``."""
         left_out = _NOT_IN_FILE
-        if self.layer_plans[0].latent is not None:
+        if self.layer_plans[0].latent is not None or self.layer_plans[0].is_differential:
             left_out |= {"head_dim"}  # such files use it for another size, or do not have it
         if any(plan.heads is not None for plan in self.layer_plans):
             left_out |= {"num_key_value_heads"}  # files give those of some layers
@@ -275,7 +275,8 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     if latent is not None:
         size = head_dim = latent.head_dim
     else:
-        size = head_dim = values.head_dim(hidden, heads, is_rotary=is_rotary)
+        size = values.head_dim(hidden, heads, is_rotary=is_rotary)
+        size = head_dim = 2 * size if family.is_differential else size
     window = settled(family.window, values)
     sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
     expected = tuple(

@@ -52,6 +52,8 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     if experts and all(plan.experts or not plan.has_feed_forward for plan in config.layer_plans):
         sizes["intermediate_size"] = max(plan.width for plan in experts)
     heads, head = config.num_attention_heads, config.head_dim
+    if config.layer_plans[0].is_differential:
+        head //= 2
     latent = config.layer_plans[0].latent
     if latent is not None:
         head = max(latent.rope_dim + latent.nope_dim, latent.values)

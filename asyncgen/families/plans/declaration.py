@@ -136,6 +136,7 @@ class Family:
         epsilon: Added before the root of a norm.
         head_norm: Norm of queries and keys.
         latent: See `LayerPlan`.
+        is_differential: See `LayerPlan`.
         has_head_norm: True for layers, by number and kind, that have it.
         has_qkv_bias: See `LayerPlan`.
         has_output_bias: See `LayerPlan`; ``None``: the same as `has_qkv_bias`.
@@ -225,6 +226,7 @@ class Family:
     epsilon: Setting[float] = ConfigValues.epsilon
     head_norm: Setting[HeadNormPlan | None] = None
     latent: Setting[LatentPlan | None] = None
+    is_differential: bool = False
     has_head_norm: Callable[[ConfigValues, int, str], bool] = always(True)
     has_qkv_bias: Setting[bool] = flag("attention_bias")
     has_output_bias: Setting[bool | None] = None

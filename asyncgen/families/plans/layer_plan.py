@@ -144,6 +144,8 @@ class LayerPlan:
         qkv_limit: Queries, keys and values are clamped to ± this; ``None``: they are not.
         head_norm: The norm of queries and keys.
         latent: The latent rows that queries, keys and values are made of; ``None``: of the stream.
+        is_differential: True if attention is the difference of two, in pairs of heads; heads of the
+            cache are then twice as wide as a query.
         has_attention: True if it attends.
         has_feed_forward: True if it has a feed-forward.
         has_gate: True if attention's result is multiplied by the sigmoid of a product of its input.
@@ -180,6 +182,7 @@ class LayerPlan:
     qkv_limit: float | None = None
     head_norm: HeadNormPlan | None = None
     latent: LatentPlan | None = None
+    is_differential: bool = False
     has_attention: bool = True
     has_feed_forward: bool = True
     has_gate: bool = False

@@ -203,6 +203,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.5, "rope_theta": 10000.0},
         "ffn_config": DBRX,
     },
+    "diffllama": {},
     "dots1": {"head_dim": 8, "routed_scaling_factor": 1.5, **_GROUPED},
     "ernie4_5": {"head_dim": 8},
     "ernie4_5_moe": {"head_dim": 8, "moe_intermediate_size": 16, "moe_num_experts": 6, "moe_k": 2},

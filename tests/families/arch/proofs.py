@@ -325,7 +325,8 @@ def rounded(theirs: Any, text: list[int], answer: list[int], *, residual_length:
 def is_compared(core: Any) -> bool:
     """Return whether the reference rounds keys and values at the same place."""
     is_beside = "hybrid" in core.config.layer_types
-    return not is_latent(core) and not is_beside and has_true_cache(core)
+    is_wide = core.config.layer_plans[0].is_differential  # with pairs of values
+    return not (is_latent(core) or is_beside or is_wide) and has_true_cache(core)
 
 
 def has_true_cache(core: Any) -> bool:

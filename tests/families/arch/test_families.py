@@ -46,6 +46,7 @@ NOT_IN_ONE_CALL = {
     "apertus",
     "bitnet",
     "dbrx",
+    "diffllama",
     "falcon_h1",
     "gemma3n_text",
     "gemma4_text",

@@ -197,6 +197,7 @@ STILL: dict[str, str] = {
             "linear_dt_*",
             "summary_*",
             "altup_coef_clip",
+            "lambda_std_dev",
         ),
         "of training and of what comes before it",
     ),

@@ -187,6 +187,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"ffn_config": {**DBRX, "moe_num_experts": 3, "ffn_act_fn": {"name": "gelu"}}},
         {"n_layers": 1, "n_heads": 2},
     ],
+    "diffllama": [
+        {"head_dim": 12, "attention_bias": True, "rms_norm_eps": 1e-3},
+        {**_ALL, **_TIED},
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 10, **_LLAMA3},
+    ],
     "ernie4_5": [{"use_bias": True}, _UNTIED, _ONE],
     "exaone4": [{"sliding_window": None, "layer_types": ["full_attention"] * 4}, _MIXED, _LLAMA3],
     "exaone_moe": [
