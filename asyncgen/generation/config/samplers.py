@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.checks import check_values
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.own_parameters import ALIASES, SAMPLERS
 from asyncgen.generation.config.parameters import BY_NAME
@@ -56,20 +57,16 @@ def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
             values.
     """
     joined = {name: value for name, value in given.items() if name not in ALIASES}
-    for name in given.keys() & ALIASES.keys():
-        ours, value, rule = ALIASES[name], given[name], BY_NAME[name].rule
-        allowed = None if rule is None else rule(value)
-        if allowed is not None:
-            raise InvalidRequestError(name, value, allowed)
+    for name in [name for name in given if name in ALIASES]:
+        ours, value = ALIASES[name], given[name]
+        check_values({name: value})
         if ours == "context_overflow":
             value = _TRUNCATION[value]
-        if ours == "max_reasoning_tokens" and value == -1:
-            if ours in given:
-                raise InvalidRequestError(name, value, f"the same thing as `{ours}`; give one")
-            continue
+        elif ours == "max_reasoning_tokens" and value == -1:
+            value = None  # no limit
         if joined.setdefault(ours, value) != value:
-            raise InvalidRequestError(name, value, f"the same thing as `{ours}`; give one")
-    return joined
+            raise InvalidRequestError(name, given[name], f"the same thing as `{ours}`; give one")
+    return {name: value for name, value in joined.items() if value is not None}
 
 
 @contextmanager
@@ -78,8 +75,8 @@ def names_as_given(given: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        for name in given.keys() & ALIASES.keys():
-            if ALIASES[name] == error.parameter:
+        for name in given:
+            if ALIASES.get(name) == error.parameter:
                 raise type(error)(name, given[name], error.allowed) from error
         raise
 

@@ -116,6 +116,9 @@ def test_other_engines_names_are_ours() -> None:
     assert join_aliases({"reasoning_budget": -1}) == {}
     with pytest.raises(InvalidRequestError, match="the same thing as `max_reasoning_tokens`"):
         join_aliases({"reasoning_budget": -1, "max_reasoning_tokens": 3})
+    for two in ({"thinking_budget": -1, "reasoning_budget": 4}, {"thinking_budget": 3}):
+        with pytest.raises(InvalidRequestError, match="give one"):
+            join_aliases({**two, "thinking_token_budget": 5})
     for value in (-2, 1.5, "3", True):
         with pytest.raises(InvalidRequestError, match="`thinking_token_budget` is"):
             join_aliases({"thinking_token_budget": value})
