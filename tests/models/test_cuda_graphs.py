@@ -235,6 +235,19 @@ def test_warming_records_the_sizes_of_short_texts_once() -> None:
     assert recorder.num_recorded == 3
 
 
+def test_forgotten_recordings_are_made_anew_with_the_weights_of_now() -> None:
+    recorder = CallRecorder()
+    decoded = Decoded(model("llama"), recorder, rows=[1], pages=[3], after=2)
+    decoded.graphs.warm()
+    decoded.graphs.forget()
+    assert decoded.graphs.sizes == []
+    rows = make_rows([12], PAGE, list(range(3)))
+    decoded.prefill(rows, [3])
+    for number in range(3):
+        assert (decoded.graphs.logits(rows, [0]) is not None) is (number >= 1)
+    assert recorder.num_recorded == 2
+
+
 def test_a_recording_has_its_memory_to_itself() -> None:
     core = model("llama")
     decoded = Decoded(core, TapeRecorder(), rows=[2], pages=[3])

@@ -18,7 +18,7 @@ from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstSche
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config import CompileConfig, GenerationConfig
-from asyncgen.generation.config.rules import Range, Rule, integer, require, switch
+from asyncgen.generation.config.rules import Range, Rule, has, integer, require, switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ def _graphs(value: object) -> str | None:
 
 
 def _compiles(value: object) -> str | None:
-    return None if isinstance(value, CompileConfig) else "a CompileConfig, or a dict of its fields"
+    return None if has("to_dict")(value) else "a CompileConfig, or a dict of its fields"
 
 
 def _scheduler(value: object) -> str | None:
