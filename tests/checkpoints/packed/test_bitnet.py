@@ -48,9 +48,8 @@ def write(family: str, folder: Path, **settings: Any) -> dict[str, torch.Tensor]
     "family, settings",
     [
         ("bitnet", {"linear_class": "autobitlinear", "quantization_mode": "offline"}),
-        ("bitnet", {}),
         ("llama", {"linear_class": "bitlinear", "modules_to_not_convert": ["lm_head"]}),
-        ("qwen3", {"linear_class": "autobitlinear", "use_rms_norm": False, "rms_norm_eps": 1e-6}),
+        ("llama", {"use_rms_norm": False, "rms_norm_eps": 1e-6, "modules_to_not_convert": None}),
     ],
 )
 def test_packed_numbers_are_those_of_the_reference(
