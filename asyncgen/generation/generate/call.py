@@ -34,6 +34,7 @@ from asyncgen.generation.generate.plan_parts import (
 from asyncgen.generation.generate.prompt_rows import PromptRows, make_prompt_rows
 from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
 from asyncgen.generation.generate.streamer_feed import StreamerFeed
+from asyncgen.generation.generate.written_model import WrittenModel, as_written
 from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.stopping.stop_checks import StopChecks
@@ -121,6 +122,8 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
         own_names = extra_parameters(given.custom)
     check_direction(model)
     config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
+    if isinstance(model, WrittenModel):
+        model.check(config, rest)
     mode = config.get_generation_mode(given.assistant_model)
     if given.kwargs.get("use_cache", getattr(given.generation_config, "use_cache", None)) is None:
         resolve_use_cache(model.config, config, mode, rest.get("past_key_values"))
@@ -173,7 +176,9 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
         plan.call = model_call(model, config, mode, rest, len(prompt.input_ids))
     if given.custom is not None:
         emit = None if given.streamer is None else StreamerFeed(given.streamer).step
-        method = CustomMethod(given.custom, model, processors, criteria, extras=extras, emit=emit)
+        method = CustomMethod(
+            given.custom, as_written(model), processors, criteria, extras=extras, emit=emit
+        )
         strategy = custom_strategy(method)
     else:
         strategy = strategy_for(mode)

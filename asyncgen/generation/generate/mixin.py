@@ -15,6 +15,7 @@ from asyncgen.generation.custom_methods import choose_method
 from asyncgen.generation.generate.call import GenerateArguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
 from asyncgen.generation.generate.overridden_model import model_inputs
+from asyncgen.generation.generate.written_model import seen_by_generation
 from asyncgen.models.kernels.threads import claimed_thread
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
 
 
 class GenerationMixin:
-    """Gives a model ``generate``. The model has ``core``, ``config`` and ``generation_config``."""
+    """Gives a model ``generate``: one of this library, or a module of torch that a user wrote.
+
+    A user's module has a ``forward`` that returns an object with ``logits`` ``[B, S, V]`` and, if
+    it caches, ``past_key_values``; and a ``config`` with ``vocab_size``. Where ``forward`` takes
+    ``past_key_values``, it gets a `DynamicCache` to `update`. It may override
+    `prepare_inputs_for_generation`, have a ``generation_config``, and return a cache of its own
+    kind; for beams that cache has ``reorder_cache(beam_idx)``.
+    """
 
     config: Any
     generation_config: GenerationConfig
@@ -138,7 +146,7 @@ class GenerationMixin:
             if not inspect.isgeneratorfunction(custom):
                 return custom
         given = GenerateArguments(**named, kwargs=kwargs, custom=custom)
-        call = prepare_call(self, given)
+        call = prepare_call(seen_by_generation(self), given)
         with claimed_thread(getattr(self, "core", None)):
             return run_call(call, streamer)
 
@@ -176,7 +184,7 @@ class GenerationMixin:
         """
         return model_inputs(
             input_ids,
-            is_encoder_decoder=self.config.is_encoder_decoder,
+            is_encoder_decoder=getattr(self.config, "is_encoder_decoder", False),
             next_sequence_length=next_sequence_length,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,

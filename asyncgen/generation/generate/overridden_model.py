@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.custom_methods import parameter_names
+from asyncgen.generation.generate.written_model import WrittenModel, as_written
 from asyncgen.generation.strategies.overridden_forward import ModelCaller
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def is_overridden(model: Any) -> bool:
     Args:
         model: Any; what is compiled of it counts as what it was compiled from.
     """
+    if isinstance(model, WrittenModel):
+        return True
     if getattr(model, "_forward_hooks", None) or getattr(model, "_forward_pre_hooks", None):
         return True
     return any(_is_method_overridden(model, name) for name in METHODS)
@@ -83,12 +86,15 @@ def model_call(
     if given.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
         if "inputs_embeds" not in parameter_names(model.prepare_inputs_for_generation):
             allowed = "`prepare_inputs_for_generation` of this model has no parameter of that name"
-            raise InvalidRequestError("inputs_embeds", type(model).__name__, allowed)
+            name = type(as_written(model)).__name__
+            raise InvalidRequestError("inputs_embeds", name, allowed)
         if config.use_cache is False:
             allowed = "an overridden model is told embeddings in the first step only; use a cache"
             raise InvalidRequestError("use_cache", False, allowed)
     own = hook_parameters(model) | {"logits_to_keep"}
-    return ModelCaller(model, {name: given[name] for name in own & given.keys()}, rows)
+    arguments = {name: given[name] for name in own & given.keys()}
+    needs_mask = isinstance(model, WrittenModel) and model.takes_mask
+    return ModelCaller(model, arguments, rows, needs_mask)
 
 
 def model_inputs(

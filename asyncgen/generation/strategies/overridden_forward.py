@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.nn import functional as F
 
+from asyncgen.cache.caches import Cache
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.sink import SinkCache
 from asyncgen.cache.states import largest_crop, mark_states
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import Forward, encoder_embeddings
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.caches import Cache
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.cross import Encoded
     from asyncgen.models.encoder_decoder import T5
+
+
+OFFERED = ("past_key_values", "use_cache", "position_ids")
+"""Arguments that every hook is offered; one without a parameter of the name does not get it."""
 
 
 class ModelCaller:
@@ -40,15 +45,19 @@ class ModelCaller:
         cache: The cache that the last call returned; ``None`` without a cache.
     """
 
-    def __init__(self, model: Any, given: Mapping[str, Any], prompts: int) -> None:
+    def __init__(
+        self, model: Any, given: Mapping[str, Any], prompts: int, needs_mask: bool = False
+    ) -> None:
         """Keep what each call needs.
 
         Args:
             model: The model.
             given: Further arguments of the caller's.
             prompts: Rows of the tensors in these; they are repeated with the prompts.
+            needs_mask: Whether it gets an attention mask also where nothing is padded.
         """
         self.model = model
+        self.needs_mask = needs_mask
         self.given = dict(given)
         self.cache: Cache | None = None
         self._prompts = prompts
@@ -85,6 +94,8 @@ class OverriddenForward(Forward):
         self._prepare = model.prepare_inputs_for_generation
         self._given = call.arguments(rows)
         self._kept = self._given.pop("logits_to_keep", None)
+        offered = dict.fromkeys(OFFERED) if plan.inputs is None else {}
+        self._unasked = offered.keys() - accepted_arguments(self._prepare, offered).keys()
         self._chooses_logits = "logits_to_keep" in parameter_names(model.forward)
         self._constant = self._constants(rows)
 
@@ -98,9 +109,12 @@ class OverriddenForward(Forward):
         self._advance(input_ids)
         if not input_ids.is_floating_point():
             self._ids = torch.cat((self._ids, input_ids), dim=1)
-        inputs = self._prepare(self._ids, **self._arguments(start, last))
+        arguments = self._arguments(start, last)
+        for name in self._unasked & arguments.keys():
+            del arguments[name]
+        inputs = self._prepare(self._ids, **arguments)
         output = call.model(**inputs, return_dict=True)
-        if self._is_cached and output.past_key_values is not None:
+        if self._is_cached and getattr(output, "past_key_values", None) is not None:
             call.cache = output.past_key_values
         if self._record is not None:
             self._record.fresh.append(_layer_outputs(output))
@@ -110,9 +124,7 @@ class OverriddenForward(Forward):
         """See `Forward`."""
         self.repeats = 0
         if length < self.length:
-            assert self._call.cache is not None
-            reached = largest_crop(self._call.cache, length)
-            self._call.cache.truncate(reached)
+            reached = _shorten(self._call.cache, length)
             self._ids = self._ids[:, : self._ids.shape[1] - (self.length - reached)]
             self.length, self.repeats = reached, length - reached
 
@@ -123,8 +135,11 @@ class OverriddenForward(Forward):
     def exchange_rows(self, rows: Tensor, first: int) -> None:
         """See `Forward`."""
         self._ids = self._ids.index_select(0, rows)
-        if self._call.cache is not None:
-            self._call.cache.exchange_rows(rows, first)
+        cache: Any = self._call.cache
+        if hasattr(cache, "exchange_rows"):
+            cache.exchange_rows(rows, first)
+        elif cache is not None:
+            cache.reorder_cache(rows)
 
     def _open(self, plan: Plan) -> None:
         self._is_cached = not isinstance(plan.cache, NoCache)
@@ -165,6 +180,8 @@ class OverriddenForward(Forward):
         mask = plan.attention_mask
         if mask is not None:
             mask = F.pad(mask[:, :end].to(torch.int64), (0, max(end - mask.shape[1], 0)), value=1)
+        elif self._call.needs_mask:
+            mask = self._ids.new_ones(len(self._ids), end)
         arguments = dict(self._constant)
         if self._is_cached:
             arguments["past_key_values"] = self._call.cache
@@ -193,6 +210,19 @@ class OverriddenForward(Forward):
         """Return the first position that the caller gave a table of; 0 without the table."""
         table = None if self._plan.inputs is None else getattr(self._plan.inputs, name)
         return 0 if table is None else self._plan.num_positions - int(table.shape[1])
+
+
+def _shorten(cache: Any, length: int) -> int:
+    """Let a cache forget the positions from ``length`` on; return where it ends now."""
+    if isinstance(cache, Cache):
+        reached = largest_crop(cache, length)
+        cache.truncate(reached)
+        return reached
+    if not hasattr(cache, "crop"):
+        allowed = "a refused draft is taken back, and this cache has no `crop(length)`"
+        raise InvalidRequestError("past_key_values", type(cache).__name__, allowed)
+    cache.crop(length)
+    return length
 
 
 def _layer_outputs(output: Any) -> LayerOutputs:
