@@ -61,6 +61,15 @@ OTHERWISE = {
 """Blocks whose output differs from the reference's, with the reason."""
 
 
+NO_LONGER = (
+    "cannot import name",  # removed since
+    "trust_remote_code",  # moved to code on the hub
+    "`accelerate`",  # a package that is not here
+    "inconsistent leading BOS",  # its detector refuses padding that is the first token's id, too
+)
+"""Errors of the newer releases of the reference for blocks of its own documents."""
+
+
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_all(tmp_path_factory.mktemp("hub"))
@@ -104,10 +113,7 @@ def test_a_block_gives_what_the_reference_gives(place: str) -> None:
     try:
         theirs = run_page(find(place), "transformers")
     except (ImportError, ValueError) as error:
-        # Gone in its newer releases, moved to code on the hub, or in want of a package.
-        assert any(
-            word in str(error) for word in ("cannot import", "trust_remote_code", "accelerate")
-        ), error
+        assert any(reason in str(error) for reason in NO_LONGER), error
         return
     if place not in OTHERWISE:
         assert len(ours) == len(theirs)
