@@ -14,6 +14,8 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.generation_config import _warn_once
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.checkpoints import save_checkpoint
+from tests.families.arch.families import FAMILIES as EVERY_FAMILY
+from tests.families.arch.families import make
 from tests.models.build import random_pair
 
 if TYPE_CHECKING:
@@ -104,6 +106,17 @@ def test_an_exported_step_decodes_at_every_place(model_type: str) -> None:
     model = PreTrainedModel(random_pair(model_type, seed=3, **window)[1])
     model(IDS)
     check_exported(model)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("family", sorted(EVERY_FAMILY))
+@pytest.mark.usefixtures("torchs_kernels")
+def test_every_family_is_exported_right_or_refused_by_name(family: str, tmp_path: Path) -> None:
+    make(family, tmp_path)
+    try:
+        check_exported(asyncgen.load_model(tmp_path))
+    except InvalidRequestError as error:
+        assert error.parameter == "torch.export" and error.value == family
 
 
 @pytest.mark.gate
