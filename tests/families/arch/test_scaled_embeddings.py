@@ -10,6 +10,7 @@ from torch import nn
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
+from asyncgen.families.arch.registry import FAMILIES
 from tests.cases import for_each
 from tests.families.arch.proofs import make_pair
 
@@ -33,9 +34,21 @@ SCALES: dict[str, dict[str, Any]] = {
     "afmoe": {"mup_enabled": True},
     "hyperclovax": {"embedding_multiplier": 1.7},
     "granitemoehybrid": {"embedding_multiplier": 1.7},
+    "gemma4_unified_text": {},
+    "granitemoe": {"embedding_multiplier": 1.7},
+    "granitemoeshared": {"embedding_multiplier": 1.7},
+    "granite_swa": {"embedding_multiplier": 1.7},
+    "granitemoe_swa": {"embedding_multiplier": 1.7},
     "recurrent_gemma": {},
 }
-"""Every way of scaling, with an odd factor where a file states it."""
+"""Families that scale embeddings, with an odd factor where a file states it."""
+ONLY_IDS = ["gemma3n_text", "gemma4_text"]
+"""Those whose layers read the ids as well."""
+
+
+def test_every_family_that_scales_is_compared() -> None:
+    scaling = {name for name, family in FAMILIES.items() if family.embedding_scale != 1.0}
+    assert scaling == {*SCALES, *ONLY_IDS}
 
 
 def follows_the_reference(families: Iterable[str], folder: Path) -> None:
@@ -70,7 +83,7 @@ def test_inputs_embeds_take_what_the_table_gives_in_every_family(tmp_path: Path)
 
 
 @torch.no_grad()
-@for_each("family", ["gemma3n_text", "gemma4_text"])
+@for_each("family", ONLY_IDS)
 def test_rows_are_scaled_where_only_ids_are_taken(family: str, tmp_path: Path) -> None:
     pair = make_pair(family, tmp_path / family)
     found, rows = (each.get_input_embeddings()(IDS) for each in (pair.ours, pair.theirs))
