@@ -13,13 +13,15 @@ from __future__ import annotations
 import functools
 import importlib
 
+__path__.append(f"{__path__[0]}/reference/paths")
+
 
 @functools.cache
 def _modules(package: str = __name__) -> dict[str, str]:
     """Return the module of each public name of a package, as its stub says.
 
-    The module of a name that the stub takes from the package itself is the name's own: code for
-    the reference looks for names there.
+    The module of a name that the stub takes from `asyncgen.reference.paths`, or from the package
+    itself, is the name's own: code for the reference looks for names there.
     """
     import ast
     import pkgutil
@@ -28,9 +30,12 @@ def _modules(package: str = __name__) -> dict[str, str]:
     assert stub is not None, "every loader of packages can read their files"
     body = ast.parse(stub).body
     found = {
-        alias.name: f"{package}.{alias.name}" if node.module == package else node.module
+        alias.name: f"{package}.{alias.name}" if is_module else node.module
         for node in body
         if isinstance(node, ast.ImportFrom) and node.module
+        for is_module in [
+            node.module == package or node.module.startswith("asyncgen.reference.paths")
+        ]
         for alias in node.names
     }
     # A class that a family declares, and nobody writes down.

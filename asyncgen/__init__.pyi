@@ -276,10 +276,10 @@ from asyncgen.types import (
 from streamers import BaseStreamer as BaseStreamer
 
 # Modules in which code for the reference looks for names.
-from asyncgen import (
+from asyncgen import generation as generation
+from asyncgen.reference.paths import (
     cache_utils as cache_utils,
     configuration_utils as configuration_utils,
-    generation as generation,
     modeling_outputs as modeling_outputs,
     modeling_utils as modeling_utils,
     utils as utils,

@@ -5,6 +5,8 @@ The names that the reference has in its package of this name are written in ``__
 are those of `asyncgen`, imported when they are first asked for.
 """
 
+__path__.append(f"{__path__[0]}/../reference/paths/generation")
+
 
 def __getattr__(name: str) -> object:
     """Import a name of the stub when it is first asked for."""

@@ -82,7 +82,8 @@ from asyncgen import (
 )
 
 # Modules in which code for the reference looks for names.
-from asyncgen.generation import (
+from asyncgen.generation import watermarking as watermarking
+from asyncgen.reference.paths.generation import (
     beam_constraints as beam_constraints,
     beam_search as beam_search,
     configuration_utils as configuration_utils,
@@ -91,5 +92,4 @@ from asyncgen.generation import (
     stopping_criteria as stopping_criteria,
     streamers as streamers,
     utils as utils,
-    watermarking as watermarking,
 )

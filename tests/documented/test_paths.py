@@ -13,9 +13,12 @@ import asyncgen
 from asyncgen.errors import UnsupportedFrameworkError
 from tests.cases import for_each
 from tests.documented import registry
-from tests.test_architecture import NAMES
+from tests.test_architecture import PATHS, _modules
 
-MODULES = sorted({*NAMES, "asyncgen.generation.watermarking"})
+MODULES = sorted(
+    {each.replace(PATHS, "asyncgen") for each in _modules() if each.startswith(f"{PATHS}.")}
+    | {"asyncgen.generation.watermarking"}
+)
 
 GONE = {"asyncgen.generation.beam_constraints", "asyncgen.generation.beam_search"}
 """Modules that the reference has removed since."""

@@ -1,0 +1,1 @@
+"""Modules of `asyncgen.generation`; see `asyncgen.reference.paths`."""
