@@ -144,7 +144,7 @@ class ServerSide(LLMSide):
             self._seen["grown"] = max(
                 self._seen["grown"], (resident_bytes(collect=False) or 0) - start
             )
-            is_full = any(one.paused for one in self._server._server.connections)
+            is_full = any(one.paused for one in self._server._connections.connections)
             if is_full and not self._seen["full"]:
                 self._seen["full"] = perf_counter()
             if counters.dropped > dropped and not self._seen["dropped"]:
