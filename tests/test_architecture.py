@@ -58,6 +58,16 @@ FOLDERS = {"streamers": ROOT, "asyncgen": ROOT, "asyncgen_apps": ROOT / "apps"}
 """Where each package lies."""
 
 
+WALL_CLOCK = {
+    "asyncgen.generation.stopping.criteria",  # `initial_timestamp`, as documented
+    "asyncgen.text.chat_template",  # the date that templates ask for
+    "asyncgen_apps.openai_http.bodies",  # `created`
+    "asyncgen_apps.openai_http.routes",
+    "asyncgen_apps.websocket.resume_tokens",  # tokens outlive the process
+}
+"""Modules that read the clock that people set, for timestamps; time that passes is monotonic."""
+
+
 @cache
 def _sources() -> tuple[Path, ...]:
     paths = (
@@ -160,6 +170,23 @@ def test_apps_import_only_public_names() -> None:
             if deep:
                 private[_module(path)] = deep
     assert not private
+
+
+def test_time_that_passes_is_not_the_wall_clocks() -> None:
+    readers = {_module(path) for path in _sources() if _reads_wall_clock(path)}
+    assert readers == WALL_CLOCK
+
+
+def _reads_wall_clock(path: Path) -> bool:
+    calls = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            if ast.unparse(node).replace("datetime.datetime", "datetime") in calls:
+                return True
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            if {alias.name for alias in node.names} & {"time", "time_ns"}:
+                return True
+    return False
 
 
 def test_streamers_stand_alone() -> None:

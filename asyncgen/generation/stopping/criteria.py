@@ -143,7 +143,9 @@ class MaxTimeCriteria(StoppingCriteria):
 
         Args:
             max_time: Seconds.
-            initial_timestamp: When the time began, as `time.time` tells it; now by default.
+            initial_timestamp: When the time began, as `time.time` tells it; now by default. It is
+                read against the wall clock once, here; from then on a clock counts that is never
+                set.
             initial_time: The documented spelling of the same.
 
         Raises:
@@ -159,9 +161,24 @@ class MaxTimeCriteria(StoppingCriteria):
         initial_timestamp = initial_time if initial_timestamp is None else initial_timestamp
         self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
 
+    @property
+    def initial_timestamp(self) -> float:
+        """When the time began, as `time.time` told it."""
+        return self._initial_timestamp
+
+    @initial_timestamp.setter
+    def initial_timestamp(self, timestamp: float) -> None:
+        self._initial_timestamp = timestamp
+        self._begun = time.monotonic() - (time.time() - timestamp)
+
+    @property
+    def deadline(self) -> float:
+        """When the time is over, by `time.monotonic`."""
+        return self._begun + self.max_time
+
     def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Look at the clock; ids are int64 [B, T]. Returns bool [B]."""
-        return _for_all(time.time() - self.initial_timestamp > self.max_time, input_ids)
+        return _for_all(time.monotonic() - self._begun > self.max_time, input_ids)
 
 
 class EosTokenCriteria(StoppingCriteria):

@@ -43,7 +43,7 @@ class StopChecks:
         criteria: StoppingCriteriaList,
         *,
         told: Told = "newest",
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Sort the criteria into plain checks and tensor calls.
 
@@ -51,7 +51,7 @@ class StopChecks:
             criteria: Built-in and user criteria.
             told: Scores that tensor calls get: the newest, ``[B, V]``; those of every step, as a
                 tuple; or ``None``, as documented where nobody asked ``generate`` for scores.
-            clock: Wall clock in seconds, as :class:`MaxTimeCriteria` reads it.
+            clock: In seconds, as `time.monotonic`, which :class:`MaxTimeCriteria` reads.
         """
 
         def of(kind: type[C]) -> list[C]:
@@ -62,7 +62,7 @@ class StopChecks:
         self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
         lengths = [each.max_length for each in of(MaxLengthCriteria)]
         self.max_length = min(lengths, default=None)
-        deadlines = [each.initial_timestamp + each.max_time for each in of(MaxTimeCriteria)]
+        deadlines = [each.deadline for each in of(MaxTimeCriteria)]
         self._deadline = min(deadlines, default=None)
         self._cancels = of(CancelCriteria)
         others = [each for each in criteria if type(each) not in _PLAIN]

@@ -28,6 +28,7 @@ from asyncgen.generation.stopping.criteria import (
     build_stopping_criteria,
     validate_stopping_criteria,
 )
+from asyncgen.generation.stopping.stop_checks import StopChecks
 from tests.cases import for_each
 from tests.generation.alike import records
 
@@ -83,8 +84,32 @@ def test_time(monkeypatch: pytest.MonkeyPatch) -> None:
         MaxTimeCriteria(1.0, 3.0, initial_time=4.0)
     criterion = MaxTimeCriteria(5.0)
     assert not criterion(IDS, None).any()
-    later = time.time() + 6
-    monkeypatch.setattr(time, "time", lambda: later)
+    later = time.monotonic() + 6
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert criterion(IDS, None).all()
+
+
+@for_each("shift", [-3600.0, 3600.0])
+@for_each("age", [None, 2.0])
+def test_a_clock_that_is_set_changes_no_limit(shift: float, age: float | None) -> None:
+    """A beginning in wall time is read once, when the criterion is made."""
+    with pytest.MonkeyPatch.context() as patch:
+        begun = None if age is None else time.time() - age
+        criterion = MaxTimeCriteria(5.0, initial_timestamp=begun)
+        checks = StopChecks(StoppingCriteriaList([criterion]))
+        wall, steady = time.time, time.monotonic
+        patch.setattr(time, "time", lambda: wall() + shift)
+        assert not criterion(IDS, None).any()
+        assert checks.interrupted() is None
+        later = steady() + 6 - (age or 0)
+        patch.setattr(time, "monotonic", lambda: later)
+        assert criterion(IDS, None).all()
+    assert criterion.initial_timestamp <= time.time()
+
+
+def test_a_beginning_that_is_set_later_counts() -> None:
+    criterion = MaxTimeCriteria(5.0)
+    criterion.initial_timestamp = time.time() - 6
     assert criterion(IDS, None).all()
 
 

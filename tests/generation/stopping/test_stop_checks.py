@@ -55,13 +55,13 @@ def test_length_ends_every_live_row_but_an_end_of_sequence_counts_first() -> Non
 
 
 def test_time_and_cancel_interrupt() -> None:
-    now = [100.0]
+    limit = MaxTimeCriteria(5.0)
+    now = [limit.deadline - 0.5]
     cancel = CancelCriteria()
-    criteria = StoppingCriteriaList([MaxTimeCriteria(5.0, initial_timestamp=99.0), cancel])
-    ends = StopChecks(criteria, clock=lambda: now[0])
+    ends = StopChecks(StoppingCriteriaList([limit, cancel]), clock=lambda: now[0])
     assert ends.interrupted() is None
     assert _reasons(ends, [1, 1]) == [None, None]
-    now[0] = 104.5
+    now[0] += 1
     assert ends.interrupted() == "time"
     cancel.set()
     assert _reasons(ends, [1, 1]) == ["cancelled", "cancelled"]
