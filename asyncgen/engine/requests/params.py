@@ -230,10 +230,10 @@ def _check(
     samples = config.num_return_sequences
     if is_cold and not uses_beams(config) and "num_return_sequences" in given:
         config.num_return_sequences = 1  # equal ones, which the reference refuses
-    config.validate(user_set_attributes=given.keys())
-    config.num_return_sequences = samples
     used = _CHOOSING if config.penalty_alpha else frozenset()
     used |= _HEAT if is_cold else frozenset()
+    config.validate(user_set_attributes=given.keys() - _HEAT if is_cold else given.keys())
+    config.num_return_sequences = samples
     for issue in minor_issues(config, given.keys()):  # an idle default is no error
         if issue.name in given and issue.name not in used:
             raise InvalidRequestError(issue.name, given[issue.name], issue.reason)

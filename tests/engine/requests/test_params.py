@@ -10,6 +10,7 @@ import torch
 from asyncgen.engine.requests.params import RequestParams, resolve_params
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.generation_config import _warn_once
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.rules import MOST_ROWS
 from tests.cases import for_each
@@ -169,6 +170,14 @@ def test_default_temperature_of_0_beside_sampling_is_refused_until_one_is_given(
     assert resolve({"temperature": 0}, own).mode is GenerationMode.GREEDY_SEARCH
     assert resolve({"do_sample": False}, own).mode is GenerationMode.GREEDY_SEARCH
     assert resolve({"temperature": 0.5}, own).mode is GenerationMode.SAMPLE
+
+
+def test_temperature_of_0_is_no_flag_without_effect(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="asyncgen.generation")
+    _warn_once.cache_clear()
+    resolve({"temperature": 0.0})
+    resolve({"temperature": 0, "do_sample": False, "n": 2})
+    assert not caplog.records
 
 
 @for_each("name", ["n", "num_return_sequences"])
