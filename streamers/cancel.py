@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 
@@ -15,14 +17,19 @@ class Cancelled:
     handler and a finalizer may do both.
     """
 
-    __slots__ = ("_set",)
+    __slots__ = ("_set", "on_set")
 
     def __init__(self) -> None:
         self._set = False
+        self.on_set: Callable[[], object] | None = None
+        """Called once the flag is set, in whatever thread does it: for a producer that waits."""
 
     def set(self) -> None:
         """Ask the producer to stop at its next step."""
         self._set = True
+        on_set = self.on_set
+        if on_set is not None:
+            on_set()
 
     def is_set(self) -> bool:
         """Tell whether the producer is asked to stop."""

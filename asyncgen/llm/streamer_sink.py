@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
+from streamers.cancel import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def feeding(streamer: Streamer | None) -> Iterator[Callable[[AnswerT], AnswerT]]:
-    """Feed a streamer with the tokens of one stream.
+    """Feed a streamer with the tokens of one stream, whose end is awaited inside the block.
 
     If the stream does not come to its start, the streamer's `fail` is called with the reason, where
     it has one, so that its reader does not wait in vain.
@@ -54,6 +55,8 @@ def feeding(streamer: Streamer | None) -> Iterator[Callable[[AnswerT], AnswerT]]
         if not sink.is_posted:
             sink.fail(error)
         raise
+    finally:
+        sink.disconnect()
 
 
 class StreamerSink:
@@ -93,7 +96,18 @@ class StreamerSink:
         """Be the sink of a stream that has not begun; return the stream."""
         self._stream = stream
         stream.prepare = self.prepare
+        flag = getattr(self._streamer, "cancelled", None)
+        if isinstance(flag, Cancelled):
+            flag.on_set = stream.cancel  # also while it waits for its turn, or reads its prompt
+            if flag:
+                stream.cancel()
         return stream
+
+    def disconnect(self) -> None:
+        """Let the readers of the streamer leave without further notice."""
+        flag = getattr(self._streamer, "cancelled", None)
+        if isinstance(flag, Cancelled):
+            flag.on_set = None
 
     def prepare(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,7 +22,7 @@ from streamers import (
 )
 from tests.cases import for_each
 from tests.doubles.engine import no_thread_left
-from tests.doubles.models import TableModel, byte_tokenizer
+from tests.doubles.models import Gate, TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +145,31 @@ async def test_request_ends_when_the_readers_of_its_streamer_leave() -> None:
             async with streamer:
                 await anext(aiter(streamer))
         assert results[0].finish_reason == "cancelled"
+
+
+@pytest.mark.anyio
+async def test_reader_that_leaves_before_the_first_token_ends_the_request() -> None:
+    gate = Gate()
+    model = TableModel(hook=gate, context_length=1_000_000)
+    async with AsyncLLM(model, tokenizer=TOKENIZER, max_running=1) as llm:
+        results = {}
+        streamer = AsyncTextIteratorStreamer(TOKENIZER, skip_prompt=True)
+
+        async def generate(name: str, **options: Any) -> None:
+            results[name] = await llm.generate(PROMPT, suppress_tokens=[256], **options)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(generate, "first", max_new_tokens=3))
+            await anyio.to_thread.run_sync(gate.wait_arrived, 1)
+            tasks.start_soon(partial(generate, "waiting", streamer=streamer))
+            while not llm.metrics().requests_waiting:  # noqa: ASYNC110
+                await anyio.sleep(0.005)
+            streamer.close()
+            gate.open()
+        assert results["waiting"].finish_reason == "cancelled"
+        assert results["waiting"].token_ids == ()
+        assert len(results["first"].token_ids) == 3
+    assert streamer.cancelled.on_set is None
 
 
 @pytest.mark.anyio
