@@ -13,6 +13,7 @@ import torch
 from asyncgen.engine.output.events import EventWriter
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import uses_beams
+from asyncgen.generation.generate.written_model import device_of
 from asyncgen.generation.logits.penalties import (
     FrequencyPenaltyLogitsProcessor,
     PresencePenaltyLogitsProcessor,
@@ -75,7 +76,7 @@ class ForeignRun:
         streamer = _RowStreamer(request, self._events, self._interrupted)
         has_beams = uses_beams(request.params.config)
         rows = _num_equal_rows(request)
-        ids = torch.tensor([request.prompt_ids] * rows, device=self._model.device)
+        ids = torch.tensor([request.prompt_ids] * rows, device=device_of(self._model))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.params.seed % 2**64)
             result = self._model.generate(

@@ -30,6 +30,7 @@ from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.samplers import ALIAS_NAMES, join_aliases, names_as_given
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
 from asyncgen.generation.generate.prompts import decoder_start
+from asyncgen.generation.generate.written_model import device_of
 from asyncgen.generation.logits.build import build_logits_processors, eos_ids
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
@@ -395,7 +396,7 @@ def _processors(
     # Only strategies of our own promise that rows change at their end alone.
     has_strategy = served.is_ours and params.method is None
     device = served.device
-    device = served.model.device if device is None else device
+    device = device_of(served.model) if device is None else device
     eos = eos_ids(params.config)
     is_guided = params.config.guidance_scale is not None
     try:

@@ -107,7 +107,7 @@ class WrittenModel:
         own = getattr(module, "generation_config", None)
         self.generation_config: Any = _default(self.config) if own is None else own
         first = next(iter(getattr(module, "parameters", list)()), torch.empty(0))
-        self.device: torch.device = getattr(module, "device", first.device)
+        self.device = device_of(module)
         self.dtype: torch.dtype = getattr(module, "dtype", first.dtype)
         known = dict.fromkeys((*_OFFERED, *_ASKED_FOR))
         self._unasked = known.keys() - accepted_arguments(self.forward, known).keys()
@@ -154,6 +154,13 @@ class WrittenModel:
     def prepare_inputs_for_generation(self) -> Any:
         """The model's method, which makes the arguments of each step."""
         return self.module.prepare_inputs_for_generation
+
+
+def device_of(model: Any) -> torch.device:
+    """Return where a model of any kind computes: what it says, or where its first weight lies."""
+    first = next(iter(getattr(model, "parameters", list)()), torch.empty(0))
+    found: torch.device = getattr(model, "device", first.device)
+    return found
 
 
 def seen_by_generation(module: Any) -> Any:

@@ -170,3 +170,14 @@ def test_the_number_of_tokens_is_asked_for_by_name() -> None:
     del model.config.vocab_size
     with pytest.raises(InvalidRequestError, match="`model.config.vocab_size` is None"):
         model.generate(IDS, max_new_tokens=3)
+
+
+def test_an_engine_streams_from_it() -> None:
+    model = make(asyncgen, "plain")
+    expected = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=6)[0, 3:].tolist()
+    del model.device
+    with asyncgen.LLM(model, tokenizer=asyncgen.load_tokenizer("demo")) as llm:
+        answer = llm.generate([5, 6, 7], max_new_tokens=6, do_sample=False)
+        events = list(llm.stream([5, 6, 7], max_new_tokens=6, do_sample=False))
+    assert list(answer.token_ids) == expected
+    assert "".join(map(str, events)) == answer.text
