@@ -260,7 +260,7 @@ few = st.lists(st.sampled_from(sorted(POOLS)), max_size=5, unique=True).flatmap(
 
 
 @given(fields=few)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_file_is_read_as_the_reference_reads_it(
     doors: Doors, fields: dict[str, Any]
 ) -> None:

@@ -172,7 +172,7 @@ def test_template_that_python_cannot_compile_is_refused_by_name(template: str) -
 
 
 @given(template=templates, chat=messages, called=tools, opens=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_template_renders_as_in_the_reference(
     template: str, chat: list[Any], called: Any, opens: bool
 ) -> None:
