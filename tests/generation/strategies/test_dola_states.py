@@ -45,7 +45,7 @@ def contrasted(theirs: Any, text: list[int], layers: list[int]) -> Tensor:
 
 
 def test_these_families_allow_it() -> None:
-    assert sorted(ALLOWED) == ["lfm2", "lfm2_moe", "minimax"]
+    assert sorted(ALLOWED) == ["lfm2", "lfm2_moe", "lfm3", "minimax"]
 
 
 @pytest.mark.parametrize("family", ALLOWED)
