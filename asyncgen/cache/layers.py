@@ -130,6 +130,16 @@ class BufferLayer(CacheLayerMixin):
         """Keep the first ``length`` positions, at most all."""
         self.length = min(self.length, length)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the second view of the buffer out of a copy, which would not share its memory."""
+        return {**self.__dict__, "_flat": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make that view of the copied buffer."""
+        self.__dict__.update(state)
+        if self._buffer is not None:
+            self._flat = _flatten(self._buffer)
+
     def _drop(self, first: int) -> None:
         """Drop the positions before ``first``, in place."""
         gone = first - self.dropped

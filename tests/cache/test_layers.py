@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,8 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen.cache.layers import DynamicLayer, StaticLayer
+from asyncgen.cache.sink import SinkLayer
+from asyncgen.cache.sliding_layers import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 from asyncgen.errors import CacheFullError, InvalidRequestError
 from tests.cases import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.cache.layers import BufferLayer
 
 B, K, D = 2, 3, 4
 
@@ -190,3 +201,26 @@ def test_exchanging_rows_leaves_the_common_beginning_alone(static: bool) -> None
     assert torch.equal(layer.values[:, :, :7], whole[1].index_select(0, rows))
     layer.exchange(rows, 7)  # nothing lies behind it
     assert torch.equal(layer.keys[:, :, :7], whole[0].index_select(0, rows))
+
+
+@for_each(
+    "make",
+    [
+        DynamicLayer,
+        SinkLayer,
+        lambda: StaticLayer(12, rows=2),
+        lambda: DynamicSlidingWindowLayer(4),
+        lambda: StaticSlidingWindowLayer(12, 4),
+    ],
+)
+@for_each("copied", [copy.copy, copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_a_copy_reads_what_it_writes(
+    make: Callable[[], BufferLayer], copied: Callable[[BufferLayer], BufferLayer]
+) -> None:
+    layer, other = make(), make()
+    first, second = pair(3), pair(2)
+    for each in (layer, other):
+        each.append(first, 0)
+    found, expected = copied(layer).append(second, 1), other.append(second, 1)
+    for half, wanted in zip(found, expected, strict=True):
+        assert torch.equal(half, wanted)
