@@ -124,6 +124,8 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
     config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
     if isinstance(model, WrittenModel):
         model.check(config, rest)
+        if not model.takes_cache:  # every step reads all ids
+            config.use_cache = False
     mode = config.get_generation_mode(given.assistant_model)
     if given.kwargs.get("use_cache", getattr(given.generation_config, "use_cache", None)) is None:
         resolve_use_cache(model.config, config, mode, rest.get("past_key_values"))

@@ -198,7 +198,7 @@ def make_cache(
         return EncoderDecoderCache(own, make_cache(model, config, batch, encoder.shape[1]))
     name = config.cache_implementation
     if name in (None, "dynamic", "dynamic_full"):
-        return DynamicCache()
+        return DynamicCache(config=getattr(model, "cache_config", None))
     if name == "offloaded":
         return OffloadedCache()
     if name == "quantized":

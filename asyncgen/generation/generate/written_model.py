@@ -7,13 +7,15 @@ returns.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.cache.layer_windows import layer_windows
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.custom_methods import accepted_arguments
+from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,10 +53,17 @@ class WrittenConfig:
             return getattr(self._config, name)
         if name in _CONFIG:
             return _CONFIG[name]
+        heads = getattr(self._config, "num_attention_heads", None)
+        width = getattr(self._config, "hidden_size", None)
+        if name == "num_key_value_heads" and heads:
+            return heads
+        if name == "head_dim" and heads and width:
+            return width // heads
         raise AttributeError(name)
 
-    def window(self, layer: int) -> None:
-        """Return no window: what a layer sees is the model's own business."""
+    def window(self, layer: int) -> int | None:
+        """Return the window that the configuration says of a layer; ``None``: it has none."""
+        return layer_windows(self._config)[layer]
 
 
 class WrittenCore:
@@ -118,7 +127,19 @@ class WrittenModel:
             if name in _OFFERED or not kwargs[name]:
                 del kwargs[name]
         with torch.no_grad():
-            return self.module(*args, **kwargs)
+            output = self.module(*args, **kwargs)
+        if isinstance(output, dict) and not hasattr(output, "logits"):
+            output = SimpleNamespace(**output)
+        logits = getattr(output, "logits", None)
+        if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
+            allowed = "must return an object or a dict with `logits`, [B, S, V]"
+            raise InvalidRequestError("forward", type(output).__name__, allowed)
+        return output
+
+    @property
+    def cache_config(self) -> WrittenConfig | None:
+        """Number and windows of the layers of a new cache, if the configuration tells."""
+        return self.config if self.config.num_hidden_layers else None
 
     def check(self, config: GenerationConfig, given: Mapping[str, Any]) -> None:
         """Refuse what a call asks of a model that does not take it.
@@ -130,13 +151,27 @@ class WrittenModel:
         Raises:
             InvalidRequestError: Names the parameter.
         """
-        if config.cache_implementation not in (None, "dynamic", "dynamic_full"):
-            allowed = "the layers of your model are not known; pass a cache as `past_key_values`"
-            raise InvalidRequestError("cache_implementation", config.cache_implementation, allowed)
+        wanted = config.cache_implementation
+        is_known = self.cache_config is not None and hasattr(self.config, "head_dim")
+        if wanted not in (None, "dynamic", "dynamic_full", "offloaded") and not is_known:
+            allowed = (
+                "the layers of your model are not known; set `num_hidden_layers`, `hidden_size` "
+                "and `num_attention_heads` on its `config`, or pass a cache as `past_key_values`"
+            )
+            raise InvalidRequestError("cache_implementation", wanted, allowed)
         for name in ("position_ids", "token_type_ids", "inputs_embeds"):
             if given.get(name) is not None and name in self._unasked:
                 allowed = f"`{type(self.module).__name__}.forward` has no parameter of that name"
                 raise InvalidRequestError(name, type(given[name]).__name__, allowed)
+
+    @property
+    def takes_cache(self) -> bool:
+        """Whether it may be told the newest ids alone: false if only `forward` decides what it
+        reads, and that has no ``past_key_values``."""
+        names = parameter_names(self.forward)
+        hands_on = not names & {"input_ids", "inputs_embeds"}
+        is_own = not _is_default(self.prepare_inputs_for_generation)
+        return is_own or hands_on or "past_key_values" in names
 
     @property
     def takes_mask(self) -> bool:
