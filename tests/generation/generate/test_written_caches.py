@@ -111,19 +111,18 @@ def both(change: Any = None, **config: Any) -> tuple[Any, Any]:
 
 
 FEW: list[dict[str, Any]] = [
-    {},
-    {"num_beams": 3, "use_cache": False},
-    {"do_sample": True, "top_k": 20, "temperature": 1.3},
+    {"cache_implementation": "static"},
+    {"cache_implementation": "dynamic", "num_beams": 2},
 ]
 MORE: list[dict[str, Any]] = [
+    {},
     {"use_cache": False},
+    {"do_sample": True, "top_k": 20, "temperature": 1.3},
     {"do_sample": True, "num_return_sequences": 3, "use_cache": False},
     {"num_beams": 3},
     {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.3, "use_cache": False},
     {"num_beams": 3, "do_sample": True, "top_p": 0.8},
     {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_new_tokens": 7},
-    {"cache_implementation": "static"},
-    {"cache_implementation": "dynamic", "num_beams": 2},
 ]
 
 
@@ -188,6 +187,7 @@ def stops_at_ten(input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
     return torch.full((len(input_ids),), input_ids.shape[1] >= 10)
 
 
+@pytest.mark.gate
 def test_a_hook_of_ones_own_makes_the_inputs() -> None:
     def change() -> dict[str, Any]:
         def prepare_inputs_for_generation(
@@ -280,8 +280,7 @@ def test_a_module_that_takes_only_ids_reads_all_of_them_in_every_step() -> None:
         for _ in range(6):
             ids.append(int(model(torch.tensor([ids]))["logits"][0, -1].argmax()))
     found = model.generate(torch.tensor([[5, 9]]), max_new_tokens=6, do_sample=False)
-    assert found[0].tolist() == ids[: found.shape[1]]
-    assert model.generation_config.eos_token_id == 3
+    assert found[0].tolist() == ids[: found.shape[1]] and (len(found[0]) == 8 or found[0, -1] == 3)
     assert not found.requires_grad
 
 
