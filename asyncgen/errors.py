@@ -46,6 +46,12 @@ __all__ = [
     "UnsupportedModelError",
 ]
 
+MOST_NAME = 120
+"""Most characters of the name of a parameter in an error: it may be what a client made up."""
+
+MOST_SAID = 2000
+"""Most characters of what a chat template says."""
+
 
 class AsyncgenError(Exception):
     """Base of every exception that asyncgen raises on purpose."""
@@ -68,10 +74,11 @@ class InvalidRequestError(AsyncgenError, ValueError):
         """Compose the message from its three parts.
 
         Args:
-            parameter: Name of the offending parameter.
+            parameter: Name of the offending parameter; clipped if it is very long.
             value: The value that was given.
             allowed: What would have been accepted, in words; a remedy where one helps.
         """
+        parameter = clip(parameter, MOST_NAME)
         super().__init__(f"`{parameter}` is {shorten(value)}: {allowed}")
         self.parameter = parameter
         self.value = value
@@ -190,6 +197,14 @@ class InvalidScoresError(AsyncgenError, FloatingPointError):
 class ChatTemplateError(AsyncgenError):
     """The chat template is missing, broken, or refused the messages."""
 
+    def __init__(self, message: str) -> None:
+        """Build the error.
+
+        Args:
+            message: What the template says, which may repeat the messages; clipped if it does.
+        """
+        super().__init__(clip(message, MOST_SAID))
+
 
 class DefaultLengthWarning(UserWarning):
     """`model.generate` was not told a length and ends after 20 new tokens, as documented."""
@@ -214,4 +229,9 @@ def shorten(value: object, limit: int = 120) -> str:
         text = f"a {type(value).__name__} that is nested very deep"
     except ValueError:  # Python does not write out integers of thousands of digits
         text = f"a {type(value).__name__} with a number of thousands of digits"
+    return clip(text, limit)
+
+
+def clip(text: str, limit: int) -> str:
+    """Cut a text at its end to so many characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -33,6 +33,9 @@ Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 Pooling: TypeAlias = Literal["last", "mean"]
 """Which hidden states make the vector of a text: the last token's, or the mean of all tokens'."""
 
+NEVER_IDS = (str, bytes, bytearray, memoryview)
+"""Sequences that are never token ids: what they hold are characters, or memory of any meaning."""
+
 _ENOUGH = 2**16
 """Characters from which on a prompt is long, whatever else it has."""
 
@@ -50,11 +53,7 @@ def check_prompt(prompt: Prompt) -> None:
     """
     if isinstance(prompt, str) and prompt:
         return
-    if (
-        not isinstance(prompt, Sequence)
-        or isinstance(prompt, str | bytes | bytearray)
-        or not prompt
-    ):
+    if not isinstance(prompt, Sequence) or isinstance(prompt, NEVER_IDS) or not prompt:
         raise InvalidRequestError("prompt", prompt, _PROMPT_FORMS)
     if set(map(type, prompt)) == {int}:
         return  # there may be a million, and an event loop waits for this

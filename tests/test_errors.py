@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+import asyncgen
 from asyncgen import errors
 from asyncgen.errors import (
     AsyncgenError,
@@ -50,3 +53,21 @@ def test_a_value_too_deep_to_be_shown() -> None:
     for _ in range(100_000):
         value = [value]
     assert "list" in str(InvalidRequestError("stop", value, "texts"))
+
+
+def test_errors_do_not_repeat_long_texts() -> None:
+    long = "x" * 100_000
+    config = {"greenlist_ratio": 0.5, long: 1, f"{long}2": 2}
+    with asyncgen.LLM("demo") as llm:
+        for prompt, params in (
+            ("Hi", {"watermarking_config": config}),
+            ("Hi", {long: 1}),
+            ("Hi", {"stop": [[long]]}),
+            ("Hi", {"chat_template_kwargs": {long: {1}}}),
+            ([{"role": long, "content": "a"}], {}),
+            ([{"role": "user", "content": [{"type": long}]}], {}),
+        ):
+            with pytest.raises(asyncgen.AsyncgenError) as refused:
+                llm.generate(prompt, max_new_tokens=1, **params)
+            assert len(str(refused.value)) < 2500
+            assert len(getattr(refused.value, "parameter", "")) <= 120

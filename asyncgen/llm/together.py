@@ -15,7 +15,7 @@ from asyncgen.errors import OverloadedError
 from asyncgen.llm.preparing import MOST_AT_ONCE
 from asyncgen.llm.reader_wait import InThread
 from asyncgen.runtime.progress import Progress
-from asyncgen.types import check_prompt
+from asyncgen.types import NEVER_IDS, check_prompt
 from streamers import ThreadMailbox, get_interruptibly
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def is_prompts(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]
     """Tell whether this is a list of prompts: texts, lists of messages or lists of ids."""
     return (
         isinstance(prompt, Sequence)
-        and not isinstance(prompt, str | bytes | bytearray)
+        and not isinstance(prompt, NEVER_IDS)
         and len(prompt) > 0
         and isinstance(prompt[0], Sequence)
     )

@@ -199,4 +199,6 @@ def _shortened(source: str) -> str:
 
 def _on_one_line(problem: str) -> str:
     """Return a message of llguidance as one line."""
+    if problem.startswith("NoExtensionBias"):
+        return "no text matches it"
     return " ".join(problem.split())[:400]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.response_model import adapter_of
 from asyncgen.structured.schema_narrowing import narrow_schema
-from asyncgen.structured.schema_support import UnsupportedSchemaError, check_schema
+from asyncgen.structured.schema_support import UnsupportedSchemaError, check_schema, ends_in_escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,6 +156,13 @@ def _forbid_other_keys(schema: Any) -> None:
         schema.setdefault("additionalProperties", False)
 
 
+def _of_regex(value: str) -> OutputFormat:
+    if ends_in_escape(value):
+        allowed = "it ends in a backslash that escapes nothing; a backslash itself is two of them"
+        raise InvalidRequestError("regex", value, allowed)
+    return OutputFormat("regex", "regex", value)
+
+
 def _of_choice(value: Any) -> OutputFormat:
     texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
     return OutputFormat("choice", "lark", f"start: {texts}")
@@ -165,7 +172,7 @@ _READERS: dict[str, Callable[[Any], OutputFormat]] = {
     "json_schema": _of_schema,
     "json_object": lambda _: OutputFormat("json_object", "json", '{"type": "object"}'),
     "response_model": _of_model,
-    "regex": lambda value: OutputFormat("regex", "regex", value),
+    "regex": _of_regex,
     "grammar": lambda value: OutputFormat("grammar", "lark", value),
     "choice": _of_choice,
 }

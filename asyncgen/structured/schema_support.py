@@ -12,6 +12,8 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.errors import shorten
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -55,6 +57,10 @@ def check_schema(schema: Any) -> None:
         named = each.get("patternProperties")
         for name in ("pattern", *(named if isinstance(named, dict) else ())):
             pattern = each.get("pattern") if name == "pattern" else name
+            if isinstance(pattern, str) and ends_in_escape(pattern):
+                raise UnsupportedSchemaError(
+                    f"`pattern` {shorten(pattern, 40)}: it ends in a backslash that escapes nothing"
+                )
             if isinstance(pattern, str) and _has_sets(pattern):
                 raise UnsupportedSchemaError(
                     f"`pattern` {pattern[:40]!r}: sets within a set of characters"
@@ -87,6 +93,11 @@ def _is_exact(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_exact, value.values()))
     return not isinstance(value, int) or abs(value) <= MOST_EXACT
+
+
+def ends_in_escape(pattern: str) -> bool:
+    """Tell whether a pattern ends in the beginning of an escape, which llguidance leaves out."""
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1
 
 
 def _has_sets(pattern: str) -> bool:

@@ -34,6 +34,7 @@ from asyncgen.text.tokenizer_files import (
     write_tokenizer,
 )
 from asyncgen.text.vocabulary import Vocabulary, as_ids
+from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
     import os
@@ -406,7 +407,10 @@ class Tokenizer(Vocabulary, ResponseMethods):
             skip_special_tokens: As in :meth:`decode`.
             clean_up_tokenization_spaces: As in :meth:`decode`.
         """
-        rows: Any = sequences.tolist() if hasattr(sequences, "tolist") else sequences
+        rows: Any = sequences
+        if isinstance(rows, NEVER_IDS):
+            raise InvalidRequestError("sequences", rows, "give lists of ids or a tensor")
+        rows = rows.tolist() if hasattr(rows, "tolist") else rows
         return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
 
     def apply_chat_template(

@@ -10,6 +10,7 @@ from tokenizers import AddedToken
 from asyncgen.errors import InvalidRequestError
 from asyncgen.text.special_tokens import ROLES
 from asyncgen.text.token_bounds import longest_token
+from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -283,10 +284,11 @@ def as_ids(token_ids: object) -> list[int]:
     Raises:
         InvalidRequestError: It is of another type, has several rows, or holds a negative id.
     """
-    plain: Any = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
+    has_list = hasattr(token_ids, "tolist") and not isinstance(token_ids, NEVER_IDS)
+    plain: Any = token_ids.tolist() if has_list else token_ids  # type: ignore[attr-defined]
     if isinstance(plain, int):
         plain = [plain]
-    if not isinstance(plain, Sequence) or isinstance(plain, str | bytes):
+    if not isinstance(plain, Sequence) or isinstance(plain, NEVER_IDS):
         raise InvalidRequestError("token_ids", token_ids, "give an id, a list of ids or a tensor")
     ids = [token_id.item() if hasattr(token_id, "item") else token_id for token_id in plain]
     _check_ids(ids)
@@ -297,5 +299,6 @@ def _check_ids(ids: Sequence[object]) -> None:
     for token_id in ids:
         if isinstance(token_id, Sequence):
             raise InvalidRequestError("token_ids", ids, "one row only; use `batch_decode` for more")
-        if not isinstance(token_id, int) or not 0 <= token_id < 2**32:
+        is_bool = isinstance(token_id, bool)
+        if is_bool or not isinstance(token_id, int) or not 0 <= token_id < 2**32:
             raise InvalidRequestError("token_ids", token_id, "ids are integers from 0 upwards")

@@ -349,7 +349,7 @@ def join_equal_ids(config: object) -> None:
 
 def _ids(name: str, value: Any, *, several: bool) -> Iterator[int]:
     """All ids of a field, each of them a whole number."""
-    rows = value.tolist() if hasattr(value, "tolist") else value
+    rows = value.tolist() if rules.has_list(value) else value
     allowed = "a token id"
     if several and not _is_id(rows):
         allowed = "a token id or a list of token ids"

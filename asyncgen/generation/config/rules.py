@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,7 +182,7 @@ def is_early_stopping(value: object) -> bool:
 
 def one_id(value: object) -> str | None:
     """Take a token id, also as a tensor."""
-    is_id = hasattr(value, "tolist") or isinstance(value, int) and not isinstance(value, bool)
+    is_id = has_list(value) or isinstance(value, int) and not isinstance(value, bool)
     return None if is_id else "a token id"
 
 
@@ -316,6 +317,11 @@ def are_token_ids(value: Any) -> bool:
     return not isinstance(value, str) and all(hash(token) is not None for token in value)
 
 
+def has_list(value: object) -> bool:
+    """Tell whether a value gives its numbers as a list, as arrays and tensors do."""
+    return callable(getattr(value, "tolist", None)) and not isinstance(value, NEVER_IDS)
+
+
 _DEEPEST = 4
 """Depth of the deepest parameter: words, their alternatives, their ids."""
 
@@ -333,7 +339,7 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
     kind = type(value)
     if kind in BUILT_IN:
         return value
-    if callable(getattr(value, "tolist", None)):
+    if has_list(value):
         return value.tolist()
     if not depth or kind not in (list, tuple, set, frozenset, dict):
         return value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.logits.base import (
     BuildContext,
     ColumnsProcessor,
@@ -19,6 +19,7 @@ from asyncgen.generation.logits.base import (
 )
 from asyncgen.generation.logits.batched import Ban, BatchScores, Columns, RowProcessor
 from asyncgen.runtime.transfer import to_device
+from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -371,14 +372,15 @@ def token_list(token_ids: TokenIds | Sequence[int]) -> list[int]:
         listed = token_ids.flatten().tolist()
     else:
         listed = [token_ids] if isinstance(token_ids, int) else list(token_ids)
-    if not all(isinstance(token, int) for token in listed):
-        raise TypeError(f"{token_ids!r}: token ids must be integers")
+    is_other = isinstance(token_ids, (*NEVER_IDS, dict)) or bool in map(type, listed)
+    if is_other or not all(isinstance(token, int) for token in listed):
+        raise TypeError(f"{shorten(token_ids)}: token ids must be integers")
     return listed
 
 
 def _are_ids(tokens: Iterable[object]) -> bool:
     ids: list[Any] = list(tokens)
-    return _are_all(ids, int) and min(ids, default=0) >= 0
+    return _are_all(ids, int) and bool not in map(type, ids) and min(ids, default=0) >= 0
 
 
 def _bias_pairs(table: Any) -> list[tuple[tuple[int, ...], float]]:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.checks import check_made_once
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
+from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
@@ -197,6 +198,8 @@ class EosTokenCriteria(StoppingCriteria):
         Raises:
             TypeError: There is something else than integers in it.
         """
+        if isinstance(eos_token_id, NEVER_IDS):
+            raise TypeError(f"{shorten(eos_token_id)}: token ids must be integers")
         ids = torch.as_tensor(eos_token_id).flatten()
         if len(ids) and (ids.is_floating_point() or ids.dtype is torch.bool):
             raise TypeError(f"`eos_token_id` is {eos_token_id!r}: must be token ids")

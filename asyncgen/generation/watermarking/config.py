@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.rules import plain
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class BaseWatermarkingConfig(ABC):
             InvalidRequestError: ``config_dict`` has a key that is no field, or lacks one.
         """
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        unknown = sorted(config_dict.keys() - set(known))
+        unknown = sorted(map(str, config_dict.keys() - set(known)))
         if unknown:
-            allowed = f"has unknown keys {unknown}; known are {known}"
+            allowed = f"has unknown keys {shorten(unknown)}; known are {known}"
             raise InvalidRequestError("watermarking_config", config_dict, allowed)
         values = config_dict | {name: kwargs[name] for name in known if name in kwargs}
         try:

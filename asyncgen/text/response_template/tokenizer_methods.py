@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.text.response_template.response_parser import ResponseParser, parse_response
+from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
     import torch
@@ -124,8 +125,9 @@ class ResponseMethods:
         """Return one or several texts, decoded, and whether there is one alone."""
         if isinstance(given, str):
             return [given], True
-        rows = given.tolist() if hasattr(given, "tolist") else given
-        if isinstance(rows, Sequence) and not isinstance(rows, bytes):
+        is_listed = hasattr(given, "tolist") and not isinstance(given, NEVER_IDS)
+        rows = given.tolist() if is_listed else given
+        if isinstance(rows, Sequence) and not isinstance(rows, NEVER_IDS):
             kinds = {type(each) for each in rows}
             if kinds <= {int}:
                 return ([self.decode(rows)], True) if rows else ([], False)
