@@ -33,8 +33,7 @@ from asyncgen.text.tokenizer_files import (
     read_tokenizer,
     write_tokenizer,
 )
-from asyncgen.text.vocabulary import Vocabulary, as_ids
-from asyncgen.types import NEVER_IDS
+from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows
 
 if TYPE_CHECKING:
     import os
@@ -407,11 +406,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
             skip_special_tokens: As in :meth:`decode`.
             clean_up_tokenization_spaces: As in :meth:`decode`.
         """
-        rows: Any = sequences
-        if isinstance(rows, NEVER_IDS):
-            raise InvalidRequestError("sequences", rows, "give lists of ids or a tensor")
-        rows = rows.tolist() if hasattr(rows, "tolist") else rows
-        return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
+        options = (skip_special_tokens, clean_up_tokenization_spaces)
+        return [self.decode(row, *options) for row in as_rows(sequences)]
 
     def apply_chat_template(
         self,

@@ -295,6 +295,18 @@ def as_ids(token_ids: object) -> list[int]:
     return ids
 
 
+def as_rows(sequences: Any) -> Sequence[Any]:
+    """Return rows of ids as they are, and those of a tensor or an array as lists.
+
+    Raises:
+        InvalidRequestError: It is a text or raw memory.
+    """
+    if isinstance(sequences, NEVER_IDS):
+        raise InvalidRequestError("sequences", sequences, "give lists of ids or a tensor")
+    rows: Sequence[Any] = sequences.tolist() if hasattr(sequences, "tolist") else sequences
+    return rows
+
+
 def _check_ids(ids: Sequence[object]) -> None:
     for token_id in ids:
         if isinstance(token_id, Sequence):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from asyncgen_apps.openai_http.bodies import BODIES, CHAT_PATH, TEXT_PATH
+from asyncgen_apps.serving.sliced_json import RepeatedKeyError, unique_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,7 +117,9 @@ def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -
     if content is None:
         raise LineError("line_too_long", f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
-        found = json.loads(content)
+        found = json.loads(content, object_pairs_hook=unique_keys)
+    except RepeatedKeyError as error:
+        raise LineError("invalid_json", error.msg) from None
     except (ValueError, RecursionError) as error:
         raise LineError("invalid_json", f"the line is not JSON ({error})") from None
     if isinstance(found, str):

@@ -10,6 +10,7 @@ status type                        when
 404    ``invalid_request_error``   no such model or path
 408    ``invalid_request_error``   the head or the body did not come in time
 413    ``invalid_request_error``   the body is too large
+415    ``invalid_request_error``   the body is compressed, or not in UTF-8
 422    ``invalid_request_error``   the chat template refuses the messages
 429    ``rate_limit_error``        too many requests; ``Retry-After`` says when to come back
 431    ``invalid_request_error``   the head of the request is too long

@@ -21,7 +21,7 @@ from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE
 from asyncgen_apps.serving.origins import route_path
-from asyncgen_apps.serving.sliced_json import TooManyNested, parse
+from asyncgen_apps.serving.sliced_json import RepeatedKeyError, TooManyNested, parse, unique_keys
 from asyncgen_apps.serving.time_slices import rest, short_turns, slices
 
 if TYPE_CHECKING:
@@ -141,7 +141,11 @@ class BodyLimitMiddleware:
             await self._app(scope, receive, send)
             return
         limit = self._limits.get(path, self._limits[""])
-        length = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        if scope["method"] == "POST" and (unread := _unread(headers)) is not None:
+            await ResponseWriter(send).fail(unread)
+            return
+        length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
             await ResponseWriter(send).fail(too_large(limit))
             return
@@ -227,7 +231,7 @@ class FastPathMiddleware:
             if _is_json(scope):
                 try:
                     # Too deep to be parsed is not JSON either.
-                    answer = make(json.loads(b"".join(pieces)), name)
+                    answer = make(json.loads(b"".join(pieces), object_pairs_hook=unique_keys), name)
                 except (ValueError, RecursionError, ApiError):
                     pass
                 else:
@@ -286,6 +290,8 @@ def _check_large(
             return from_validation([dict(one) for one in details])
         except TooManyNested as error:
             return ApiError(400, f"the body is too large: {error}", code="invalid_json")
+        except RepeatedKeyError as error:
+            return repeated_key(error)
         except (ValueError, RecursionError):
             return ApiError(400, "the body is not JSON", code="invalid_json")
 
@@ -300,6 +306,26 @@ def _is_json(scope: Scope) -> bool:
     """Tell whether a body is certainly JSON."""
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
     return len(kinds) == 1 and kinds[0].partition(b";")[0].strip().lower() == b"application/json"
+
+
+def repeated_key(error: RepeatedKeyError) -> ApiError:
+    """Return the error for a body with a key twice in one object."""
+    return ApiError(400, f"{error.msg}; which of them counts is not defined", code="invalid_json")
+
+
+def _unread(headers: Headers) -> ApiError | None:
+    """Refuse a body that is compressed, or text in another encoding than UTF-8."""
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        text = f"`Content-Encoding` is {encoding[:40]!r}: send the body uncompressed"
+        return ApiError(415, text, code="unsupported_media_type")
+    for part in headers.get("content-type", "").split(";")[1:]:
+        name, _, value = part.partition("=")
+        value = value.strip().strip('"').lower()
+        if name.strip().lower() == "charset" and value not in ("utf-8", "utf8"):
+            text = f"`charset` is {value[:40]!r}: bodies are taken in UTF-8 only"
+            return ApiError(415, text, code="unsupported_media_type")
+    return None
 
 
 def too_large(limit: int) -> ApiError:

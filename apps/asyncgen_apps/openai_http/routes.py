@@ -35,6 +35,7 @@ from asyncgen_apps.openai_http.response_schema import (
     TextCompletion,
     Tokens,
 )
+from asyncgen_apps.openai_http.strict_route import StrictRoute
 from asyncgen_apps.openai_http.tokens import (
     DETOKENIZE_PATH,
     TOKENIZE_PATH,
@@ -169,7 +170,7 @@ def fast_path_handlers(service: Service) -> Answers:
 def api_routes(service: Service) -> APIRouter:
     """Make the routes below ``/v1``."""
     settings = service.settings
-    router = APIRouter(prefix="/v1", responses=ERRORS)
+    router = APIRouter(prefix="/v1", responses=ERRORS, route_class=StrictRoute)
 
     @router.get("/models", response_model=ModelList)
     async def list_models() -> dict[str, object]:
@@ -202,7 +203,7 @@ def api_routes(service: Service) -> APIRouter:
 
 def token_routes(service: Service) -> APIRouter:
     """Make the routes beside ``/v1``, which are those of vLLM."""
-    router = APIRouter(responses=ERRORS)
+    router = APIRouter(responses=ERRORS, route_class=StrictRoute)
 
     @router.post(TOKENIZE_PATH, response_model=Tokens)
     async def tokenize(body: TokenizeRequest) -> Response:

@@ -27,6 +27,27 @@ class TooManyNested(ValueError):
     """Raised for more lists and objects than `MOST_NESTED`."""
 
 
+class RepeatedKeyError(json.JSONDecodeError):
+    """Raised for an object with a key twice, of which readers take one or the other."""
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its entries, as an `object_pairs_hook`.
+
+    Raises:
+        RepeatedKeyError: A key is there twice; names it.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                shown = name if len(name) <= 100 else f"{name[:100]}…"
+                raise RepeatedKeyError(f"`{shown}` is twice in one object", "", 0)
+            seen.add(name)
+    return found
+
+
 def parse(content: bytes | str) -> object:
     """Parse JSON; a thread that works in time slices pauses meanwhile.
 
@@ -34,6 +55,7 @@ def parse(content: bytes | str) -> object:
         content: Text, or bytes in any encoding of JSON.
 
     Raises:
+        RepeatedKeyError: An object has a key twice.
         TooManyNested: It holds too many lists and objects.
         ValueError: It is not JSON, or a text in it has half a surrogate pair, which is no
             character.
@@ -56,7 +78,7 @@ class _Decoder(json.JSONDecoder):
     """Standard decoder in pure Python, which calls `give_way` before each entry."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(object_pairs_hook=unique_keys)
         standard: Any = decoder  # its types lack these functions
         parse_array, parse_object = standard.JSONArray, standard.JSONObject
         left = MOST_NESTED

@@ -6,6 +6,7 @@ connection.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from asyncgen_apps.serving.sliced_json import TooManyNested, parse
+from asyncgen_apps.serving.sliced_json import (
+    RepeatedKeyError,
+    TooManyNested,
+    parse,
+    unique_keys,
+)
 from asyncgen_apps.serving.time_slices import slices
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, Generate, Resume
@@ -43,9 +49,21 @@ def read(frame: str | bytes) -> ClientMessage | Fault:
     if not isinstance(frame, str):
         return Fault("unsupported_data", "a message is a text frame, and this one is binary")
     try:
-        return CLIENT_MESSAGE.validate_json(frame)
+        message = CLIENT_MESSAGE.validate_json(frame)
     except ValidationError as error:
         return _describe(error, partial(from_json, frame))
+    return _repeated(frame) or message
+
+
+def _repeated(frame: str) -> Fault | None:
+    """Find a key that is twice in one object of a valid message."""
+    try:
+        json.loads(frame, object_pairs_hook=unique_keys)
+    except RepeatedKeyError as error:
+        return Fault("invalid_json", error.msg)
+    except (ValueError, RecursionError):
+        pass  # the validation took it
+    return None
 
 
 def read_large(frame: str) -> ClientMessage | Fault:
@@ -55,6 +73,8 @@ def read_large(frame: str) -> ClientMessage | Fault:
             found = parse(frame)
         except TooManyNested as error:
             return Fault("invalid_message", f"the message is too large: {error}")
+        except RepeatedKeyError as error:
+            return Fault("invalid_json", error.msg)
         except (ValueError, RecursionError) as error:
             return Fault("invalid_json", f"not JSON: {error}")
         return _checked(found)

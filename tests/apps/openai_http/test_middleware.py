@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import sys
@@ -40,6 +41,65 @@ def test_a_body_that_does_not_come() -> None:
                 b"Content-Type: application/json\r\n\r\n{"
             )
             assert b" 408 " in wire.recv(1000)
+
+
+LONG = " " * (LARGE + 1)
+
+
+def _asked(served: Running, path: str, body: str, **headers: str) -> tuple[int, str]:
+    wire = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    names = {"content-type": "application/json", **headers}
+    wire.request("POST", path, body, {name.replace("_", "-"): names[name] for name in names})
+    reply = wire.getresponse()
+    text = reply.read().decode()
+    wire.close()
+    return reply.status, text
+
+
+def test_a_key_that_is_twice_is_refused_by_name() -> None:
+    long = "k" * 50_000
+    with running(scripted()) as served:
+        for more in ("", LONG):
+            for path, body, name in (
+                ("/v1/completions", '{"model": "demo", "prompt": "a", "prompt": "b"}', "prompt"),
+                ("/v1/completions", '{"logit_bias": {"5": 1, "\\u0035": 2}, "prompt": "a"}', "5"),
+                (
+                    "/v1/chat/completions",
+                    '{"messages": [{"role": "user", "content": "a", "role": "system"}]}',
+                    "role",
+                ),
+                ("/v1/embeddings", '{"input": "a", "input": "a"}', "input"),
+                ("/tokenize", '{"prompt": "a", "prompt": "b"}', "prompt"),
+                ("/v1/completions", f'{{"{long}": 1, "{long}": 2}}', "k" * 90),
+            ):
+                status, said = _asked(served, path, body + more)
+                assert status == 400, (path, body[:60], len(more), said)
+                assert f"`{name}" in said and "twice" in said, said
+                assert len(said) < 500
+
+
+def test_bodies_are_utf_8_and_not_compressed() -> None:
+    body = json.dumps(TEXT)
+    with running(scripted()) as served:
+        for headers in (
+            {"content_encoding": "gzip"},
+            {"content_encoding": "br"},
+            {"content_encoding": "identity, deflate"},
+            {"content_type": "application/json; charset=latin-1"},
+            {"content_type": 'application/json; a=b; Charset="UTF-16"'},
+            {"content_type": "application/json;charset=" + "x" * 10_000},
+        ):
+            for path in ("/v1/completions", "/v1/embeddings", "/tokenize"):
+                status, said = _asked(served, path, body, **headers)
+                assert status == 415, (path, headers)
+                assert "`charset`" in said or "`Content-Encoding`" in said
+                assert len(said) < 400
+        for headers in (
+            {"content_encoding": "identity"},
+            {"content_type": 'application/json; charset="UTF-8"'},
+            {"content_type": "application/json;charset=utf8"},
+        ):
+            assert _asked(served, "/v1/completions", body, **headers)[0] == 200
 
 
 TEXT: dict[str, Any] = {"model": "demo", "prompt": "Once", "temperature": 0, "max_tokens": 3}

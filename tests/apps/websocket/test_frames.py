@@ -137,3 +137,24 @@ def test_infinite_logprobs_are_encoded_as_null() -> None:
         ],
         "text": "ä🦊",
     }
+
+
+@for_each(
+    ("frame", "name"),
+    [
+        ('{"type": "ping", "nonce": "a", "type": "ping"}', "type"),
+        ('{"type": "generate", "id": "a", "prompt": "x", "prompt": "y"}', "prompt"),
+        (
+            '{"type": "generate", "id": "a", "prompt": "x", "params": {"seed": 1, "seed": 2}}',
+            "seed",
+        ),
+        ('{"type": "generate", "id": "a", "prompt": "x", "i\\u0064": "b"}', "id"),
+        (
+            '{"type": "generate", "id": "a", "messages": [{"role": "a", "role": "b"}]}',
+            "role",
+        ),
+    ],
+)
+def test_a_key_that_is_twice_is_refused_by_name(frame: str, name: str) -> None:
+    for found in (read(frame), read_large(frame)):
+        assert found == Fault("invalid_json", f"`{name}` is twice in one object")
