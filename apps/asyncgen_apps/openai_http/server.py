@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sys
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
+from starlette.requests import ClientDisconnect
 
 from asyncgen_apps.serving.limits import MOST_BODY
 from asyncgen_apps.serving.sockets import listen
@@ -107,7 +109,7 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_later(self._notice_seconds, self._drain)
             return
         if self.should_exit:
-            self.force_exit = True
+            self._force()
             self._gate.abort_all()
             self._hurried.set()
         self._drain()
@@ -147,6 +149,11 @@ class Server(uvicorn.Server):
         await anyio.sleep(self._drain_seconds)
         self._gate.abort_all()
         await anyio.sleep(LAST_WORDS)
+        self._force()
+
+    def _force(self) -> None:
+        """Wait for nobody any more; that requests are cut off is no error, and is not logged."""
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
         self.force_exit = True
 
 
@@ -157,6 +164,19 @@ def _protocol(settings: ServerSettings) -> Any:
     from asyncgen_apps.openai_http.connections import limited_protocol
 
     return limited_protocol(settings)
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Tell whether a record is of something else than a task that was cancelled.
+
+    uvicorn logs what a request raised, and what its lifespan raised as a text.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
+        if isinstance(error, asyncio.CancelledError | ClientDisconnect):
+            return False
+        error = error.__cause__ or error.__context__
+    return not record.getMessage().rstrip().endswith("CancelledError")
 
 
 async def serve(server: Server, listener: socket.socket) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen_apps.openai_http.server import bind
+from asyncgen_apps.openai_http.server import _is_no_cut, bind
 from asyncgen_apps.openai_http.settings import ServerSettings
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
@@ -116,3 +118,17 @@ def test_refused(values: dict[str, Any]) -> None:
 
 def test_open_by_default() -> None:
     assert ServerSettings(("demo",)).api_keys == ()
+
+
+def test_tasks_that_a_forced_end_cancels_are_not_logged() -> None:
+    def record(error: BaseException | None, text: str = "Exception in ASGI application") -> Any:
+        info = None if error is None else (type(error), error, None)
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, text, (), info)
+
+    chained = RuntimeError("response already started")
+    chained.__cause__ = asyncio.CancelledError()
+    for error in (asyncio.CancelledError(), chained):
+        assert not _is_no_cut(record(error))
+    assert not _is_no_cut(record(None, "Traceback …\nasyncio.exceptions.CancelledError\n"))
+    assert _is_no_cut(record(ValueError()))
+    assert _is_no_cut(record(None, "Shutting down"))
