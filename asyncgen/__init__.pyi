@@ -16,6 +16,7 @@ from asyncgen.errors import (
     ContextLengthError as ContextLengthError,
     EngineClosedError as EngineClosedError,
     EngineDiedError as EngineDiedError,
+    EngineReentryError as EngineReentryError,
     InvalidRequestError as InvalidRequestError,
     MissingRequirementsError as MissingRequirementsError,
     ModelLoadError as ModelLoadError,

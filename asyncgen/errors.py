@@ -161,6 +161,13 @@ class EngineClosedError(AsyncgenError):
     """The engine was closed before or during the call, or belongs to another process."""
 
 
+class EngineReentryError(AsyncgenError, RuntimeError):
+    """Code that an engine is computing with asks the same engine, which would wait for itself.
+
+    Also raised to code of one of several engines that would wait for each other in a ring.
+    """
+
+
 class EngineDiedError(AsyncgenError):
     """The decode thread ended unexpectedly; the cause is chained."""
 

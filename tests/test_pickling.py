@@ -25,6 +25,7 @@ from asyncgen import (
     Embedding,
     EngineClosedError,
     EngineDiedError,
+    EngineReentryError,
     GenerationConfig,
     GenerationOutput,
     HistogramSnapshot,
@@ -106,6 +107,7 @@ ERRORS: list[Exception] = [
     ContextLengthError("max_length", 9, "at most 8"),
     EngineClosedError("closed"),
     EngineDiedError("the decode thread ended"),
+    EngineReentryError("it asks itself"),
     InvalidRequestError("logits_processor", object(), "a processor"),  # its address is in the text
     InvalidRequestError("top_p", 1.5, "from 0 to 1"),
     InvalidScoresError("TopPLogitsWarper", "it bans everything"),

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import anyio
 
 from asyncgen.engine.core import Engine
 from asyncgen.engine.pauses import Pauses
-from asyncgen.errors import EngineClosedError, EngineDiedError
+from asyncgen.errors import EngineClosedError, EngineDiedError, EngineReentryError
 from asyncgen.runtime.request_failure import describe
 from streamers import LoopBell
 
@@ -161,7 +161,13 @@ class _Shared(Generic[L]):
     failure: Exception | None = None
     trace: TracebackType | None = None
     stopping: bool = False
+    asks: _Shared[Any] | None = None
+    """Engine that code on this thread has asked during the present step."""
     pid: int = field(default_factory=os.getpid)
+
+
+_here = threading.local()
+"""The state of the decode thread that this thread is, as ``shared``; elsewhere nothing."""
 
 
 class DecodeThread(Generic[L]):
@@ -218,6 +224,16 @@ class DecodeThread(Generic[L]):
         self.require_own_process()
         if self._shared.stopping:
             raise self._error()
+
+    def require_answers(self) -> None:
+        """Check that this thread may wait for an answer of the engine.
+
+        Raises:
+            EngineReentryError: It computes for this engine, or for one that waits for it.
+        """
+        asker = getattr(_here, "shared", None)
+        if asker is not None:
+            _ask(asker, self._shared)
 
     def start(self) -> None:
         """Start the thread, once.
@@ -316,8 +332,11 @@ class DecodeThread(Generic[L]):
         self._shared.inbox.put(Stop(drain))
 
     async def wait_finished(self) -> None:
-        """Wait until the thread has ended. Call :meth:`stop` first."""
-        if self._shared.pid != os.getpid() or self._thread.ident is None:
+        """Wait until the thread has ended; call :meth:`stop` first.
+
+        Returns at once on the thread itself.
+        """
+        if self._shared.pid != os.getpid() or self._thread.ident is None or self.is_current:
             return
         await self._shared.finished.wait()
         self._thread.join(_EXIT_SECONDS)  # it is in its last lines
@@ -329,8 +348,11 @@ class DecodeThread(Generic[L]):
             timeout: Most seconds to wait; ``None`` for no limit.
 
         Returns:
-            True if it has ended; also if it never started, and in a forked process.
+            True if it has ended; also if it never started, and in a forked process. On the thread
+            itself False, at once: it ends behind its step.
         """
+        if self.is_current:
+            return False
         if self._shared.pid != os.getpid() or self._thread.ident is None:
             return True
         self._thread.join(timeout)
@@ -387,6 +409,7 @@ class DecodeThread(Generic[L]):
 def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]]) -> None:
     """Load, serve until the end, answer the rest: the whole life of the thread."""
     engine: Engine | None = None
+    _here.shared = shared
     try:
         with within():
             load, shared.load = shared.load, None
@@ -440,7 +463,26 @@ def _serve(shared: _Shared[L], engine: Engine) -> None:
                         engine.forget_weights()
         if not engine.has_work:
             return
+        shared.asks = None
         engine.step()
+
+
+def _ask(asker: _Shared[Any], asked: _Shared[Any]) -> None:
+    """Note that a decode thread asks an engine; refuse a ring, in which all would wait.
+
+    Raises:
+        EngineReentryError: The asked thread is the asker, or waits for it.
+    """
+    each: _Shared[Any] | None = asked
+    while each is not None:
+        if each is asker:
+            raise EngineReentryError(
+                "code that an engine is computing with (a processor, a criterion, a streamer, a "
+                "method) asks the same engine, which would wait for itself; ask from another task, "
+                "or use a second engine"
+            )
+        each = each.asks
+    asker.asks = asked
 
 
 def _refuse_the_rest(shared: _Shared[L]) -> None:

@@ -170,6 +170,7 @@ class EngineHandle:
     ) -> Embedding | list[Embedding]:
         """Embed a text, or a list of texts."""
         self._thread.require_open()
+        self._thread.require_answers()
         check_embed_params(params)
 
         def start(one: EmbeddingPrompt) -> EmbeddingAnswer:

@@ -79,7 +79,8 @@ class AsyncLLM(EngineHandle):
     async def aclose(self) -> None:
         """Cancel what runs and end the decode thread; idempotent.
 
-        Open streams end with the finish reason ``"aborted"`` and keep what was generated.
+        Open streams end with the finish reason ``"aborted"`` and keep what was generated. Code on
+        the decode thread, such as a processor, may call it: the thread ends behind its step.
         """
         self._thread.stop()
         self._preparing.close()
@@ -242,7 +243,8 @@ class LLM(EngineHandle):
     def close(self) -> None:
         """Cancel what runs and end the decode thread; idempotent.
 
-        Open streams end with the finish reason ``"aborted"`` and keep what was generated.
+        Open streams end with the finish reason ``"aborted"`` and keep what was generated. Code on
+        the decode thread, such as a processor, may call it: the thread ends behind its step.
         """
         self._thread.stop()
         self._preparing.close()
@@ -361,7 +363,9 @@ def check_request(engine: EngineHandle, prompt: Prompt, params: StreamParams) ->
         InvalidRequestError: An unknown parameter, or something that is no prompt.
         EngineClosedError: The engine was closed, or belongs to another process.
         EngineDiedError: The decode thread died.
+        EngineReentryError: Code that the engine is computing with asks it.
     """
     engine._thread.require_open()
+    engine._thread.require_answers()
     check_prompt(prompt)
     check_names(params)
