@@ -314,6 +314,7 @@ print(status("VmHWM") - before)
 """
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="needs the memory figures of Linux"
 )

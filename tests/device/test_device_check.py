@@ -114,6 +114,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.device.command.FINISH", 0.0)
 
 
+@pytest.mark.gate
 @pytest.mark.usefixtures("impatient")
 def test_items_that_die_or_hang_fail_alone(tmp_path: Path) -> None:
     names = ["first", "dies", "second", "hangs", "wrong", "last"]

@@ -181,6 +181,7 @@ def run_many(model: PreTrainedModel, seeds: range) -> None:
     assert compared > 20 * len(counts)
 
 
+@pytest.mark.gate
 @for_each("name", FAMILIES)
 def test_mixes_of_each_architecture(name: str) -> None:
     run_many(family(name), range(4))

@@ -892,6 +892,7 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", some(["asyncio", "trio"], 1))
 def test_the_interpreter_leaves_without_a_close(backend: str) -> None:
     code = f"""
@@ -914,6 +915,7 @@ def test_the_interpreter_leaves_without_a_close(backend: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.gate
 def test_streams_leave_no_resources_unclosed() -> None:
     code = """
         async def main():
@@ -931,6 +933,7 @@ def test_streams_leave_no_resources_unclosed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_child_gets_an_error() -> None:
     code = """

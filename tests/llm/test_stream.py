@@ -935,6 +935,7 @@ async def cancel_many(count: int, backend_seed: int) -> None:
         assert all(id(thing) in known for thing in streams)
 
 
+@pytest.mark.gate
 async def test_200_random_cancels() -> None:
     await cancel_many(200, 0)
 

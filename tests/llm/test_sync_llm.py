@@ -244,6 +244,7 @@ def test_a_dropped_stream_cancels_in_any_thread(beside: ThreadPoolExecutor) -> N
         assert model.num_forwards - before <= 8 + 1
 
 
+@pytest.mark.gate
 def test_ctrl_c_cancels_what_is_waited_for() -> None:
     code = """
         import signal, time

@@ -29,6 +29,7 @@ def test_without_kernels_no_dtype_is_supported(monkeypatch: pytest.MonkeyPatch) 
     assert not native.supports(torch.bfloat16)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("chosen", "allowed"), [("torch", False), pytest.param("", True, marks=pytest.mark.gate)]
 )
@@ -41,6 +42,7 @@ def test_the_environment_turns_them_off(chosen: str, allowed: bool) -> None:
     assert found.stdout.strip() == str(allowed and _are_compiled())
 
 
+@pytest.mark.gate
 def test_other_values_are_refused() -> None:
     environ = {**os.environ, "ASYNCGEN_KERNELS": "fast"}
     code = "from asyncgen import native"

@@ -119,6 +119,7 @@ def _compare(model_type: str, seed: int) -> None:
     assert found.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length()
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
 @pytest.mark.parametrize("block", some([0, 1], 1))
 @for_each("model_type", ARCHITECTURES)

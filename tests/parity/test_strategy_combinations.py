@@ -93,6 +93,7 @@ def test_it_is_refused_by_name(name: str, added: str) -> None:
         run(case, **ADDED[added]())
 
 
+@pytest.mark.gate
 @for_each(("case", "added"), COMBINED)
 def test_it_has_its_effect(case: Case, added: str) -> None:
     plain = run(case)[0].tolist()
@@ -118,6 +119,7 @@ def test_drafts_change_nothing_of_it(case: Case, added: str) -> None:
     assert run(case, **ADDED[added]()).tolist() == run(greedy, **ADDED[added]()).tolist()
 
 
+@pytest.mark.gate
 @pytest.mark.anyio
 @on_asyncio
 @for_each(("case", "added"), COMBINED)

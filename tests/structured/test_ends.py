@@ -70,6 +70,7 @@ def is_right(sample: Sample, most: int, check: Callable[[str], object]) -> bool:
     return sample.parsed is None and bool(sample.parse_error)
 
 
+@pytest.mark.gate
 @for_each("way", WAYS)
 def test_answers_that_stop_are_complete(llm: LLM, way: str) -> None:
     reasons = set()

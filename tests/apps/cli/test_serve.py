@@ -29,6 +29,7 @@ from tests.cases import for_each
 module = import_module("asyncgen_apps.cli.serve")
 
 
+@pytest.mark.gate
 def test_it_serves_and_leaves() -> None:
     with served("--no-chat", "--verbose", "--name", "small") as (process, url, said):
         assert re.search(r"^import \S+ s, load \S+ s, first token \S+ s: ", "".join(said), re.M)

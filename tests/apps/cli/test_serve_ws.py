@@ -76,6 +76,7 @@ def test_a_drain_cut_short_by_a_second_signal(tmp_path: Path) -> None:
     assert "secret" not in told
 
 
+@pytest.mark.gate
 def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
     """Four streams share the steps, the others queue; the time to finish is over at once."""
     names = [str(number) for number in range(12)]

@@ -41,6 +41,7 @@ def test_three_steps_end_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "loss.png").stat().st_size < 60_000
 
 
+@pytest.mark.gate
 def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
     whole = _train(tmp_path / "whole")
     torch.testing.assert_close(_train(tmp_path / "parts", stop_first=2), whole)

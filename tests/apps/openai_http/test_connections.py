@@ -266,6 +266,7 @@ def test_unread_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> N
 # Connections that are too many.
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", some([ASYNCIO, UVLOOP], 1))
 def test_an_idle_connection(backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is closed when nothing was asked for so long, counted from the last answer."""
@@ -285,6 +286,7 @@ def test_an_idle_connection(backend: dict[str, Any], monkeypatch: pytest.MonkeyP
         wait_for(lambda: served.num_open == 0)
 
 
+@pytest.mark.gate
 def test_a_websocket_has_no_such_times_and_counts() -> None:
     """Once it is open; it holds a place like any other connection."""
     with running(scripted(), head_seconds=1, max_connections=1) as served:

@@ -126,6 +126,7 @@ def test_hostile_values_are_refused_by_name_beside_a_stream(demo: Running) -> No
     demo.wait_idle()
 
 
+@pytest.mark.gate
 def test_end_tokens_named_often_cost_a_step_nothing(demo: Running) -> None:
     fields = {"eos_token_id": [3] * 2**18, "suppress_tokens": [4] * 2**18}
     asked = {"model": "demo", "prompt": "Once", "seed": 1, **fields, "max_tokens": 40}

@@ -89,6 +89,7 @@ def said(completion: Completion) -> Any:
     return completion.samples, completion.usage.completion_tokens, completion.usage.prompt_tokens
 
 
+@pytest.mark.gate
 @for_each("kind", KINDS)
 @pytest.mark.parametrize("prompt", [PROMPT, pytest.param(CHAT, marks=pytest.mark.gate)])
 async def test_an_answer_outlives_its_engines(

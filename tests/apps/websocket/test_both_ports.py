@@ -220,6 +220,7 @@ def test_unknown_token_leaves_the_running_request_of_that_id(one: Running, port:
         assert message["type"] == "done"
 
 
+@pytest.mark.gate
 @for_each("port", PORTS)
 def test_pongs_that_nobody_reads_do_not_fill_the_memory(one: Running, port: str) -> None:
     """The server stops reading; what waits stays below its bound and the socket's."""

@@ -21,6 +21,7 @@ def name_of(case: dict[str, Any]) -> str:
     return f"{settings['backend']}{settings['nbits']}-{keys}{values}-{case['model']}"
 
 
+@pytest.mark.gate
 @for_each("case", expected()["runs"], ids=name_of)
 def test_a_call_gives_the_tokens_of_the_reference(case: dict[str, Any]) -> None:
     ids, call = torch.tensor(case["prompt"]), dict(case["call"])

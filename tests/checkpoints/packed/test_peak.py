@@ -163,6 +163,7 @@ def measured(tiny: Path, model: Path, **options: str) -> tuple[int, int]:
 LARGE = (pytest.mark.soak, pytest.mark.timeout(300))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("size", "kind"),
     [

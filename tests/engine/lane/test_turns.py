@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -177,6 +178,7 @@ class Turns(RuleBasedStateMachine):
 TestTurns = Turns.TestCase
 
 
+@pytest.mark.gate
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 128)), min_size=2, max_size=5),
     st.integers(2, 8),

@@ -183,6 +183,7 @@ TRACES = ["63b2d68e36f6304e", "5b1ab5464e4a0191", "4b37735213d29a4f"]
 """As they were before there were clients, and tails."""
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("number", some(range(3), 1))
 def test_one_client_notices_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = [trace(seed, ORDERS[number]) for seed in range(20)]
@@ -193,6 +194,7 @@ def test_one_client_notices_nothing(number: int, monkeypatch: pytest.MonkeyPatch
     assert before != digests
 
 
+@pytest.mark.gate
 @settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.sampled_from(GREEDY), min_size=2, max_size=4),

@@ -61,6 +61,7 @@ def test_pages_are_shared(seed: int) -> None:
     require_even_pages(seed, BlockPool(160, 4))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("seed", seeds(1, 40))
 def test_many_pages_are_shared(seed: int) -> None:
     """Of short requests dozens end at each step here, and as many begin."""

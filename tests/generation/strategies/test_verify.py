@@ -44,6 +44,7 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kind", some(["hash", "torch"], 1))
 @for_each("sharpness", [0.5, 3.0])
 @for_each("with_scores", [True, False])

@@ -27,6 +27,7 @@ from tests.generation.watermarking.test_synthid import both
 MODEL = transformers.LlamaConfig(vocab_size=50, bos_token_id=1, eos_token_id=2)
 
 
+@pytest.mark.gate
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**31),

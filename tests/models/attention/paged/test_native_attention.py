@@ -294,6 +294,7 @@ def test_long_texts_equal_plain_products(shape: Shape, length: int, seed: int) -
         close(shape, found, plainly(shape, text.heads))
 
 
+@pytest.mark.gate
 @settings(max_examples=20, deadline=None)
 @given(shape=shapes, length=st.integers(1, 700), seed=st.integers(0, 10**6))
 def test_other_rows_chunks_and_threads_change_no_bit(shape: Shape, length: int, seed: int) -> None:
