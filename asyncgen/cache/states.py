@@ -170,16 +170,17 @@ def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
         next(behind) if config.layer_plans[layer].has_attention else layer
         for layer in config.mixing
     ]
+    total = max(count, max(places) + 1)
     layers = cast("list[Any]", cache.layers)
     is_growing = isinstance(cache, DynamicCache) and all(
         isinstance(one, DynamicLayer) and not one.is_sliding for one in layers
     )
     if (is_growing or config.attending) and not any(layer.length for layer in layers):
-        cache.ensure_layers(max(count, *(place + 1 for place in places)))
+        cache.ensure_layers(count)
+        layers.extend(StateLayer() for _ in range(len(layers), total))
         for place in places:
             if not isinstance(layers[place], StateLayer):
                 layers[place] = StateLayer()
-    total = max(count, max(places) + 1)
     keeping = [at for at, layer in enumerate(layers) if isinstance(layer, StateLayer)]
     if len(layers) != total or keeping != sorted(places):
         others = "no" if not config.attending else "not all of them"

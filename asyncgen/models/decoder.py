@@ -26,6 +26,12 @@ from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
 from asyncgen.models.mixers.mixer_layer import MixerLayer
+from asyncgen.models.mixers.shared_block import (
+    SharedBlock,
+    SharedBlockLayer,
+    num_blocks,
+    unused_adapters,
+)
 from asyncgen.models.varied_layer import VariedLayer, VariedSpace
 from asyncgen.models.weight_rules import weight_rules
 
@@ -108,6 +114,13 @@ class DecoderLM(EmbeddingAndHead):
         self.layers = nn.ModuleList(
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
+        self.blocks = nn.ModuleList(
+            SharedBlock(config, dtype=dtype) for _ in range(num_blocks(config))
+        )
+        self.has_blocks = len(self.blocks) > 0
+        for layer in self.layers:
+            if isinstance(layer, SharedBlockLayer):
+                layer.use(self.blocks)
         self.reads_ids = config.stream.layer_inputs is not None
         if self.reads_ids:
             self.layer_inputs = LayerInputs(config, dtype=dtype)
@@ -316,6 +329,7 @@ class DecoderLM(EmbeddingAndHead):
             layers, first = self.config.names["layers"].replace(".", r"\."), len(self.layers)
             extra = range(first, first + self.config.extra_layers)
             unneeded = (*unneeded, rf"^{layers}\.({'|'.join(map(str, extra))})\.")
+        unneeded = (*unneeded, *unused_adapters(self.config))
         is_tied = self.config.tie_word_embeddings
         head = self.config.names["lm_head"].replace(".", r"\.")
         return (*unneeded, rf"^{head}\.weight$") if is_tied else unneeded
@@ -328,7 +342,9 @@ class DecoderLM(EmbeddingAndHead):
         plan = self.config.layer_plans[index]
         kind: type[Any] = DecoderLayer
         is_whole = plan.has_attention and plan.has_feed_forward and plan.normed_residual is None
-        if plan.mixer is not None or not is_whole:
+        if plan.shared_block is not None:
+            kind = SharedBlockLayer
+        elif plan.mixer is not None or not is_whole:
             kind = MixerLayer
         elif plan.varied is not None:
             kind = AltUpLayer if self.config.stream.streams > 1 else VariedLayer
@@ -359,7 +375,10 @@ class DecoderLM(EmbeddingAndHead):
         """Allocate the memory that the layers share for so many tokens."""
         if self.config.layer_plans[0].varied is not None:
             return VariedSpace(like)
-        return Workspace(self.config, tokens, like)
+        space = Workspace(self.config, tokens, like)
+        if self.has_blocks:
+            space.pair = like.new_empty(tokens, 2 * self.config.hidden_size)
+        return space
 
     def _placing(self) -> Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]:
         """Make the function that is applied to the stream ``[N, E]`` and positions ``[N]`` before
@@ -507,6 +526,8 @@ class DecoderLM(EmbeddingAndHead):
             space.inputs = self.layer_inputs.mix(rows, stream)
         if self.has_streams:
             space.others = self.streams.begin(stream)
+        if self.has_blocks:
+            space.pair[:, stream.shape[1] :] = stream
         for run in plan.layers if depth is None else plan.layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())

@@ -70,6 +70,7 @@ class Workspace:
         "gate",
         "heads",
         "normed",
+        "pair",
         "qkv",
         "rotate",
         "rotated",
@@ -93,6 +94,7 @@ class Workspace:
             self.activated = like.new_empty(tokens, width)
             self.gate, self.up = torch.chunk(self.wide, 2, dim=-1)
         self.branch = like.new_empty(tokens, config.hidden_size) if _branches(config) else None
+        self.pair: Tensor | None = None  # the stream, and behind it the embeddings
         self.rotate = make_rotate(like)
 
 

@@ -16,6 +16,7 @@ from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
 from asyncgen.models.mixers.mixer_rules import mixer_rules
+from asyncgen.models.mixers.shared_block import block_rules, shared_layer_rules
 from asyncgen.models.varied_layer import varied_rules
 from asyncgen.models.weight_map import WeightRule, module_rules, tensor_rule
 
@@ -45,6 +46,7 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
         rules += input_rules(config)
     if config.stream.streams > 1:
         rules += stream_rules(config)
+    rules += block_rules(config)
     for index in range(config.num_hidden_layers):
         if config.stream.streams > 1:
             rules += altup_rules(config, index)
@@ -169,6 +171,8 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     norm("input_norm")
     if plan.mixer is not None:
         rules += mixer_rules(config, index, plan.mixer)
+    if plan.shared_block is not None:
+        return rules + shared_layer_rules(config, index, plan.shared_block)
     if plan.has_attention:
         rules += _attention_rules(config, family, index)
     for ours in ("output_norm", "post_norm", "down_norm"):

@@ -240,7 +240,16 @@ _NOT_IN_FILE = frozenset(
 )
 
 _BY_LAYER = frozenset(
-    {"heads", "experts", "varied", "mixer", "has_attention", "has_feed_forward", "normed_residual"}
+    {
+        "heads",
+        "experts",
+        "varied",
+        "mixer",
+        "shared_block",
+        "has_attention",
+        "has_feed_forward",
+        "normed_residual",
+    }
 )
 """Fields of a `LayerPlan` that a family gives for each layer, not for all."""
 
@@ -275,7 +284,8 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     if latent is not None:
         size = head_dim = latent.head_dim
     else:
-        size = values.head_dim(hidden, heads, is_rotary=is_rotary)
+        own = settled(family.head_dim, values)
+        size = own or values.head_dim(hidden, heads, is_rotary=is_rotary)
         size = head_dim = 2 * size if family.is_differential else size
     window = settled(family.window, values)
     sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
@@ -384,6 +394,7 @@ def _layer_plans(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[La
             "head_norm": shared.head_norm if family.has_head_norm(values, layer, kind) else None,
             "varied": family.varied(values, layer, kinds),
             "mixer": family.mixer(values, layer) if kind in MIXING else None,
+            "shared_block": family.shared_block(values, layer, kinds),
             "has_attention": kind in ATTENDING,
             "has_feed_forward": family.has_feed_forward(values, layer, kind),
             "normed_residual": family.normed_residual(values, layer, kind),

@@ -17,6 +17,7 @@ from asyncgen.families.plans.layer_plan import (
     LatentPlan,
     NormPlan,
     Positions,
+    SharedBlockPlan,
     VariedLayerPlan,
 )
 
@@ -116,6 +117,7 @@ class Family:
         only: Keys with the one value that is supported; any other value is refused.
         layers: Number of layers.
         kv_heads: Key and value heads that are kept; ``None``: ``num_key_value_heads`` of the file.
+        head_dim: Size of a head; ``None``: ``head_dim`` of the file.
         heads: Heads of a layer of this number and kind, if they differ, see `LayerPlan`.
         width: Width of the feed-forward.
 
@@ -156,6 +158,7 @@ class Family:
             does not count short convolutions and lightning attention among these.
         has_feed_forward: True for layers, by number and kind, that have a feed-forward.
         varied: Shape of a layer of this number, if layers differ; gets the kinds of all layers.
+        shared_block: See `LayerPlan`; of a layer of this number; gets the kinds of all layers.
         is_parallel: True if both parts of a layer read the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
@@ -207,6 +210,7 @@ class Family:
     only: Mapping[str, object] = field(default_factory=dict)
     layers: Setting[int | None] = None
     kv_heads: Setting[int | None] = None
+    head_dim: Setting[int | None] = None
     heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = always(None)
     width: Setting[int] = lambda values: values.count("intermediate_size")
 
@@ -244,6 +248,7 @@ class Family:
     allows_dola: bool = False
     has_feed_forward: Callable[[ConfigValues, int, str], bool] = always(True)
     varied: Callable[[ConfigValues, int, Kinds], VariedLayerPlan | None] = always(None)
+    shared_block: Callable[[ConfigValues, int, Kinds], SharedBlockPlan | None] = always(None)
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None

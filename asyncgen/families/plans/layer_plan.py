@@ -129,6 +129,25 @@ class VariedLayerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedBlockPlan:
+    """Use of a transformer block that several layers share, with adapters of each use (Zamba2).
+
+    Attributes:
+        block: Number of the block.
+        first: Layer that has it first; files name its weights after this one.
+        use: Number of the layer among those that have a block; files name its adapters after that.
+        rank: Rank of the adapter of the feed-forward.
+        attention_rank: Rank of those of queries, keys and values; 0: there are none.
+    """
+
+    block: int
+    first: int
+    use: int
+    rank: int
+    attention_rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerPlan:
     """One decoder layer: usually attention and feed-forward. The names of its weights tell its
     norms.
@@ -171,6 +190,8 @@ class LayerPlan:
         normed_residual: Factors on the norms whose results replace the stream, before attention or
             mixer, and before the feed-forward; ``None``: the stream is not replaced.
         varied: Shape that it does not share with the others; ``None``: all are of one shape.
+        shared_block: Block before its mixer that it shares with other layers: its attention is
+            there.
     """
 
     norm: NormPlan = NormPlan()
@@ -204,6 +225,7 @@ class LayerPlan:
     down_scale: float = 1.0
     normed_residual: tuple[float, float] | None = None
     varied: VariedLayerPlan | None = None
+    shared_block: SharedBlockPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def dual_plan(
     values: ConfigValues,
     *,
     heads_key: str = "num_attention_heads",
-    size_key: str = "head_dim",
+    size_key: str | None = "head_dim",
     channels: int | None = None,
 ) -> StatePlan:
     """Read the mixer of Mamba 2.
@@ -171,13 +171,13 @@ def dual_plan(
     Args:
         values: Of the file.
         heads_key: Key of the number of heads.
-        size_key: Key of their size.
+        size_key: Key of their size; ``None``: an equal share of the channels.
         channels: All of them; ``None``: as many as ``expand`` says; 0 if heads may be more or
             fewer.
     """
-    heads, size = values.count(heads_key), values.count(size_key)
-    groups = values.count("n_groups")
+    heads, groups = values.count(heads_key), values.count("n_groups")
     wanted = _expanded(values) if channels is None else channels
+    size = max(1, wanted // heads) if size_key is None else values.count(size_key)
     channels = heads * size
     if wanted and wanted != channels:
         allowed = f"with heads of {size} it must be {wanted} in all, expand times hidden_size"

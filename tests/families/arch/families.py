@@ -155,6 +155,17 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 16,
         "moe_shared_expert_intermediate_size": 20,
     },
+    "zamba2": {
+        "num_hidden_layers": 5,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid"],
+        "num_key_value_heads": 4,
+        "num_mem_blocks": 2,
+        "use_mem_rope": True,
+        "use_shared_attention_adapter": True,
+        "adapter_rank": 6,
+        "mamba_d_state": 6,
+        "mamba_ngroups": 2,
+    },
     "recurrent_gemma": {"lru_width": 40, "attention_window_size": 6},
     "kimi_linear": {
         **{**_LATENT, "q_lora_rank": None},

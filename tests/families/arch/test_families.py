@@ -56,6 +56,7 @@ NOT_IN_ONE_CALL = {
     "mimo_v2_flash",
     "nanochat",
     "olmo",
+    "zamba2",
 }
 DTYPES = [
     dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if native.supports(dtype)

@@ -107,6 +107,17 @@ def _mamba() -> Any:
     return SimpleNamespace(num_hidden_layers=4, intermediate_size=8, state_size=2, conv_kernel=4)
 
 
+@pytest.mark.parametrize("family", ["falcon_h1", "zamba2"])
+def test_caches_of_fixed_shape_take_states_beside_attention(family: str, tmp_path: Path) -> None:
+    make(family, tmp_path)
+    ours = asyncgen.load_model(tmp_path, dtype="float32")
+    options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    generate: Any = ours.generate
+    expected = generate(IDS, **options)
+    for name in ("static", "hybrid", "offloaded_static"):
+        assert torch.equal(generate(IDS, cache_implementation=name, **options), expected)
+
+
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_layers_are_called_what_they_are(family: str) -> None:
     config = ModelConfig.from_hf({"model_type": family})
@@ -146,6 +157,16 @@ def test_layers_are_called_what_they_are(family: str) -> None:
             "kda_layers",
         ),
         ("olmo_hybrid", {"linear_num_value_heads": 7}, "`linear_num_value_heads`"),
+        ("zamba2", {"layers_block_type": ["mamba", "rnn"]}, "`layers_block_type`"),
+        ("zamba2", {"num_hidden_layers": 12}, "`num_hidden_layers`"),
+        ("zamba2", {"num_attention_heads": 48}, "`num_attention_heads`"),
+        ("zamba2", {"n_mamba_heads": 7}, "`n_mamba_heads`"),
+        ("zamba2", {"use_long_context": True}, "`use_long_context`"),
+        (
+            "zamba2",
+            {"use_shared_attention_adapter": True, "num_key_value_heads": 4},
+            "`num_key_value_heads`",
+        ),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(
@@ -166,14 +187,15 @@ def test_a_pattern_of_letters_is_read() -> None:
     )
 
 
+@pytest.mark.parametrize("family", ["nemotron_h", "zamba2"])
 @pytest.mark.parametrize("limit", [None, [0.31, 0.57]])
-def test_time_steps_of_nemotron_have_the_bounds_of_its_makers(
-    limit: list[float] | None, tmp_path: Path
+def test_time_steps_have_the_bounds_of_the_makers(
+    family: str, limit: list[float] | None, tmp_path: Path
 ) -> None:
     """Bounds are ``time_step_limit``; the reference's prefill has ``time_step_min`` below, and its
     single tokens have none: its own answers differ from its own logits."""
     bounds: dict[str, Any] = {} if limit is None else {"time_step_limit": limit}
-    theirs = make("nemotron_h", tmp_path, time_step_min=0.4, **bounds)
+    theirs = make(family, tmp_path, time_step_min=0.4, **bounds)
     ours = asyncgen.load_model(tmp_path, dtype="float32")
     found = ours(IDS).logits
     with torch.no_grad():

@@ -120,6 +120,20 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"full_attn_alpha_factor": 3.556, "linear_attn_alpha_factor": 3.556, "sliding_window": 6},
         {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10, "rms_norm_eps": 1e-3},
     ],
+    "zamba2": [
+        {"use_mem_rope": False, "num_mem_blocks": 1, "mamba_ngroups": 1},
+        {"add_bias_linear": True, "n_mamba_heads": 16, **_UNTIED},
+        {"use_shared_attention_adapter": False, "add_bias_linear": True, **_ONE},
+        {
+            "num_mem_blocks": 3,
+            "num_hidden_layers": 6,
+            "layers_block_type": ["hybrid", "mamba", *["hybrid"] * 4],
+            "n_mamba_heads": 4,
+            "rms_norm_eps": 1e-3,
+        },
+        {"mamba_d_conv": 2, "mamba_expand": 3, "intermediate_size": None, "hidden_act": "silu"},
+        {"num_mem_blocks": 5, "num_attention_heads": 8, "num_key_value_heads": 8, **_LLAMA3},
+    ],
     "recurrent_gemma": [
         {"block_types": ["attention", "recurrent"], "conv1d_width": 2, "attention_bias": True},
         {"lru_width": None, "logits_soft_cap": 2.0, "rms_norm_eps": 1e-3, **_ONE},

@@ -23,6 +23,7 @@ UNLIKE = {
     ("jamba", "max_position_embeddings"),
     ("kimi_linear", "max_position_embeddings"),
     ("nemotron_h", "max_position_embeddings"),
+    ("zamba2", "max_position_embeddings"),
     # The cache holds pairs of values.
     ("diffllama", "head_dim"),
 }
