@@ -130,6 +130,7 @@ async def test_cancelling_and_leaving_end_the_work(llm: EngineProcess) -> None:
     assert not llm._waiting
 
 
+@pytest.mark.gate
 async def test_a_dead_child_ends_every_stream() -> None:
     with engine_process(num_threads=1) as llm:
         hang = LogitsProcessorList([Hang()])

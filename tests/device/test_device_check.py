@@ -146,6 +146,7 @@ def test_items_beyond_the_time_are_reported_as_left_out(tmp_path: Path) -> None:
     assert said[-1] == "long: left out: no time"
 
 
+@pytest.mark.gate
 def test_check_stops_without_a_device(tmp_path: Path) -> None:
     import torch
 

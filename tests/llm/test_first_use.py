@@ -119,6 +119,7 @@ def run_without_torch(code: str, *arguments: str) -> tuple[list[str], str]:
     return done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_torch_is_asked_for_on_threads_of_ours(backend: str) -> None:
     lines, told = run_without_torch(DOORS, backend)

@@ -86,6 +86,7 @@ def test_logits_do_not_depend_on_other_rows_or_chunks(variant: str, dtype: torch
             assert torch.equal(found, expected), f"text {number} in mix {seed}"
 
 
+@pytest.mark.gate
 @for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("family", OTHERS)
 def test_logits_of_other_families_do_not_depend_on_other_rows(
@@ -121,6 +122,7 @@ def asked_for(
     return core.decode_packed(ids, positions, torch.tensor(wanted, dtype=torch.int64), attention)
 
 
+@pytest.mark.gate
 @for_each("is_packed", [False, True])
 @for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @for_each("family", ["llama", *OTHERS[:-1]])  # the last computes block by block

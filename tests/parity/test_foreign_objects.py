@@ -148,3 +148,23 @@ def test_what_is_no_tokenizer_is_refused_by_name() -> None:
         own_tokenizer(own_tokenizer)
     with pytest.raises(ModelLoadError, match="Unsaveable cannot be taken over: no files"):
         own_tokenizer(Unsaveable())
+
+
+def test_beams_that_are_cut_off_say_so(llm: asyncgen.LLM) -> None:
+    """A request that was cancelled, or whose time is over, has not come to its end."""
+
+    class Cancelling(asyncgen.LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            if input_ids.shape[1] > length + 4:
+                stream.cancel()
+            return scores
+
+    length = llm.count_tokens(STORY)
+    stream = llm.stream(STORY, max_new_tokens=200, num_beams=2, logits_processor=[Cancelling()])
+    with stream:
+        for _ in stream:
+            pass
+    assert stream.result is not None
+    assert stream.result.finish_reason == "cancelled"
+    timed = llm.generate(STORY, max_new_tokens=500, num_beams=2, max_time=0.05)
+    assert timed.finish_reason == "time"

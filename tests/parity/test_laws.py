@@ -219,6 +219,7 @@ def test_a_cache_by_name_changes_no_token(case: Case, name: str) -> None:
         run(case, [PROMPT], cache_implementation=name)
 
 
+@pytest.mark.gate
 @for_each("chunk", [None, 5])
 @for_each("name", ["sliding_window", "hybrid", "offloaded_hybrid"])
 def test_a_window_is_all_that_a_sliding_model_needs(name: str, chunk: int | None) -> None:

@@ -68,6 +68,7 @@ async def test_a_watermark_is_found_in_a_stream(demo: PreTrainedModel, scheme: s
             assert [bool(detector(torch.tensor([ids]))) for ids in (marked, plain)] == [True, False]
 
 
+@pytest.mark.gate
 async def test_a_trained_detector_finds_synthid_in_streams(demo: PreTrainedModel) -> None:
     watermark = SynthIDTextWatermarkingConfig(ngram_len=4, keys=list(range(100, 112)))
     processor = watermark.construct_processor(demo.config.vocab_size, "cpu")

@@ -378,6 +378,7 @@ def test_any_index_loads_or_says_why(tmp_path: Path, index: Any) -> None:
     loads_or_says_why(tmp_path)
 
 
+@pytest.mark.gate
 @MUTANT
 @given(data=st.data())
 def test_any_small_file_beside_loads_or_says_why(tmp_path: Path, data: st.DataObject) -> None:

@@ -25,6 +25,7 @@ def model_and_tokenizer(kind: str = "byte_level") -> tuple[Any, Any]:
 PROMPTS = ["An increasing sequence: one,", "süß\nund gut", "中文字符 here", "x"]
 
 
+@pytest.mark.gate
 @for_each("skip_prompt", [False, True])
 @for_each("skip_special", [None, False, True])
 def test_the_text_is_that_of_the_reference(skip_prompt: bool, skip_special: bool | None) -> None:

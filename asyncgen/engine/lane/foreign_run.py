@@ -134,7 +134,9 @@ class _RowStreamer:
         for row, token_ids in enumerate(sequences.tolist()):
             last = next((at for at, each in enumerate(token_ids) if each in ends), len(token_ids))
             is_full = self._length + len(token_ids) == self._stop_checks.max_length
-            reason = "length" if last == len(token_ids) and is_full else "stop"
+            reason = "stop"
+            if last == len(token_ids):  # it has no end of its own
+                reason = "length" if is_full else self._interrupted() or "stop"
             self._events.write(row, token_ids[: last + 1], reason)
 
     def end(self) -> None:

@@ -131,6 +131,7 @@ def test_events_of_a_page_without_a_heartbeat(page: Page) -> None:
     page.wait_for(set())
 
 
+@pytest.mark.gate
 def test_an_open_page_is_kept_however_long_it_is_silent(page: Page) -> None:
     with ExitStack() as stack:
         page.beat(stack, "open")
@@ -143,6 +144,7 @@ def test_an_open_page_is_kept_however_long_it_is_silent(page: Page) -> None:
     page.wait_for(set())
 
 
+@pytest.mark.gate
 def test_the_last_pages_that_went_are_kept_for_longer(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

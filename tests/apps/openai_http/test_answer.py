@@ -37,6 +37,7 @@ def ended(demo: Running) -> int:
     return sum(demo.figures().finished.values())
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.timeout(240)
 def test_random_disconnects_leave_nothing(either: Running, count: int) -> None:
@@ -86,6 +87,7 @@ def test_leaving_in_the_middle_of_a_prompt(stream: bool) -> None:
         assert gate.arrived <= 4, "of thirteen chunks"
 
 
+@pytest.mark.gate
 def test_a_long_wait_is_not_silent() -> None:
     """The head of a stream and comments go out while the prompt is computed."""
     gate = Gate()
@@ -120,6 +122,7 @@ def test_a_failure_in_the_middle_is_an_event() -> None:
         assert "a bug" not in whole.error["message"], "the log has it"
 
 
+@pytest.mark.gate
 def test_a_client_that_reads_nothing_is_given_up() -> None:
     # The engine runs free; what it says outgrows every buffer between the two.
     with running(scripted(), ping_seconds=0.05, stall_seconds=0.2) as served:
@@ -209,6 +212,7 @@ def test_a_closed_engine_is_503() -> None:
         assert again.headers["retry-after"] == "5"
 
 
+@pytest.mark.gate
 def test_an_engine_whose_process_is_gone_is_503() -> None:
     with running(lambda: EngineProcess("demo", num_threads=1)) as served:
         assert served.post("/completions", {**TEXT, "max_tokens": 2}).status == 200

@@ -165,6 +165,7 @@ def test_old_and_careful_clients(served: Plain) -> None:
         assert rest(wire).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.gate
 def test_late_part_of_next_head_does_not_end_the_answer() -> None:
     """A part of the next head does not end an answer that takes longer than a head may."""
     with plain(head_seconds=SHORT) as served, served.dial() as wire:
@@ -235,6 +236,7 @@ def test_a_body_that_is_too_slow() -> None:
             assert not drip(wire, b"b" * 5000)
 
 
+@pytest.mark.gate
 def test_a_body_that_is_slow_and_fast_enough() -> None:
     """It takes longer than a window, and pauses."""
     with plain(head_seconds=1.2, body_rate=100) as served, served.dial() as wire:

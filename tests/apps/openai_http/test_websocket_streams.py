@@ -171,6 +171,7 @@ def test_settings_are_the_servers() -> None:
     assert streams.drain_seconds == 7.0
 
 
+@pytest.mark.gate
 def test_hanging_or_panicking_texts_leave_http_and_websocket_serving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -35,6 +35,7 @@ def fault(frame: str | bytes) -> Fault:
     return found
 
 
+@pytest.mark.gate
 @settings(deadline=None, max_examples=300)
 @given(st.text() | st.binary() | JSON.map(json.dumps) | MESSAGES.map(json.dumps))
 def test_read_never_raises_and_every_fault_has_a_message(frame: str | bytes) -> None:
@@ -69,6 +70,7 @@ def test_faults_say_where(
     assert (found.code, found.param, found.id) == (code, param, request_id)
 
 
+@pytest.mark.gate
 @settings(deadline=None, max_examples=300)
 @given(st.text() | JSON.map(json.dumps) | MESSAGES.map(json.dumps))
 def test_a_large_frame_is_read_as_a_small_one(frame: str) -> None:

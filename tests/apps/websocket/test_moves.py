@@ -90,6 +90,7 @@ async def read_and_lose(stream: RemoteStream, pair: Pair, rng: random.Random) ->
     return stream.result
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 async def test_the_joined_text_is_that_of_one_server(case: dict[str, Any]) -> None:
     async with AsyncExitStack() as stack:

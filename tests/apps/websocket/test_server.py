@@ -479,6 +479,7 @@ def stalled(port: int) -> socket.socket:
     return wire
 
 
+@pytest.mark.gate
 async def test_a_stalled_reader_is_dropped_and_others_go_on() -> None:
     async with served(endless(), send_seconds=1.0, grace_seconds=0, max_requests=64) as one:
         wire = stalled(one.server.port)

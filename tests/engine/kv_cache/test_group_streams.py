@@ -114,6 +114,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(native, "kernels", None)
 
 
+@pytest.mark.gate
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("page_size", [4, pytest.param(7, marks=pytest.mark.gate)])
 @pytest.mark.parametrize("name", SHAPES)

@@ -32,6 +32,7 @@ def test_noise_equals_recorded_values() -> None:
     )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("size", some([5, 2, 3, 10], 1))
 @for_each("vary", ["position", "seed", "row"])
 def test_draws_follow_softmax(size: int, vary: str) -> None:

@@ -94,6 +94,7 @@ def test_pages_are_shared(
     clients.require_even(clients.pages)
 
 
+@pytest.mark.gate
 @for_each("hog", GREEDY)
 def test_a_new_client_gets_a_seat_soon(hog: Manner) -> None:
     """A seat within 8 steps, and an even share of the 200 after it came."""

@@ -112,6 +112,7 @@ def texts_of(lengths: list[int], size: int, dtype: torch.dtype, seed: int) -> li
     return texts
 
 
+@pytest.mark.gate
 @for_each("family", FAMILIES)
 @for_each("dtype", [torch.float32, torch.bfloat16])
 @for_each("kernels", ["torch", "own"])

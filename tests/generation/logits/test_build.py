@@ -115,6 +115,7 @@ def complete(values: dict[str, Any]) -> dict[str, Any]:
     return GenerationConfig._get_default_generation_params() | {"max_length": 12} | values
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore")
 def test_same_list_and_same_scores_for_random_combinations(model: Any) -> None:
     chooser = random.Random(0)

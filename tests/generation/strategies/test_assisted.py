@@ -242,6 +242,7 @@ def test_sampled_lookup_in_the_engine_is_plain_sampling_token_for_token() -> Non
         assert [token for step in assisted(plan) for token in step.token_ids[0]] == plain
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kind", some(["hash", "torch"], 1))
 def test_sampled_sequences_have_the_models_distribution(kind: str) -> None:
     size, runs = 4, 700

@@ -52,6 +52,7 @@ def test_the_stream_joins_to_the_result_and_cancels_to_a_prefix(
     check_stream(model, PROMPT, call)
 
 
+@pytest.mark.gate
 def test_most_ids_come_long_before_the_end() -> None:
     early = []
     for seed in range(8):

@@ -20,6 +20,7 @@ PROMPT = [[5, 9, 11, 4, 7]]
 SEARCH: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4}
 
 
+@pytest.mark.gate
 @for_each("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
 @for_each("chunk", [None, 2])
 @for_each("low_memory", [False, True])
@@ -33,6 +34,7 @@ def test_tokens_and_scores_are_those_of_the_reference(
         assert highest == pytest.approx(case[f"highest_{name}"], abs=2e-4)
 
 
+@pytest.mark.gate
 @for_each("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
 @for_each("low_memory", [False, True])
 def test_hidden_states_and_attentions_belong_to_chosen_tokens(

@@ -23,6 +23,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.gate
 @for_each("seed", range(4))
 @for_each("options", OPTIONS)
 def test_the_stream_joins_to_the_result_and_cancels_to_a_prefix(

@@ -18,6 +18,7 @@ from tests.generation.logits.against import assert_agrees, assert_same
 KEYS = [0, 7, 15485863, 2**40 + 1, 2**62 + 12345]
 
 
+@pytest.mark.gate
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**31),

@@ -232,6 +232,7 @@ def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.gate
 @for_each("dtype", DTYPES)
 @for_each("variant", VARIANTS)
 def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:

@@ -284,6 +284,7 @@ def test_any_mix_equals_plain_products(
         close(shape, found, plainly(shape, text.heads))
 
 
+@pytest.mark.gate
 @settings(max_examples=15, deadline=None)
 @given(shape=shapes, length=st.integers(250, 900), seed=st.integers(0, 10**6))
 def test_long_texts_equal_plain_products(shape: Shape, length: int, seed: int) -> None:
@@ -317,6 +318,7 @@ def test_other_rows_chunks_and_threads_change_no_bit(shape: Shape, length: int, 
         assert torch.equal(result, results[0])
 
 
+@pytest.mark.gate
 @settings(max_examples=30, deadline=None)
 @given(
     shape=shapes,
