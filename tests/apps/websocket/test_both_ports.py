@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import struct
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +16,6 @@ from websockets.sync.client import connect
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
-from asyncgen_apps.websocket.read_budget import ReadBudget
 from tests.apps.openai_http.running import PATIENCE, Running, running
 from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
@@ -34,21 +33,7 @@ def endless() -> AsyncLLM:
 
 
 @pytest.fixture(scope="module")
-def budgets() -> Iterator[list[ReadBudget]]:
-    """The budgets of both ports."""
-    made: list[ReadBudget] = []
-
-    def make() -> ReadBudget:
-        made.append(ReadBudget())
-        return made[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncgen_apps.websocket.connection_server.ReadBudget", make)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def one(budgets: list[ReadBudget]) -> Iterator[Running]:
+def one() -> Iterator[Running]:
     with running(endless, max_connections=8, max_requests=8, head_seconds=2.0) as found:
         yield found
 
@@ -130,30 +115,6 @@ def test_request_of_a_broken_connection_is_resumed(one: Running, port: str, is_r
             assert answer["type"] == "accepted", (port, answer)
             send(second, type="cancel", id="b")
     one.wait_idle()
-
-
-@for_each("port", PORTS)
-@for_each("kind", ["ping", "pong", "fragment"])
-def test_flood_of_tiny_frames_lets_others_in_between(
-    one: Running, budgets: list[ReadBudget], port: str, kind: str
-) -> None:
-    """Parsing a megabyte of frames takes seconds; others are answered while a part of it waits."""
-    flood = {
-        "ping": frames(Opcode.PING, 100_000, b"x"),
-        "pong": frames(Opcode.PONG, 100_000, b"x"),
-        "fragment": frames(Opcode.TEXT, 1, fin=False) + frames(Opcode.CONT, 100_000, fin=False),
-    }[kind]
-    with client(one, port) as other:
-        attacker = opened(one, port)
-        attacker.setblocking(False)
-        sent, waited = 0, False
-        while sent < len(flood) and not waited:
-            with suppress(BlockingIOError):
-                sent += attacker.send(flood[sent:])
-            assert ask(other, type="ping", nonce=1)["type"] == "pong"
-            waited = any(budget._unread for budget in budgets)
-        assert waited
-        reset(attacker)
 
 
 @for_each("port", PORTS)
