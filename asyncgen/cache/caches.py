@@ -6,6 +6,7 @@ are named and called as in the reference documents.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -373,11 +374,7 @@ class DynamicCache(Cache):
         if offload_only_non_sliding and config is None:
             raise InvalidRequestError("offload_only_non_sliding", True, "needs `config`")
 
-        def new_layer(window: int | None = None) -> DynamicLayer:
-            if offloading and not (offload_only_non_sliding and window is not None):
-                return OffloadedLayer()
-            return DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
-
+        new_layer = partial(_growing_layer, offloading, offload_only_non_sliding)
         windows = [] if config is None else layer_windows(config)
         self._open([new_layer(window) for window in windows], new_layer)
         self.offloading = offloading
@@ -480,6 +477,15 @@ class StaticCache(Cache):
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
         """Return the positions that the cache can hold."""
         return self.max_cache_len
+
+
+def _growing_layer(
+    offloading: bool, only_non_sliding: bool, window: int | None = None
+) -> DynamicLayer:
+    """Make a layer of a `DynamicCache`, with the window of the model's, if it has one."""
+    if offloading and not (only_non_sliding and window is not None):
+        return OffloadedLayer()
+    return DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
 
 
 def number_of_rows(batch_size: int | None, max_batch_size: int | None) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,20 @@ from torch import Tensor
 
 import asyncgen
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache, make_cache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.layers import DynamicLayer
+from asyncgen.cache.offloaded import OffloadedCache
 from asyncgen.cache.offloaded_layers import OffloadedLayer, OffloadedStaticLayer
+from asyncgen.cache.quantized.fp8_layer import Fp8QuantizedLayer
+from asyncgen.cache.quantized.quantized_cache import QuantizedCache
+from asyncgen.cache.sink import SinkCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cases import for_each
 from tests.models.build import all_logits, random_config, random_ids, random_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONFIG = ModelConfig.from_hf(random_config("llama"))
 
@@ -240,3 +249,30 @@ def test_make_cache_reserves() -> None:
     assert isinstance(first, DynamicLayer)
     assert first.capacity >= 300
     assert make_cache(CONFIG).get_seq_length() == 0
+
+
+@for_each(
+    "make",
+    [
+        DynamicCache,
+        lambda: DynamicCache(config=CONFIG),
+        lambda: DynamicCache(offloading=True),
+        lambda: StaticCache(config=CONFIG, max_cache_len=16),
+        lambda: EncoderDecoderCache(DynamicCache(), DynamicCache()),
+        lambda: Cache(layer_class_to_replicate=Fp8QuantizedLayer),
+        lambda: QuantizedCache("fp8"),
+        lambda: QuantizedCache("HQQ", nbits=8, axis_key=1, axis_value=1),
+        lambda: SinkCache(16, 4),
+        OffloadedCache,
+    ],
+)
+def test_a_cache_crosses_processes(make: Callable[[], Cache]) -> None:
+    cache, first, second = make(), states(3), states(2)
+    for layer in range(2):
+        cache.update(*first, layer)
+    other = pickle.loads(pickle.dumps(cache))
+    for layer in range(2):
+        for found, wanted in zip(
+            other.update(*second, layer), cache.update(*second, layer), strict=True
+        ):
+            assert torch.equal(found, wanted)
