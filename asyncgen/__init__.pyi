@@ -69,7 +69,6 @@ from asyncgen.cache.quantized.quantized_layer import (
 from asyncgen.cache.caches import (
     Cache as Cache,
     DynamicCache as DynamicCache,
-    StaticCache as StaticCache,
 )
 from asyncgen.cache.quantized.quantized_cache import (
     HQQQuantizedCache as HQQQuantizedCache,
@@ -93,6 +92,7 @@ from asyncgen.cache.offloaded import (
     OffloadedStaticCache as OffloadedStaticCache,
 )
 from asyncgen.cache.sink import SinkCache as SinkCache
+from asyncgen.cache.static import StaticCache as StaticCache
 from asyncgen.llm.embedding import EmbedParams as EmbedParams
 from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,

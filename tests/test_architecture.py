@@ -49,7 +49,7 @@ ENGINE = (
     {"lane"},
     {"core"},
     {"setup"},
-    {"pauses"},
+    {"pauses", "commands"},
     {"thread"},
 )
 """Folders and modules of ``asyncgen.engine`` in levels, from the ground up."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from asyncgen.cache.caches import Cache, number_of_rows
+from asyncgen.cache.caches import Cache
 from asyncgen.cache.states import StateLayer
+from asyncgen.cache.static import number_of_rows
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.static import StaticCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.sliding_layers import StaticSlidingWindowLayer
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import anyio
 
+from asyncgen.engine.commands import Abort, Add, Command, Evict, Pause, Stop
 from asyncgen.engine.core import Engine
 from asyncgen.engine.pauses import Pauses
 from asyncgen.errors import EngineClosedError, EngineDiedError, EngineReentryError
@@ -106,40 +107,6 @@ class Signal:
                 self._calls.remove(function)
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Queue a request."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Check a request whose cancel flag was set; the flag decides, the command only wakes."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Free the blocks that a finished sequence kept."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait until nobody holds a pause any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End every request, or wait for their ends, and end the thread."""
-
-    drain: bool = False
-
-
-Command: TypeAlias = Add | Abort | Evict | Pause | Stop
 L = TypeVar("L")
 """Type of the object that loading returns for the owner of the thread."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import asyncgen
-from asyncgen.cache.caches import Cache, DynamicCache, StaticCache, make_cache
+from asyncgen.cache.caches import Cache, DynamicCache, make_cache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.layers import DynamicLayer
 from asyncgen.cache.offloaded import OffloadedCache
@@ -19,6 +19,7 @@ from asyncgen.cache.offloaded_layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.cache.quantized.fp8_layer import Fp8QuantizedLayer
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.cache.sink import SinkCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cases import for_each

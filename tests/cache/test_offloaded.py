@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.layers import DynamicLayer, StaticLayer
 from asyncgen.cache.offloaded import OffloadedCache, OffloadedStaticCache
 from asyncgen.cache.offloaded_layers import OffloadedLayer, OffloadedStaticLayer
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.config import ModelConfig
 from tests.cache.old import expected, steps_of, written

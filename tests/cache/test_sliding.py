@@ -20,7 +20,7 @@ from tests.cases import for_each
 from tests.models.build import random_config
 
 if TYPE_CHECKING:
-    from asyncgen.cache.caches import StaticCache
+    from asyncgen.cache.static import StaticCache
 
 B, K, D = 2, 3, 4
 WINDOWED = ModelConfig.from_hf(random_config("mistral", sliding_window=7))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from asyncgen.engine.commands import Stop
 from asyncgen.engine.core import Engine
-from asyncgen.engine.thread import DecodeThread, Stop
+from asyncgen.engine.thread import DecodeThread
 from asyncgen.errors import EngineClosedError, EngineDiedError, ModelLoadError
 from tests.doubles.engine import decode_threads, join_decode_threads, no_thread_left
 from tests.doubles.models import PATIENCE

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.families.config import ModelConfig
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.core import make_core

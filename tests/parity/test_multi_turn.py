@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from tests.parity import test_seq2seq
 from tests.parity.test_generate import _left_padded, _models

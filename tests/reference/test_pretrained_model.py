@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.cases import for_each

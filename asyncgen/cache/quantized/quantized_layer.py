@@ -54,7 +54,11 @@ class QuantizedLayer(DynamicLayer):
         compute_dtype: torch.dtype | None = None,
         storage_device: torch.device | str | None = None,
     ) -> None:
-        """Start empty; shape, dtype and device are those of the first keys. See the class."""
+        """Start empty; shape, dtype and device are those of the first keys. See the class.
+
+        Raises:
+            InvalidRequestError: The bits or an axis are none of the way that a class quantises.
+        """
         super().__init__()
         self.nbits = nbits
         self.axis_key = axis_key
@@ -63,12 +67,16 @@ class QuantizedLayer(DynamicLayer):
         self.residual_length = residual_length
         self.compute_dtype = compute_dtype
         self.storage_device = storage_device
+        self._check()
         self._packed: tuple[Any, Any] | None = None  # keys, values
         self._kept = 0  # quantised positions that count
         self._order: Tensor | None = None  # which quantised row each row is, int64 [B]
         self._shape = torch.Size()  # of the quantised keys
         self._recent = DynamicLayer()
         self._recent.reserve(residual_length)
+
+    def _check(self) -> None:
+        """Refuse settings that the class cannot use; a user's own class may take any."""
 
     @abstractmethod
     def _quantize(self, tensor: Tensor, axis: int) -> Any:
@@ -220,39 +228,15 @@ class _BackendLayer(QuantizedLayer):
 
     backend: ClassVar[str]
 
-    def __init__(
-        self,
-        nbits: int = 4,
-        axis_key: int = 0,
-        axis_value: int = 0,
-        q_group_size: int = 64,
-        residual_length: int = 128,
-        *,
-        compute_dtype: torch.dtype | None = None,
-        storage_device: torch.device | str | None = None,
-    ) -> None:
-        """Start empty; see `QuantizedLayer`.
-
-        Raises:
-            InvalidRequestError: The bits or an axis are none of this way to quantise.
-        """
+    def _check(self) -> None:
         QuantizedCacheConfig(
             backend=self.backend,
-            nbits=nbits,
-            axis_key=axis_key,
-            axis_value=axis_value,
-            q_group_size=q_group_size,
-            residual_length=residual_length,
+            nbits=self.nbits,
+            axis_key=self.axis_key,
+            axis_value=self.axis_value,
+            q_group_size=self.q_group_size,
+            residual_length=self.residual_length,
         ).validate_for(self.backend)
-        super().__init__(
-            nbits,
-            axis_key,
-            axis_value,
-            q_group_size,
-            residual_length,
-            compute_dtype=compute_dtype,
-            storage_device=storage_device,
-        )
 
     @property
     def _way(self) -> Backend:

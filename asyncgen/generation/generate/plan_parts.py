@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.offloaded import OffloadedCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache, check_model
 from asyncgen.cache.quantized.settings import read_settings
 from asyncgen.cache.sliding import HybridCache, SlidingWindowCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config.modes import uses_beams

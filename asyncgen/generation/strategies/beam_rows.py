@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import open_forward, read_prompt
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.offloaded import OffloadedCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.cache.sliding import HybridCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.plan_parts import make_cache

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.load_model import load_model
 from tests.fixtures import tiny_llama

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.contrastive import check_contrastive, contrastive

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.sliding import SlidingWindowCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.plans.attention_options import AttentionOptions
 from asyncgen.models.attention.dense import DenseAttention

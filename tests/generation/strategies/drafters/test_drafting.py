@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache.caches import StaticCache
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
