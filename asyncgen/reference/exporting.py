@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen import native
-from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.layers import StaticLayer
+from asyncgen.cache.static import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.outputs import CausalLMOutputWithPast
@@ -122,6 +122,9 @@ def _check(model: Any, given: Mapping[str, Any]) -> None:
     if cache is not None and given["cache_position"] is None:
         allowed = "give the places of the tokens in the cache, so that the program takes them"
         raise InvalidRequestError("cache_position", None, allowed)
+    if cache is None and given["cache_position"] is not None:
+        allowed = "tells the places in a cache, and there is none; give `position_ids`"
+        raise InvalidRequestError("cache_position", "a tensor", allowed)
     has_chunks = any(options.is_chunked or options.slopes for options in config.attention)
     if given["attention_mask"] is not None and has_chunks:
         allowed = "this model counts distances from the first token; export it without a mask"
@@ -153,7 +156,14 @@ def _outside(function: Callable[[], Any]) -> Any:
 
 
 def _seen(mask: Tensor, width: int) -> Tensor:
-    """Return a mask ``[B, T]`` of tokens; those behind its end are seen."""
+    """Return a mask ``[B, T]`` of tokens; those behind its end are seen.
+
+    Raises:
+        InvalidRequestError: It is longer than the text, or than the cache.
+    """
+    if mask.shape[1] > width:
+        allowed = f"at most {width} columns: the positions of the cache, or of the text without one"
+        raise InvalidRequestError("attention_mask", tuple(mask.shape), allowed)
     return torch.nn.functional.pad(mask.bool(), (0, width - mask.shape[1]), value=True)
 
 

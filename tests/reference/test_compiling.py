@@ -160,6 +160,16 @@ def test_what_a_program_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
         ({"past_key_values": asyncgen.DynamicCache()}, "past_key_values"),
         ({"output_attentions": True}, "output_attentions"),
         ({"labels": IDS}, "labels"),
+        ({"cache_position": places}, "cache_position"),
+        ({"attention_mask": torch.ones(1, 5)}, "attention_mask"),
+        (
+            {
+                "past_key_values": cache,
+                "cache_position": places,
+                "attention_mask": torch.ones(1, 17),
+            },
+            "attention_mask",
+        ),
     ]
     for given, name in cases:
         with pytest.raises(InvalidRequestError) as caught:

@@ -128,5 +128,7 @@ async def with_streams(
                 for one in drains:
                     group.start_soon(one, seconds)
 
-        yield Streams(drain, connections.upgraded)
-        await connections.close()
+        try:
+            yield Streams(drain, connections.upgraded)
+        finally:
+            await connections.close()

@@ -85,7 +85,8 @@ def _room(served: ServedModel, given: Mapping[str, Any], length: int) -> int | N
     room = limit - (asked if type(asked) is int else max(limit // _ANSWER, _least_answer(given)))
     if room < 1:
         allowed = f"the context holds {limit} tokens, prompt included; ask for fewer"
-        raise ContextLengthError("max_new_tokens", asked, allowed)
+        name = "max_new_tokens" if type(asked) is int else "max_length"
+        raise ContextLengthError(name, given.get(name), allowed)
     return room
 
 

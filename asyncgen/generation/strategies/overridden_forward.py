@@ -96,7 +96,11 @@ class OverriddenForward(Forward):
         self._kept = self._given.pop("logits_to_keep", None)
         offered = dict.fromkeys(OFFERED) if plan.inputs is None else {}
         self._unasked = offered.keys() - accepted_arguments(self._prepare, offered).keys()
-        self._chooses_logits = "logits_to_keep" in parameter_names(model.forward)
+        names = parameter_names(model.forward)
+        self._chooses_logits = "logits_to_keep" in names
+        # A hook of the user's may hand on all ids in every step.
+        is_own = not getattr(self._prepare, "__module__", "").startswith("asyncgen.")
+        self._must_fill = "past_key_values" in names and not is_own
         self._constant = self._constants(rows)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
@@ -116,6 +120,8 @@ class OverriddenForward(Forward):
         output = call.model(**inputs, return_dict=True)
         if self._is_cached and getattr(output, "past_key_values", None) is not None:
             call.cache = output.past_key_values
+        elif self._is_cached and self._must_fill and start == 0:
+            _require_filled(call.cache, call.model)
         if self._record is not None:
             self._record.fresh.append(_layer_outputs(output))
         return cast("Tensor", output.logits[:, -last:])
@@ -138,8 +144,11 @@ class OverriddenForward(Forward):
         cache: Any = self._call.cache
         if hasattr(cache, "exchange_rows"):
             cache.exchange_rows(rows, first)
-        elif cache is not None:
+        elif hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
+        elif cache is not None:
+            allowed = "beams change places, and this cache has no `reorder_cache(beam_idx)`"
+            raise InvalidRequestError("past_key_values", type(cache).__name__, allowed)
 
     def _open(self, plan: Plan) -> None:
         self._is_cached = not isinstance(plan.cache, NoCache)
@@ -210,6 +219,19 @@ class OverriddenForward(Forward):
         """Return the first position that the caller gave a table of; 0 without the table."""
         table = None if self._plan.inputs is None else getattr(self._plan.inputs, name)
         return 0 if table is None else self._plan.num_positions - int(table.shape[1])
+
+
+def _require_filled(cache: Any, model: Any) -> None:
+    """Refuse a model that took a cache, put nothing into it and returned none.
+
+    It would be told the newest id alone from the next step on.
+    """
+    if isinstance(cache, Cache) and cache.get_seq_length() == 0:
+        allowed = (
+            "took `past_key_values` and left it empty; fill it, return one, or call with "
+            "`use_cache=False`"
+        )
+        raise InvalidRequestError("forward", type(model).__name__, allowed)
 
 
 def _shorten(cache: Any, length: int) -> int:

@@ -127,6 +127,7 @@ def test_what_is_left_when_one_turn_is_too_long() -> None:
         ({"truncation": "on"}, "truncation"),
         ({"truncation": "auto", "context_overflow": "rolling"}, "truncation"),
         ({"context_overflow": "rolling", "max_new_tokens": CONTEXT}, "max_new_tokens"),
+        ({"context_overflow": "rolling", "max_length": 1}, "max_length"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_by_name(given: dict[str, Any], name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -163,6 +164,36 @@ def test_what_a_users_model_cannot_do_is_refused_by_name(
     ids = None if "inputs_embeds" in call else torch.tensor([[5, 6, 5, 6]])
     with pytest.raises(ValueError, match=message):
         make(asyncgen, kind).generate(ids, **{"max_new_tokens": 4, **call})
+
+
+class Sums(torch.nn.Module, asyncgen.GenerationMixin):
+    """A model whose logits follow from all ids; `returned` says what comes back as its cache."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.returned = torch.nn.Embedding(40, 40), returned
+        self.config = SimpleNamespace(vocab_size=40, is_encoder_decoder=False)
+        self.generation_config = asyncgen.GenerationConfig(pad_token_id=0)
+
+    def forward(self, input_ids: Any, past_key_values: Any = None, **_: Any) -> Any:
+        logits = self.table(input_ids).cumsum(1)
+        return SimpleNamespace(logits=logits, past_key_values=self.returned)
+
+
+def test_cache_that_is_taken_and_left_empty_is_refused() -> None:
+    model: Any = Sums(None)
+    with pytest.raises(InvalidRequestError, match="left it empty"):
+        model.generate(IDS[:1], max_new_tokens=4)
+    assert model.generate(IDS[:1], max_new_tokens=4, use_cache=False).shape == (1, 8)
+
+
+def test_beams_over_a_cache_that_cannot_change_rows_are_refused() -> None:
+    model: Any = Sums((torch.zeros(1),))
+    with pytest.raises(InvalidRequestError, match="no `reorder_cache"):
+        model.generate(IDS[:1], max_new_tokens=4, num_beams=2)
 
 
 def test_the_number_of_tokens_is_asked_for_by_name() -> None:
