@@ -23,6 +23,10 @@ MOST_NESTED = 2**18
 """Most lists and objects of a text: with more of them, garbage collection slows all threads."""
 
 
+_MOST_SHOWN = 100
+"""Characters of a key in an error."""
+
+
 class TooManyNested(ValueError):
     """Raised for more lists and objects than `MOST_NESTED`."""
 
@@ -42,10 +46,14 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                shown = name if len(name) <= 100 else f"{name[:100]}…"
-                raise RepeatedKeyError(f"`{shown}` is twice in one object", "", 0)
+                raise RepeatedKeyError(f"`{shown_key(name)}` is twice in one object", "", 0)
             seen.add(name)
     return found
+
+
+def shown_key(name: str) -> str:
+    """Shorten a key of a client for an error: it may be as long as its message."""
+    return name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
 
 
 def parse(content: bytes | str) -> object:

@@ -19,11 +19,12 @@ from asyncgen_apps.serving.sliced_json import (
     RepeatedKeyError,
     TooManyNested,
     parse,
+    shown_key,
     unique_keys,
 )
 from asyncgen_apps.serving.time_slices import slices
 from asyncgen_apps.websocket.errors import Fault
-from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, Generate, Resume
+from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, Generate, Resume, Wanted
 from asyncgen_apps.websocket.params import check_params
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def read(frame: str | bytes) -> ClientMessage | Fault:
         message = CLIENT_MESSAGE.validate_json(frame)
     except ValidationError as error:
         return _describe(error, partial(from_json, frame))
+    # Each entry of an object has a colon. Where the text has no more colons than the message has
+    # entries, no key is there twice, and the text need not be read again.
+    colons = frame.count(":")
+    if colons == len(message.model_fields_set) or colons == _count_entries(message):
+        return message
     return _repeated(frame) or message
 
 
@@ -64,6 +70,20 @@ def _repeated(frame: str) -> Fault | None:
     except (ValueError, RecursionError):
         pass  # the validation took it
     return None
+
+
+def _count_entries(value: object) -> int:
+    """Count the entries of all objects in a message, or in a part of one."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(_count_entries, value.values()))
+    if isinstance(value, list):
+        return sum(map(_count_entries, value))
+    if isinstance(value, Wanted):
+        inner = _count_entries(value.params) + _count_entries(value.messages)
+        return len(value.model_fields_set) + inner
+    if isinstance(value, Resume):
+        return len(value.model_fields_set) + _count_entries(value.request)
+    return 0
 
 
 def read_large(frame: str) -> ClientMessage | Fault:
@@ -137,10 +157,13 @@ def _describe(error: ValidationError, content: Callable[[], object]) -> Fault:
         return Fault("unknown_type", f"`type` is none of {_TYPES}")
     if kind == "union_tag_not_found":
         return Fault("invalid_message", f"`type` is missing: one of {_TYPES}")
-    path = _path(first["loc"])
     request_id = _id(content())
     if kind == "extra_forbidden":
+        path = _path(first["loc"][:-1])
+        name = shown_key(str(first["loc"][-1]))
+        path = f"{path}.{name}" if path else name
         return Fault("invalid_message", f"`{path}` is unknown here", param=path, id=request_id)
+    path = _path(first["loc"])
     text = text.removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     message = f"`{path}`: {text}" if path else text

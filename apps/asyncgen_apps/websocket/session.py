@@ -44,6 +44,9 @@ MOST_BACKLOG = 64
 _FRAMES_PER_TURN = 16
 """Frames that are read from one client before other tasks run."""
 
+_MOST_UTF8 = 4
+"""Bytes of a character, at most."""
+
 _NO_TOKEN = Fault("invalid_message", "no token is as long")
 
 
@@ -166,7 +169,11 @@ class Session:
             if waiting.cancelled_caught:
                 self.authentication_timed_out()
         for count in itertools.count(1):
-            await self.receive_large(await receive())
+            frame = await receive()
+            if len(frame) <= LARGE:
+                self.receive(frame)
+            else:
+                await self.receive_large(frame)
             if count % _FRAMES_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()  # reading frames that have arrived does not yield
             if self.is_congested:
@@ -177,7 +184,7 @@ class Session:
         if self.closing is not None:
             return False
         limit = self._service.settings.max_message_bytes or MOST_MESSAGE
-        if len(frame) > limit or (isinstance(frame, str) and len(frame.encode()) > limit):
+        if _MOST_UTF8 * len(frame) > limit and _num_bytes(frame) > limit:
             fault = Fault("message_too_big", f"a message has at most {limit} bytes here")
             self.refuse(fault, CloseCode.TOO_BIG)
             return False
@@ -185,12 +192,14 @@ class Session:
 
     def _process(self, message: ClientMessage | Fault, *, is_checked: bool = False) -> None:
         """Pass a message to the protocol, and perform the actions that it returns."""
-        before = self._channel.num_requests
-        actions = self._channel.receive(message, self._service.now(), is_checked=is_checked)
-        if isinstance(message, Resume) and self._channel.num_requests > before:
+        channel = self._channel
+        before = channel.num_requests
+        actions = channel.receive(message, self._service.now(), is_checked=is_checked)
+        if isinstance(message, Resume) and channel.num_requests > before:
             self._service.counters.resumed += 1
             log_event("resumed", connection=self.name, request=message.id, after=message.after)
-        self._perform(actions)
+        if actions:
+            self._perform(actions)
 
     def take(self) -> list[bytes]:
         """Return the frames to send, in UTF-8."""
@@ -256,6 +265,11 @@ class Session:
     def _close(self, action: CloseConnection) -> None:
         self.closing = action
         self._channel.on_ready()
+
+
+def _num_bytes(frame: str | bytes) -> int:
+    """Return the bytes of a frame on the wire."""
+    return len(frame.encode() if isinstance(frame, str) else frame)
 
 
 def _ignore() -> None:

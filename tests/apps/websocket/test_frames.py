@@ -90,7 +90,7 @@ LONG: dict[str, tuple[dict[str, Any], str | None]] = {
     "values": ({**GENERATE, "params": {"stop": ["x"] * 999}}, None),
     "a big number at the end": ({**GENERATE, "params": {"stop": [0] * 999 + [2**64]}}, "stop"),
     "params": ({**GENERATE, "params": dict.fromkeys(map(str, range(999)), 0)}, "params"),
-    "names": ({**dict.fromkeys(map(str, range(999)), 0), **GENERATE}, ""),
+    "names": ({**dict.fromkeys(map(str, range(999)), 0), **GENERATE}, "0"),
     "lists": ({**GENERATE, "params": {"stop": [[]] * 999}}, None),
     "messages": ({"type": "generate", "id": "a", "messages": [{"content": ""}] * 999}, None),
 }
