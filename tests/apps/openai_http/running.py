@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -148,13 +148,27 @@ def running(
     *,
     drain_seconds: float = 5.0,
     notice_seconds: float = 0.0,
+    streams: dict[str, Any] | None = None,
+    send_buffer: int | None = None,
     **settings: Any,
 ) -> Iterator[Running]:
-    """Run a server for as long as the block does; nothing of it survives."""
+    """Run a server for as long as the block does; nothing of it survives.
+
+    Args:
+        make: Makes its engine.
+        drain_seconds: Longest time for requests when it leaves.
+        notice_seconds: Time between the first signal and the drain.
+        streams: Fields of ``StreamSettings`` that the command does not set.
+        send_buffer: Bytes that the system keeps of what a client does not read.
+        **settings: Fields of ``ServerSettings``.
+    """
     found: list[Running] = []
     failures: list[BaseException] = []
     ready = threading.Event()
     listener, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    for each in (listener, second):
+        if send_buffer is not None:  # connections inherit it
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     port, ws_port = listener.getsockname()[1], second.getsockname()[1]
 
     async def main() -> None:
@@ -165,12 +179,12 @@ def running(
             chosen = ServerSettings(**{"model_names": ("demo",), **settings})
             gate = Gate(chosen.max_requests)
             app = create_app(llm, chosen, gate)
-            streams = stream_settings(chosen, drain_seconds)
+            chosen_streams = replace(stream_settings(chosen, drain_seconds), **(streams or {}))
 
             def call(function: Callable[[], None]) -> None:
                 loop.call_soon_threadsafe(function)
 
-            async with with_streams(app, llm, gate, streams, second) as sockets:
+            async with with_streams(app, llm, gate, chosen_streams, second) as sockets:
                 server = Server(
                     app,
                     gate,

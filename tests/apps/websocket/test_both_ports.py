@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import socket
 import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from websockets.frames import Frame, Opcode
+from websockets.frames import Opcode
 from websockets.sync.client import connect
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 from tests.apps.openai_http.running import PATIENCE, Running, running
+from tests.apps.websocket.wires import PORTS, frames, handshake, opened, reset, wire_to
 from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PORTS = ("port", "ws_port")
 PROMPT: dict[str, Any] = {"type": "generate", "id": "a", "token_ids": [1]}
 
 
@@ -58,43 +56,6 @@ def send(found: Any, **message: Any) -> None:
 def ask(found: Any, **message: Any) -> Any:
     send(found, **message)
     return get(found)
-
-
-def wire_to(one: Running, port: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", getattr(one, port)), PATIENCE)
-
-
-def handshake(*lines: str, path: str = "/v1/stream") -> bytes:
-    """Write the head of a handshake."""
-    key = base64.b64encode(os.urandom(16)).decode()
-    head = [
-        f"GET {path} HTTP/1.1",
-        "Host: 127.0.0.1",
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        f"Sec-WebSocket-Key: {key}",
-        "Sec-WebSocket-Version: 13",
-        *lines,
-    ]
-    return "\r\n".join([*head, "", ""]).encode()
-
-
-def opened(one: Running, port: str) -> socket.socket:
-    """Shake hands on a bare socket."""
-    wire = wire_to(one, port)
-    wire.sendall(handshake())
-    assert b" 101 " in wire.recv(4096)
-    return wire
-
-
-def frames(opcode: Opcode, count: int, data: bytes = b"", *, fin: bool = True) -> bytes:
-    return Frame(opcode, data, fin=fin).serialize(mask=True) * count
-
-
-def reset(wire: socket.socket) -> None:
-    """Break a connection: its peer gets a reset."""
-    wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    wire.close()
 
 
 @for_each("port", PORTS)
