@@ -12,6 +12,7 @@ status type                        when
 413    ``invalid_request_error``   the body is too large
 415    ``invalid_request_error``   the body is compressed, or not in UTF-8
 422    ``invalid_request_error``   the chat template refuses the messages
+426    ``invalid_request_error``   the path is of WebSockets, and this is no handshake of one
 429    ``rate_limit_error``        too many requests; ``Retry-After`` says when to come back
 431    ``invalid_request_error``   the head of the request is too long
 500    ``server_error``            a bug: the log has more
@@ -91,6 +92,8 @@ class ApiError(Exception):
         """Headers that belong to the status."""
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
+        if self.status == 426:
+            return {"upgrade": "websocket"}
         if self.retry_after is not None:
             return {"retry-after": str(max(1, math.ceil(self.retry_after)))}
         return {}

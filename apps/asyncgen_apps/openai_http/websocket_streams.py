@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+from starlette.routing import Route
 
 from asyncgen_apps.openai_http.chat_page import GatedEngine, GatedStream
+from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.serving.limits import MOST_BODY
 from asyncgen_apps.websocket import StreamService, StreamSettings, serve_websocket
 from asyncgen_apps.websocket.asgi import stream_route
@@ -21,15 +23,18 @@ from asyncgen_apps.websocket.connection_server import ConnectionServer
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Coroutine
-    from typing import Any, Unpack
+    from typing import Any, NoReturn, Unpack
 
     from fastapi import FastAPI
+    from starlette.requests import Request
 
     from asyncgen import Prompt, StreamParams
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.concurrency_limit import Gate
-    from asyncgen_apps.openai_http.errors import ApiError
     from asyncgen_apps.openai_http.settings import ServerSettings
+
+
+_PATH = "/v1/stream"
 
 
 class CountedEngine(GatedEngine):
@@ -89,6 +94,11 @@ class Streams:
     sockets: Callable[..., Any]
 
 
+async def _ask_for_websocket(_: Request) -> NoReturn:
+    """Refuse a request at the path of the streams that is no handshake."""
+    raise ApiError(426, "a WebSocket is served here: connect with one", code="upgrade_required")
+
+
 @asynccontextmanager
 async def with_streams(
     app: FastAPI,
@@ -113,8 +123,8 @@ async def with_streams(
     settings = settings.sized(llm, MOST_BODY)
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
-        app.router.routes.append(stream_route(service))
-        connections = ConnectionServer(service, page=None, paths=("/v1/stream",))
+        app.router.routes += [stream_route(service, _PATH), Route(_PATH, _ask_for_websocket)]
+        connections = ConnectionServer(service, page=None, paths=(_PATH,))
         drains = [service.drain]
         if listener is not None:
             # Whether others may come without a key was decided for the other port already.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame
@@ -40,6 +41,8 @@ MOST_FRAGMENTS = 16384
 
 _MOST_UNSENT = 256 * 1024
 """Bytes that wait for a client behind which nothing more is read from it."""
+
+_HEAD_END = b"\r\n\r\n"
 
 _FIRST_CONTROL = 8
 """Codes of frames from here on are of pings, pongs and closes."""
@@ -116,6 +119,8 @@ class StreamConnection(ServerConnection):
         self._fragments = 0
         self._is_refused = False
         self._head_bytes = 0
+        self._head_tail = b""
+        self._early = b""
         self._session: Session | None = None
         self._send_seconds = 0.0
         self._is_scheduled = False
@@ -138,6 +143,8 @@ class StreamConnection(ServerConnection):
         self._session = session
         self._send_seconds = send_seconds
         session.bind(self._schedule, self.abort)
+        if self.paused:
+            self._limit_stall()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the opened socket."""
@@ -160,13 +167,38 @@ class StreamConnection(ServerConnection):
         """See `Reader`: its output does not pile up, and not too many messages wait."""
         if self.paused and self.transport.get_write_buffer_size() > _MOST_UNSENT:
             return False
-        return "messages" not in self._holds
+        return not self._holds or self._holds.isdisjoint(("handshake", "messages"))
 
     def feed(self, data: bytes) -> None:
-        """See `Reader`."""
-        super().data_received(data)
+        """See `Reader`; what follows the head of the request waits for its answer."""
+        if self.request is not None:
+            super().data_received(data)
+            return
+        super().data_received(self._take_head(data))
         if self.request is not None:
             self._limit.note_request(self)
+
+    def _take_head(self, data: bytes) -> bytes:
+        """Return the bytes of the head; keep what comes behind it."""
+        tail = self._head_tail
+        end = (tail + data).find(_HEAD_END)
+        self._head_tail = (tail + data)[1 - len(_HEAD_END) :]
+        if end < 0:
+            return data
+        end += len(_HEAD_END) - len(tail)
+        self._early = data[end:]
+        return data[:end]
+
+    def _read_on(self) -> None:
+        """Read frames, since the handshake is answered.
+
+        The library would answer pings before it, and fail with others.
+        """
+        self._drop_hold("handshake")
+        early, self._early = self._early, b""
+        if early and self.protocol.state is State.OPEN:
+            super().data_received(early)
+        self._budget.resume(self)
 
     def hold(self) -> None:
         """See `Reader`."""
@@ -197,23 +229,32 @@ class StreamConnection(ServerConnection):
 
     def process_event(self, event: Frame | Request) -> None:  # type: ignore[override]
         """Count the frames of a message; more than `MOST_FRAGMENTS` end the connection."""
-        if isinstance(event, Frame) and event.opcode < _FIRST_CONTROL:
+        if not isinstance(event, Frame):
+            self._set_hold("handshake")
+            super().process_event(event)
+            return
+        if event.opcode < _FIRST_CONTROL:
             self._fragments = 0 if event.fin else self._fragments + 1
             if self._fragments > MOST_FRAGMENTS:
                 self.protocol.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
                 self.send_data()
                 return
-        super().process_event(event)
+        Connection.process_event(self, event)
 
     def send_data(self) -> None:
-        """Tell a client whose request cannot be read why its connection ends."""
+        """Tell a client whose request cannot be read why its connection ends; limit each end."""
         is_broken = self.request is None and self.protocol.handshake_exc is not None
         if is_broken and not self._is_refused:
             self._is_refused = True
             if isinstance(self.protocol.handshake_exc, InvalidMessage):  # others are answered
                 self.transport.write(_BAD_REQUEST)
-            self._deadline = self.loop.call_later(CLOSE_SECONDS, self.abort)
         super().send_data()
+        if self.protocol.eof_sent:  # what still comes is thrown away
+            self._limit_end()
+            self._take_messages()
+        if "handshake" in self._holds:
+            if self.protocol.eof_sent or self.protocol.state is not State.CONNECTING:
+                self._read_on()
 
     def _may_read(self, count: int) -> bool:
         """Count bytes of the head; return whether they may be read."""
@@ -242,8 +283,8 @@ class StreamConnection(ServerConnection):
     def pause_writing(self) -> None:
         """Start the deadline of a client that reads nothing: the socket is full."""
         super().pause_writing()
-        if self._session is not None and self._deadline is None:
-            self._deadline = self.loop.call_later(self._send_seconds, self._give_up)
+        if self._session is not None:
+            self._limit_stall()
 
     def resume_writing(self) -> None:
         """Send the waiting frames: the socket takes more again."""
@@ -271,8 +312,7 @@ class StreamConnection(ServerConnection):
         closing = session.closing
         if closing is not None:
             self.protocol.send_close(closing.code, closing.reason)
-            # The library limits the time of a closing handshake only while a task awaits it.
-            self._deadline = self.loop.call_later(self.close_timeout or 0.0, self.abort)
+            self._limit_end()
         if data := b"".join(self.protocol.data_to_send()):
             self.transport.write(data)
 
@@ -285,6 +325,15 @@ class StreamConnection(ServerConnection):
         else:
             # Flush after all callbacks of this turn of the loop, so that one write has everything.
             self.loop.call_soon(self.flush)
+
+    def _limit_stall(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._send_seconds, self._give_up)
+
+    def _limit_end(self) -> None:
+        # The library limits the time of a closing handshake only while a task awaits it.
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.close_timeout or 0.0, self.abort)
 
     def _give_up(self) -> None:
         if self._session is not None:
