@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.transfer import given_tensor, host_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,7 +167,7 @@ class CacheLayerMixin(ABC):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row ``repeats`` times, copies of a row next to each other."""
         if self.keys is not None and repeats != 1:
-            self.reorder_cache(torch.arange(len(self.keys)).repeat_interleave(repeats))
+            self.reorder_cache(host_range(len(self.keys)).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor | Sequence[int] | Sequence[bool]) -> None:
         """Keep some of the rows; see `Cache.batch_select_indices`."""
@@ -323,7 +324,7 @@ def row_indices(indices: Any, rows: int) -> Tensor:
     """Read row indices or truth values as indices, int64 ``[B']``, none of them negative."""
     allowed = f"give one or more of the {rows} rows, or a truth value for each"
     try:
-        found = torch.as_tensor(indices)
+        found = given_tensor(indices)
     except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidRequestError("indices", indices, allowed) from error
     if found.dtype is torch.bool and found.shape == (rows,):

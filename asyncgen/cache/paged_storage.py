@@ -13,7 +13,7 @@ import torch
 from asyncgen.cache.codes import SCALE_BYTES, decode, encode
 from asyncgen.cache.layer_groups import plan_groups
 from asyncgen.errors import InvalidRequestError
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ class PagedStorage:
             self.data = torch.empty(stored, dtype=kept, device=self.device)
             self.scales: Tensor | None = None
             if is_packed:
-                self.scales = torch.empty(stored[:-1], device=self.device)
+                self.scales = torch.empty(stored[:-1], dtype=torch.float32, device=self.device)
             self.layers: tuple[Tensor, ...] = _by_layer(self.data, at)
             self._scales = () if self.scales is None else _by_layer(self.scales, at)
             flat = [layer.view(2, -1, *page[1:]) for layer in self.layers]
@@ -210,7 +210,7 @@ class PagedStorage:
                 for part in self._parts:
                     part[:, page].zero_()
         else:
-            self._cleared.index_fill_(2, to_device(torch.tensor(pages), self.device), 0)
+            self._cleared.index_fill_(2, to_device(host_ints(pages), self.device), 0)
 
 
 def _by_layer(memory: Tensor, places: Sequence[int]) -> tuple[Tensor, ...]:

@@ -300,7 +300,7 @@ class DecodeGraphs:
         fixed = GraphRows(
             core.config, storage, self._kernel, rows=rows, pages=pages, scratch=self._scratch
         )
-        last = torch.arange(rows, device=storage.device)
+        last = torch.arange(rows, dtype=torch.int64, device=storage.device)
 
         def compute() -> Tensor:
             ids, positions = fixed.ids.long(), fixed.positions.long()

@@ -90,7 +90,7 @@ class EmbeddingAndHead(Prepared):
         """Round a factor on embeddings as its family does."""
         if not self.config.stream.rounds_scale:
             return scale
-        return float(torch.tensor(scale, dtype=torch.float32).to(self.dtype))
+        return float(torch.tensor(scale, dtype=torch.float32, device="cpu").to(self.dtype))
 
     def prepare_head(self, *, own_copy: bool) -> None:
         """Make the tied output head from the embedding table as it is now.

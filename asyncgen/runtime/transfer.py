@@ -1,4 +1,4 @@
-"""Copy tensors to a device and back without waiting for its earlier work.
+"""Make tensors of the host, and copy them to a device and back without waiting for its work.
 
 A plain copy from ordinary memory waits until all earlier work of the device is done. A copy from
 pinned memory is queued, and the caller goes on.
@@ -6,12 +6,27 @@ pinned memory is queued, and the caller goes on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
+
+_CPU = torch.device("cpu")
+
+host_ints: Callable[..., Tensor] = partial(torch.tensor, dtype=torch.int64, device=_CPU)
+"""Make a tensor of numbers, int64 on the CPU whatever torch's defaults are."""
+host_range: Callable[..., Tensor] = partial(torch.arange, dtype=torch.int64, device=_CPU)
+"""Count as `torch.arange` does, int64 on the CPU whatever torch's defaults are."""
+
+
+def given_tensor(values: Any) -> Tensor:
+    """Return a tensor as it is, and other numbers as a tensor of their own type on the CPU."""
+    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
@@ -40,7 +55,9 @@ class Readback:
         self._event: torch.cuda.Event | None = None
         self._values = values
         if values.is_cuda:
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values = torch.empty(
+                values.shape, dtype=values.dtype, pin_memory=True, device="cpu"
+            )
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(values.device))

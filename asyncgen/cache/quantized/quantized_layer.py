@@ -18,6 +18,7 @@ from asyncgen.cache.quantized.backends import BACKENDS
 from asyncgen.cache.quantized.packing import Grouping, Packed
 from asyncgen.cache.quantized.settings import QuantizedCacheConfig
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.transfer import host_range
 
 if TYPE_CHECKING:
     from asyncgen.cache.quantized.backends import Backend
@@ -152,7 +153,7 @@ class QuantizedLayer(DynamicLayer):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row ``repeats`` times, copies of a row next to each other."""
         if self._rows is not None:
-            self.reorder_cache(torch.arange(self._rows).repeat_interleave(repeats))
+            self.reorder_cache(host_range(self._rows).repeat_interleave(repeats))
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` positions, at most all."""

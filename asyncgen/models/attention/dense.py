@@ -198,8 +198,10 @@ class DenseAttention:
 
     def _hidden(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:
         """Mark the keys that each query does not see, bool ``[1 or B, 1, S, T]``."""
-        queries = torch.arange(self._start, self._end, device=like.device)[:, None]
-        keys = torch.arange(first, self._end, device=like.device)
+        queries = torch.arange(self._start, self._end, dtype=torch.int64, device=like.device)[
+            :, None
+        ]
+        keys = torch.arange(first, self._end, dtype=torch.int64, device=like.device)
         if self._padding is None:
             return hide_unseen(queries, keys, kind)[None, None]
         padding = self._padding_so_far(like)
@@ -219,7 +221,7 @@ class DenseAttention:
         """Subtract places of queries from those of keys, ``[1 or B, 1, S, T]`` float32."""
         if first not in self._distances:
             if self._padding is None or options.spans_gaps:
-                places = torch.arange(self._end, device=like.device)[None]
+                places = torch.arange(self._end, dtype=torch.int64, device=like.device)[None]
             else:
                 places = (~self._padding_so_far(like)).cumsum(1)
             away = places[:, None, None, first:] - places[:, None, self._start :, None]

@@ -64,7 +64,7 @@ class ExportedAttention:
         places = self._places
         if self._buffers is not None:
             pair = self._buffers[layer].index_copy_(3, places, pair.to(self._buffers[layer].dtype))
-            places = torch.arange(pair.shape[3], device=heads.device)
+            places = torch.arange(pair.shape[3], dtype=torch.int64, device=heads.device)
         keys, values = pair[0], pair[1]
         queried = self._places[:, None]
         hidden = hide_unseen(queried, places, options)[None, None]  # [1, 1, S, T]

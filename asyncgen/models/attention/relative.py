@@ -73,13 +73,13 @@ class RelativeBias:
         centre = self._past
         if end == start + 1:
             return self._values[..., centre - start : centre + 1]
-        offsets = torch.arange(end, device=self._table.device)
+        offsets = torch.arange(end, dtype=torch.int64, device=self._table.device)
         places = centre + offsets - offsets[start:, None]  # [S, T]
         return self._values[:, :, 0, places]
 
     def _grow(self, end: int) -> None:
         past = max(end, 2 * self._past, _ROOM)
-        distances = torch.arange(-past, past + 1, device=self._table.device)
+        distances = torch.arange(-past, past + 1, dtype=torch.int64, device=self._table.device)
         rows = bucket(
             distances,
             both_ways=self._both_ways,

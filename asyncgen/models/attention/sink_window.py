@@ -52,7 +52,9 @@ def enter_window(core: Any, cache: SinkCache, mask: Tensor) -> tuple[Tensor | No
         positions = mask.cumsum(dim=1) - 1
         positions = (positions if before is None else positions + before).clamp_(min=0)
     elif hidden is None:
-        positions = torch.arange(length - size, length, device=mask.device).expand_as(mask)
+        positions = torch.arange(
+            length - size, length, dtype=torch.int64, device=mask.device
+        ).expand_as(mask)
     else:
         positions = ((~hidden).cumsum(dim=1) - 1).clamp_(min=0)[:, -size:]
     return None if hidden is None else ~hidden, positions

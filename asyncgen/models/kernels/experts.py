@@ -362,7 +362,7 @@ class Experts(Prepared):
         routing, count = self.plan.routing, self.plan.experts
         sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
         x = x if self.enter is None else self.enter.ready().product(x)
-        every = torch.arange(count, device=x.device)
+        every = torch.arange(count, dtype=torch.int64, device=x.device)
         ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
         rows = x.index_select(0, order // routing.chosen)  # [P, E]
         if routing.weighs_inputs:

@@ -132,7 +132,7 @@ def _multiply() -> Any:
     # Call the overload's function directly: two Python frames less per product.
     product = operators.linear_dynamic_fp16.default._op
     try:
-        ones = torch.ones(8, 8, dtype=torch.float32)
+        ones = torch.ones(8, 8, dtype=torch.float32, device="cpu")
         product(ones, operators.linear_prepack_fp16(ones, None))
     except RuntimeError:  # a processor that it does not know
         return None

@@ -193,7 +193,7 @@ class Linear(nn.Module):
             self.weight = _parameter(self.ready().dense())
             self.kernel = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         if packed:
             self.prepare()
         elif self._tied:
@@ -247,7 +247,7 @@ class Embedding(nn.Module):
         """
         (table,) = parts
         self.kernel = PackedLinearKernel([table], None, dtype=self.dtype)
-        self.weight = _parameter(torch.empty(0, table.inputs, dtype=self.dtype))
+        self.weight = _parameter(torch.empty(0, table.inputs, dtype=self.dtype, device="cpu"))
 
     def unpack(self) -> None:
         """Make a packed table an ordinary parameter again; idempotent."""
@@ -287,7 +287,7 @@ class Embedding(nn.Module):
             return self
         self.unpack()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         self._table = None
         return self
 
@@ -333,5 +333,5 @@ def _detached(parameter: nn.Parameter | None) -> Tensor | None:
 
 def _stays(fn: Any, dtype: torch.dtype) -> bool:
     """Return whether a packed weight stays as it is: device and dtype do not change."""
-    moved: Tensor = fn(torch.empty(0, dtype=dtype))
+    moved: Tensor = fn(torch.empty(0, dtype=dtype, device="cpu"))
     return moved.device.type == "cpu" and moved.dtype == dtype

@@ -115,7 +115,7 @@ class PackedLinearKernel:
     def look_up(self, ids: Tensor) -> Tensor:
         """Look up rows ``[N, in]`` of the matrix, of ids ``[N]`` (int64); of one part without a
         gate."""
-        rows = torch.empty(len(ids), self._runs[0].layout.inputs, dtype=self._dtype)
+        rows = torch.empty(len(ids), self._runs[0].layout.inputs, dtype=self._dtype, device="cpu")
         found: Tensor = self.compiled.look_up(ids.contiguous(), rows)
         return found
 

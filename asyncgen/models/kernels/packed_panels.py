@@ -14,6 +14,7 @@ import torch
 from asyncgen import native
 from asyncgen.models.kernels.native_linear import HALF, from_halves, to_halves
 from asyncgen.models.kernels.packed_weight import SUPER, PackedWeight
+from asyncgen.runtime.transfer import host_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -115,8 +116,8 @@ def lay_out(
     """
     assert native.kernels is not None
     outputs = sum(weight.outputs for weight in weights) // matrices
-    rows = torch.stack(to_halves(torch.arange(1, outputs + 1), is_gated), 1).flatten()
-    firsts = torch.arange(matrices)[:, None] * outputs
+    rows = torch.stack(to_halves(host_range(1, outputs + 1), is_gated), 1).flatten()
+    firsts = host_range(matrices)[:, None] * outputs
     rows = torch.where(rows > 0, rows - 1 + firsts, -1).flatten()
     native.kernels.write_panels(
         panels,
@@ -146,7 +147,9 @@ def take_apart(
     parts: dict[str, Any] = {}
     for name, kind in layout.kinds.items():
         count = -(-layout.groups // layout.every(name))
-        parts[name] = torch.empty((len(rows), count, layout.width(name)), dtype=torch.uint8)
+        parts[name] = torch.empty(
+            (len(rows), count, layout.width(name)), dtype=torch.uint8, device="cpu"
+        )
         for where, columns, at, step in layout.places():
             if where == name:
                 place = parts[name][:, columns]

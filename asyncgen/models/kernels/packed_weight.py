@@ -150,7 +150,7 @@ class PackedWeight:
         """Look up the number of each element by columns, ``[out, groups * group]`` int16."""
         if self.table is None:
             return self.codes.to(torch.int16)
-        table = torch.tensor(self.table, dtype=torch.int16)
+        table = torch.tensor(self.table, dtype=torch.int16, device="cpu")
         codes = torch.stack((self.codes & 15, self.codes >> 4), dim=2).flatten(1)
         return table[codes.int()]
 

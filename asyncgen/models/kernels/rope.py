@@ -20,6 +20,7 @@ import torch
 
 from asyncgen import native
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,12 +58,16 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
         is_long = length is not None and length > rope.original_max_position_embeddings
         factors = rope.long_factors if is_long else rope.short_factors
         assert factors is not None and len(factors) == len(plain)
-        return plain / torch.tensor(factors, device="cpu")
+        return plain / torch.tensor(factors, dtype=torch.float32, device="cpu")
     if rope.rope_type == "linear":
         return plain / rope.factor
     if rope.rope_type == "proportional":
         pairs = int(rope.kept * head_dim // 2)
-        return torch.where(torch.arange(len(plain), device="cpu") < pairs, plain / rope.factor, 0)
+        return torch.where(
+            torch.arange(len(plain), dtype=torch.int64, device="cpu") < pairs,
+            plain / rope.factor,
+            0,
+        )
     if rope.rope_type == "llama3":
         return _llama3(plain, rope)
     if rope.rope_type == "yarn":
@@ -243,7 +248,7 @@ class Rotary:
         if self._is_switched:
             allowed = "its frequencies depend on the length of a text, which a program cannot hold"
             raise InvalidRequestError("rope_type", self._rope.rope_type, allowed)
-        self.rows(torch.tensor([length - 1]))
+        self.rows(host_ints([length - 1]))
 
     def _grow(self, positions: Tensor) -> Tensor:
         """Make the table longer than the largest position."""
@@ -254,7 +259,9 @@ class Rotary:
         length = _FIRST_TABLE
         while length <= int(positions.max()):
             length *= 2
-        self._table = self._compute(torch.arange(length, device="cpu"), self._frequencies)
+        self._table = self._compute(
+            torch.arange(length, dtype=torch.int64, device="cpu"), self._frequencies
+        )
         return self._table
 
     def _compute(self, positions: Tensor, frequencies: Tensor) -> Tensor:

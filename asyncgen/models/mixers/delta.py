@@ -98,7 +98,9 @@ class DeltaMixer(StateMixer):
         plan = self.plan
         # x / sqrt(sum(x²) + eps) is the norm by the root mean square, times a factor.
         root = plan.keys**-0.5
-        factors = torch.full((2 * plan.key_heads, plan.keys), root)
+        factors = torch.full(
+            (2 * plan.key_heads, plan.keys), root, dtype=torch.float32, device="cpu"
+        )
         factors[: plan.key_heads] *= root
         scale = self.norm.scale()
         if scale is None or not scale.is_cpu:

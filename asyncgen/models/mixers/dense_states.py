@@ -11,6 +11,7 @@ import torch
 from asyncgen.cache.states import state_layers, state_plans
 from asyncgen.models.mixers.native_mixer import native_states
 from asyncgen.models.mixers.state_rows import sort_rows
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,7 +146,7 @@ class DenseStates:
         places = self._places
         self.order = None
         if places is not None:
-            self.order = torch.tensor(list(chain.from_iterable(places)), dtype=torch.int64)
+            self.order = host_ints(list(chain.from_iterable(places)))
         ends = accumulate(self._counts)
         numbers: list[int] = []
         for row, (count, end) in enumerate(zip(self._counts, ends, strict=True)):

@@ -51,7 +51,7 @@ class LightningMixer(StateMixer):
         assert weight is not None
         if weight.is_meta:
             return
-        decay = torch.tensor(self.plan.slopes, device=weight.device).neg()
+        decay = torch.tensor(self.plan.slopes, dtype=torch.float32, device=weight.device).neg()
         self._plan = decay[:, None], self._compile(decay.exp(), weight)
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:

@@ -15,6 +15,7 @@ from asyncgen.models.mixers.native_mixer import compile_mixer
 from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
 from asyncgen.models.mixers.state_mixer import StateMixer, window_taps
 from asyncgen.models.mixers.state_rows import through_rows
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.state_plan import StatePlan
@@ -127,7 +128,10 @@ class SelectiveMixer(MambaMixer):
         elif plan.eps is not None:
             sizes = (plan.rank, plan.size, plan.size)
             eps, dtype = plan.eps, self.dtype
-            norms = [make_scaler(torch.ones(n), n, eps, dtype) for n in sizes]
+            norms = [
+                make_scaler(torch.ones(n, dtype=torch.float32, device="cpu"), n, eps, dtype)
+                for n in sizes
+            ]
         low, enter, leave = norms
         return compile_mixer(
             "SelectiveMixer",
@@ -185,8 +189,10 @@ class DualMixer(MambaMixer):
         plan, sides = self.plan, self.plan.groups * self.plan.size
         self._factors: Tensor | None = None
         if {*plan.factors} != {1.0}:
-            counts = torch.tensor([plan.channels, plan.channels, sides, sides, plan.heads])
-            factors = torch.tensor(plan.factors).repeat_interleave(counts)
+            counts = host_ints([plan.channels, plan.channels, sides, sides, plan.heads])
+            factors = torch.tensor(
+                plan.factors, dtype=torch.float32, device="cpu"
+            ).repeat_interleave(counts)
             self._factors = factors.to(self.decay.weight.device, self.dtype)
         super().prepare()
 
@@ -237,7 +243,7 @@ class DualMixer(MambaMixer):
             return None
         factors = None if self._factors is None else self._factors.float()
         if plan.enter_scale != 1:
-            ones = torch.ones(self.enter.out_features, device=skip.device)
+            ones = torch.ones(self.enter.out_features, dtype=torch.float32, device=skip.device)
             factors = (ones if factors is None else factors) * plan.enter_scale
         return compile_mixer(
             "DualMixer",

@@ -6,11 +6,9 @@ from array import array
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from asyncgen.models.mixers.native_mixer import native_states
 from asyncgen.models.mixers.state_rows import sort_rows
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +102,7 @@ class PackedStates:
             return self._rows
         device = self.storage.device
         self._rows = sort_rows(self._counts, None, device)
-        both = torch.tensor(list(chain(self._sources, self._targets)))
+        both = host_ints(list(chain(self._sources, self._targets)))
         both = to_device(both, device).view(2, -1)
         self._places.clear()
         for alike in self._rows:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,7 +93,7 @@ def sort_rows(
             alike[count].append(number)
 
     def tensor(numbers: list[int]) -> Tensor:
-        return to_device(torch.tensor(numbers, dtype=torch.int64), device)
+        return to_device(host_ints(numbers), device)
 
     return [
         Rows(

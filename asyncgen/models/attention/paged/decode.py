@@ -25,6 +25,7 @@ from asyncgen.models.attention.paged.packed_rows import (
     plan_pages,
     visible_pages,
 )
+from asyncgen.runtime.transfer import host_ints, host_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,7 @@ class DecodeRows:
         self._plan, self._tables = plan, tables
         self._starts = [row.start for row in rows]
         self._is_first = tokens == list(range(len(tokens)))
-        self._targets = torch.tensor(tokens)
+        self._targets = host_ints(tokens)
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
         """Serve the next step with this layout, if possible.
@@ -121,14 +122,14 @@ class DecodeRows:
     def _begin_pages(self, rows: Sequence[PackedRow], begun: list[tuple[int, int]]) -> None:
         """Give rows one page more each: pairs of the row's number and the page's number in the
         plan."""
-        heads = torch.arange(self._heads)
+        heads = host_range(self._heads)
         shelves = [self._shelves[row] for row, _ in begun]
         ends = [len(self._tables[row]) for row, _ in begun]
         firsts = [first + end for (first, _), end in zip(shelves, ends, strict=True)]
-        lengths = torch.tensor([length for _, length in shelves])[:, None]
-        numbers = torch.tensor([page for _, page in begun])
+        lengths = host_ints([length for _, length in shelves])[:, None]
+        numbers = host_ints([page for _, page in begun])
         slices = (numbers[:, None] * self._heads + heads).flatten()
-        spots = (torch.tensor(firsts)[:, None] + heads * lengths).flatten()
+        spots = (host_ints(firsts)[:, None] + heads * lengths).flatten()
         self._to_rows.index_copy_(0, spots, slices)
         self._to_pages.index_copy_(0, slices, spots)
         queries = self._row_queries[[row for row, _ in begun]]
@@ -192,9 +193,9 @@ class DecodeRows:
         kv_heads, size = storage.num_kv_heads, storage.head_dim
         # Queries are moved in units that divide a group of heads as well as a token's heads.
         self._unit = unit = gcd(group, 2 * kv_heads)
-        tokens_of = torch.tensor(tokens)
+        tokens_of = host_ints(tokens)
         stride = (self._heads + 2 * kv_heads) // unit
-        kinds = torch.arange(self._heads // unit)
+        kinds = host_range(self._heads // unit)
         private = [row for batch in plan.batches for row in batch.owners]
         self._row_queries = tokens_of[:, None] * stride + kinds
         parts = [self._row_queries[private].flatten()]
@@ -238,7 +239,7 @@ class DecodeRows:
         storage, group = self._storage, self._group
         size = storage.page_size
         like = torch.empty(0, dtype=storage.dtype, device=storage.device)
-        heads = torch.arange(self._heads)
+        heads = host_range(self._heads)
         kinds, members = heads // group * group, heads % group
         buckets = bucket_lengths([len(row) for row in plan.places])
         shapes, parts, trash = [], [], []
@@ -251,16 +252,16 @@ class DecodeRows:
                 self._shelves[row] = (begin, longest)
                 begin += self._heads * longest
             # Pad a row with its own first page, which is hidden there.
-            places = group * torch.tensor(padded([plan.places[row] for row in bucket], longest))
+            places = group * host_ints(padded([plan.places[row] for row in bucket], longest))
             index = places[:, None] + members[:, None]
             if plan.strides is None:
                 index = index + kinds[:, None]
             else:
-                strides = torch.tensor(padded([plan.strides[row] for row in bucket], longest))
+                strides = host_ints(padded([plan.strides[row] for row in bucket], longest))
                 index = index + kinds[:, None] * strides[:, None]
             parts.append(index.flatten())  # [rows, H, pages]
-            lengths = torch.tensor([len(plan.places[row]) for row in bucket])[:, None, None]
-            is_padding = torch.arange(longest) >= lengths
+            lengths = host_ints([len(plan.places[row]) for row in bucket])[:, None, None]
+            is_padding = host_range(longest) >= lengths
             trash.append(is_padding.expand(index.shape).flatten())
             shapes.append((len(bucket), self._heads, longest * size))
         self._to_rows = torch.cat(parts)
@@ -269,8 +270,8 @@ class DecodeRows:
         self._weights = like.new_empty(count, size)
         # Pages that no row reads get arbitrary weights: their results are not added.
         spots = self._to_rows.masked_fill(torch.cat(trash), len(self._slices))
-        back = torch.zeros(len(self._slices) + 1, dtype=torch.int64)
-        self._to_pages = back.index_copy_(0, spots, torch.arange(count))[:-1]
+        back = torch.zeros(len(self._slices) + 1, dtype=torch.int64, device="cpu")
+        self._to_pages = back.index_copy_(0, spots, host_range(count))[:-1]
         slices = [a * b * c // size for a, b, c in shapes]
         scores = torch.split(self._gathered, slices)
         weights = torch.split(self._weights, slices)
@@ -282,8 +283,8 @@ class DecodeRows:
     def _lay_out_results(self, plan: PagePlan) -> None:
         """List the results that each row adds up."""
         counts = [len(row) for row in plan.results]
-        self._bags = torch.tensor([number for row in plan.results for number in row])
-        self._bag_starts = torch.tensor([0, *accumulate(counts[:-1])])
+        self._bags = host_ints([number for row in plan.results for number in row])
+        self._bag_starts = host_ints([0, *accumulate(counts[:-1])])
 
     def _hide(
         self,
@@ -299,13 +300,13 @@ class DecodeRows:
             token in it, all dimensions seen as one, ``[rows]``; with slopes the distances of keys,
             ``[rows, 1, T]``.
         """
-        begin = torch.tensor([begins[row] for row in bucket])[:, None, None]
-        query = torch.tensor([rows[row].start for row in bucket])[:, None, None]
-        keys = begin + torch.arange(shape[2])
+        begin = host_ints([begins[row] for row in bucket])[:, None, None]
+        query = host_ints([rows[row].start for row in bucket])[:, None, None]
+        keys = begin + host_range(shape[2])
         hidden = hide_unseen(query, keys, self._options)
         away = None if self._options.slopes is None else (keys - query).float()
         mask = torch.zeros(hidden.shape, dtype=self._storage.dtype, device=self._storage.device)
-        newest = (query - begin).flatten() + torch.arange(len(bucket)) * shape[2]
+        newest = (query - begin).flatten() + host_range(len(bucket)) * shape[2]
         return mask.masked_fill_(hidden, -torch.inf), newest, away
 
 
@@ -328,7 +329,7 @@ class _PrivatePages:
         if isinstance(batch.pages, range):
             self._first, self._count = batch.pages[0] * kv_heads, len(batch.pages) * kv_heads
         else:
-            pages = torch.tensor(batch.pages)
+            pages = host_ints(batch.pages)
             self._scattered = torch.cat((pages, pages + storage.num_pages))
         self._take_results(results)
 

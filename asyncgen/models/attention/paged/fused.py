@@ -171,9 +171,12 @@ class FusedRows:
         """Find the places of the keys of all rows, int64 ``[count]``, without waiting for the
         device."""
         size, used = self._storage.page_size, self._reads.used
-        rows = torch.arange(len(used), device=used.device)
+        rows = torch.arange(len(used), dtype=torch.int64, device=used.device)
         row_of = torch.repeat_interleave(rows, used, output_size=count)
-        offsets = torch.arange(count, device=used.device) - self._reads.keys[:-1][row_of]
+        offsets = (
+            torch.arange(count, dtype=torch.int64, device=used.device)
+            - self._reads.keys[:-1][row_of]
+        )
         return self._reads.table[row_of, offsets // size].long() * size + offsets % size
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
@@ -195,7 +198,9 @@ class FusedRows:
 
     def _send(self, lists: list[list[int]]) -> list[Tensor]:
         """Send lists of numbers to the device, in one transfer, as int32."""
-        flat = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.int32)
+        flat = torch.tensor(
+            [number for numbers in lists for number in numbers], dtype=torch.int32, device="cpu"
+        )
         sent = to_device(flat, self._storage.device)
         # Kernels ask for aligned addresses, so each gets memory of its own.
         return [part.clone() for part in torch.split(sent, [len(numbers) for numbers in lists])]

@@ -26,7 +26,7 @@ import torch
 from asyncgen.cache.layer_groups import first_block, most_blocks
 from asyncgen.models.attention.paged.fused import Reads, attend_fused
 from asyncgen.models.attention.paged.packed_rows import padded
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_range, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,13 +120,13 @@ class GraphRows:
         num_ends = self._ends_per_row * rows + 1
         self._width = -(-num_ends // _ALIGNMENT) * _ALIGNMENT
         windows = storage.plan.windows
-        kinds = torch.arange(2)[:, None]
+        kinds = host_range(2)[:, None]
         with torch.inference_mode(False):
             num_parts = 2 + 3 * len(windows)
             self._numbers = torch.zeros(num_parts * self._width, dtype=torch.int32, device=device)
             parts = self._numbers.view(num_parts, self._width)
             self.ids, self.positions = parts[:2, :rows].unbind(0)
-            offsets = kinds * (storage.num_pages * size * kv_heads) + torch.arange(kv_heads)
+            offsets = kinds * (storage.num_pages * size * kv_heads) + host_range(kv_heads)
             self._offsets = offsets.flatten().to(device)  # [2K]
             self._kinds = (kinds * storage.num_pages).to(device)  # [2, 1]
             starts = torch.arange(num_ends, dtype=torch.int32, device=device)
@@ -167,10 +167,14 @@ class GraphRows:
         for part in parts:
             numbers += [*part, *[0] * (self._width - len(part))]
         device = self._storage.device
-        self._numbers.copy_(to_device(torch.tensor(numbers, dtype=torch.int32), device))
+        self._numbers.copy_(
+            to_device(torch.tensor(numbers, dtype=torch.int32, device="cpu"), device)
+        )
         # Pages begin only once in many steps; otherwise the tables are right already.
         for inputs in changed:
-            table = torch.tensor(padded(inputs.known, inputs.pages), dtype=torch.int32)
+            table = torch.tensor(
+                padded(inputs.known, inputs.pages), dtype=torch.int32, device="cpu"
+            )
             inputs.reads.table.copy_(to_device(table, device))
 
     def _place_in(

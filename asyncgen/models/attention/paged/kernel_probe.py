@@ -329,15 +329,17 @@ def _make_case(
     own = []
     for row in rows:
         end = row.start + row.count
-        cells = torch.tensor(list(PlacedRow(0, 0, end, row.pages).cells(size)), device=device)
+        cells = torch.tensor(
+            list(PlacedRow(0, 0, end, row.pages).cells(size)), dtype=torch.int64, device=device
+        )
         flat[:, cells] = drawn(2, end, config.num_key_value_heads, config.head_dim)
         own.append(flat[:, cells[row.start :]])
     keys, values = torch.cat(own, dim=1)
     step = torch.cat((queries, keys, values), dim=1)
     exact.data.copy_(storage.data)
-    expected = torch.empty(token, heads * config.head_dim, device=device)
+    expected = torch.empty(token, heads * config.head_dim, dtype=torch.float32, device=device)
     has_sinks = config.attention[0].has_sinks
-    sinks = torch.linspace(*SINKS, heads, device=device) if has_sinks else None
+    sinks = torch.linspace(*SINKS, heads, dtype=torch.float32, device=device) if has_sinks else None
     for row in rows:
         chunks = PrefillRows(
             [row], exact, config.attention[0].kind, heads // config.num_key_value_heads

@@ -66,7 +66,7 @@ class NativeAttention:
         self.attend: Callable[..., Tensor] = self._kernel.attend
         self.compiled = self._kernel
         self._num_tokens = 0
-        self._memory = torch.empty(0, dtype=storage.dtype)
+        self._memory = torch.empty(0, dtype=storage.dtype, device="cpu")
         self._out = self._memory.view(0, self._width)
 
     @staticmethod
@@ -112,7 +112,7 @@ class NativeAttention:
         # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             if self._memory.numel() < count:
-                self._memory = torch.empty(count, dtype=self._dtype)
+                self._memory = torch.empty(count, dtype=self._dtype, device="cpu")
             self._out = self._memory[:count].view(tokens, self._width)
 
 

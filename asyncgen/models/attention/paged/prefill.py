@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from asyncgen.models.attention.dense import additive_mask
 from asyncgen.models.attention.eager import attend_eager, hide_unseen
 from asyncgen.models.attention.paged.packed_rows import padded, visible_pages
+from asyncgen.runtime.transfer import host_ints, host_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,26 +62,31 @@ class PrefillRows:
             for number, row in enumerate(rows)
         )
         device = storage.device
-        counts = torch.tensor([row.count for row in rows])[:, None]
-        offsets = torch.arange(self._length)[None].minimum(counts - 1)  # [B, S]
-        tokens = torch.tensor([row.token for row in rows])[:, None] + offsets
+        counts = host_ints([row.count for row in rows])[:, None]
+        offsets = host_range(self._length)[None].minimum(counts - 1)  # [B, S]
+        tokens = host_ints([row.token for row in rows])[:, None] + offsets
         self._taken = tokens.reshape(-1).to(device)
         # Numbers of the real results among the padded ones, and their tokens.
-        self._given = (torch.arange(self._length) < counts).flatten().nonzero().flatten().to(device)
+        self._given = (host_range(self._length) < counts).flatten().nonzero().flatten().to(device)
         self._targets = self._taken[self._given]
         self._pages: Tensor | None = None
         self._mask: Tensor | None = None
         self._distances: Tensor | None = None
-        queries = torch.tensor([row.start for row in rows])[:, None] + offsets  # positions [B, S]
+        queries = host_ints([row.start for row in rows])[:, None] + offsets  # positions [B, S]
         if options.is_bidirectional:
             assert not any(row.start for row in rows), "such texts are computed in one piece"
             is_padded = any(row.count < self._length for row in rows)
             if is_padded or (options.window is not None and self._length > options.window):
-                self._hide(queries, torch.zeros(1, dtype=torch.int64), self._length, ends=counts)
+                self._hide(
+                    queries,
+                    torch.zeros(1, dtype=torch.int64, device="cpu"),
+                    self._length,
+                    ends=counts,
+                )
         elif any(row.start for row in rows):
             self._lay_out_pages(rows, queries)
         elif not options.is_plain or (options.window is not None and self._length > options.window):
-            self._hide(queries, torch.zeros(1, dtype=torch.int64), self._length)
+            self._hide(queries, torch.zeros(1, dtype=torch.int64, device="cpu"), self._length)
 
     def attend(
         self,
@@ -160,12 +166,12 @@ class PrefillRows:
         """List the pages that the rows read, and mask the hidden keys."""
         size, kv_heads = self._storage.page_size, self._kv_heads
         firsts, visible = visible_pages(rows, size, self._options)
-        tables = torch.tensor(padded(visible))  # [B, pages]
-        pair = torch.arange(2)[:, None, None] * self._storage.num_pages + tables
+        tables = host_ints(padded(visible))  # [B, pages]
+        pair = host_range(2)[:, None, None] * self._storage.num_pages + tables
         if self._storage.heads_first:
-            pair = pair[:, :, None] * kv_heads + torch.arange(kv_heads)[:, None]
+            pair = pair[:, :, None] * kv_heads + host_range(kv_heads)[:, None]
         self._pages = pair.reshape(-1).to(self._storage.device)
-        begin = torch.tensor(firsts) * size
+        begin = host_ints(firsts) * size
         self._hide(queries, begin, tables.shape[1] * size)
 
     def _hide(
@@ -181,7 +187,7 @@ class PrefillRows:
                 the order of the text.
         """
         storage = self._storage
-        keys = begin[:, None, None] + torch.arange(length)  # [B, 1, T]
+        keys = begin[:, None, None] + host_range(length)  # [B, 1, T]
         hidden = hide_unseen(queries[:, :, None], keys, self._options)
         if ends is not None:
             hidden = hidden | (keys >= ends[:, :, None])

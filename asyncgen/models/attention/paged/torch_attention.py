@@ -17,7 +17,7 @@ from asyncgen.models.attention.paged.fused import FusedRows
 from asyncgen.models.attention.paged.kernel_probe import find_fused_kernel
 from asyncgen.models.attention.paged.packed_rows import PlacedRow, bucket_chunks, place_rows
 from asyncgen.models.attention.paged.prefill import PrefillRows
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, host_range, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,9 +211,9 @@ class TorchAttention:
         D]``, int64."""
         storage = self.storage
         size, kv_heads, device = storage.page_size, storage.num_kv_heads, storage.device
-        cells = torch.tensor(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
-        kinds = torch.arange(2)[:, None] * (storage.num_pages * size * kv_heads)
-        heads = torch.arange(kv_heads)
+        cells = host_ints(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
+        kinds = host_range(2)[:, None] * (storage.num_pages * size * kv_heads)
+        heads = host_range(kv_heads)
         if storage.heads_first:
             cells = cells // size * (size * kv_heads) + cells % size
             return to_device(cells + (kinds + heads * size).flatten(), device)  # [N, 2K]
