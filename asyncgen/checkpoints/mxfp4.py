@@ -16,6 +16,7 @@ import torch
 
 from asyncgen.checkpoints.checkpoint import Checkpoint, StoredTensor, list_few
 from asyncgen.errors import ModelLoadError
+from asyncgen.runtime.transfer import host_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,14 +128,14 @@ def _is_pair(tensors: Mapping[str, StoredTensor], name: str) -> bool:
 
 def _values() -> Tensor:
     """Return both numbers of each byte, ``[256, 2]``."""
-    codes = torch.tensor([*_SIZES, *(-size for size in _SIZES)], dtype=torch.bfloat16)
-    byte = torch.arange(256)
+    codes = torch.tensor([*_SIZES, *(-size for size in _SIZES)], dtype=torch.bfloat16, device="cpu")
+    byte = host_range(256)
     return torch.stack((codes[byte & 15], codes[byte >> 4]), dim=1)
 
 
 def _powers() -> Tensor:
     """Return the factor of each scale, ``[256]``."""
-    exponents = torch.arange(256, dtype=torch.float64) - _BIAS
+    exponents = torch.arange(256, dtype=torch.float64, device="cpu") - _BIAS
     powers = torch.exp2(exponents)
     powers[_NO_NUMBER] = torch.nan
     return powers.to(torch.bfloat16)

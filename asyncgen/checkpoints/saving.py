@@ -153,7 +153,9 @@ def _tensors(model: DecoderLM, shard: Sequence[_Piece]) -> Iterator[Tensor]:
             rule, parts = piece.rule, {}
             whole = _parameter(model, rule.target)
             if rule.order is not None:
-                back = torch.argsort(torch.tensor(rule.order, device=whole.device))
+                back = torch.argsort(
+                    torch.tensor(rule.order, dtype=torch.int64, device=whole.device)
+                )
                 whole = whole.reshape(len(back), -1)[back].view_as(whole)
             first, across = rule.shapes[0], rule.transposed
             if len(rule.sources) == 1:  # such a tensor may hold several matrices

@@ -130,7 +130,7 @@ class TensorReader:
         *others, columns, rows = source.shape
         joined = empty_temporary((*others, rows, columns), dtype)
         blocks, scales = (
-            torch.empty(math.prod(each.shape) // share, dtype=torch.uint8)
+            torch.empty(math.prod(each.shape) // share, dtype=torch.uint8, device="cpu")
             for each, share in ((source, 2), (source.scales, 1))
         )
         for place, tensor in ((source, blocks), (source.scales, scales)):
@@ -150,7 +150,7 @@ class TensorReader:
             self._fill(file, target)
             return
         if self._buffer is None:
-            self._buffer = torch.empty(_CHUNK, dtype=torch.uint8)
+            self._buffer = torch.empty(_CHUNK, dtype=torch.uint8, device="cpu")
         buffer = self._buffer.view(kind)
         for start in range(0, len(target), len(buffer)):
             part = target[start : start + len(buffer)]

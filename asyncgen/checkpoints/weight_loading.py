@@ -29,6 +29,7 @@ from asyncgen.checkpoints.tensor_reader import TensorReader, is_finite, tell_bro
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.runtime.device_memory import memory_to_load
 from asyncgen.runtime.progress import Progress
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -361,7 +362,7 @@ def in_order(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
     """Return the rows, or elements, of a tensor in another order; see `WeightRule`."""
     if order is None:
         return tensor
-    return tensor.reshape(len(order), -1)[torch.tensor(order)].view_as(tensor)
+    return tensor.reshape(len(order), -1)[host_ints(order)].view_as(tensor)
 
 
 def _by_module(rules: Sequence[WeightRule]) -> list[tuple[str, list[WeightRule]]]:

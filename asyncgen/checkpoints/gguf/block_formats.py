@@ -75,7 +75,7 @@ def unpack(name: str, blocks: Tensor) -> Tensor:
     if parts.table is None:
         numbers = parts.codes.float()
     else:
-        numbers = torch.tensor(parts.table, dtype=torch.float32)[parts.codes.int()]
+        numbers = torch.tensor(parts.table, dtype=torch.float32, device="cpu")[parts.codes.int()]
     groups = numbers.view(len(blocks), -1, parts.group)
     groups *= _whole(parts.scales, parts.super_scales)
     if parts.minimums is not None:
@@ -105,19 +105,21 @@ def _nibbles(codes: Tensor) -> Tensor:
 
 def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
     """Return the 32 bits of four bytes, each as 16 or 0: ``[blocks, 32]``, uint8."""
-    bits = (blocks[:, start : start + 4, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+    bits = (
+        blocks[:, start : start + 4, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")
+    ) & 1
     return bits.flatten(1) << 4
 
 
 def _eight_times(blocks: Tensor, start: int) -> Tensor:
     """Return one bit each of 32 bytes: all lowest, then the next, ``[blocks, 256]``, uint8."""
-    places = torch.arange(8, dtype=torch.uint8)[:, None]
+    places = torch.arange(8, dtype=torch.uint8, device="cpu")[:, None]
     return ((blocks[:, None, start : start + 32] >> places) & 1).flatten(1)
 
 
 def _pairs_of_bits(codes: Tensor) -> Tensor:
     """Return two bits each of 64 bytes: all lowest of 32, then the next, ``[blocks, 256]``."""
-    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device="cpu")[:, None]
     return ((codes.reshape(-1, 2, 1, 32) >> shifts) & 3).flatten(1)
 
 
@@ -159,7 +161,7 @@ def _q2_k(blocks: Tensor) -> Parts:
 def _q3_k(blocks: Tensor) -> Parts:
     codes = _pairs_of_bits(blocks[:, 32:96]) | (_eight_times(blocks, 0) << 2)
     packed = blocks[:, 96:108]
-    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device="cpu")[:, None]
     upper = ((packed[:, None, 8:] >> shifts) & 3).flatten(1) << 4
     scales = _signed(_nibbles(packed[:, :8]) | upper, 32)
     return Parts(codes, 16, scales, _LESS_FOUR, super_scales=_half(blocks, 108))
@@ -196,8 +198,8 @@ def _iq4_nl(blocks: Tensor) -> Parts:
 
 
 def _iq4_xs(blocks: Tensor) -> Parts:
-    low = (blocks[:, 4:8, None] >> torch.tensor([0, 4], dtype=torch.uint8)) & 15
-    high = (blocks[:, 2:4, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)) & 3
+    low = (blocks[:, 4:8, None] >> torch.tensor([0, 4], dtype=torch.uint8, device="cpu")) & 15
+    high = (blocks[:, 2:4, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device="cpu")) & 3
     scales = _signed(low.flatten(1) | (high.flatten(1) << 4), 32)
     codes = _nibbles(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1)
     return Parts(codes, 32, scales, _NON_LINEAR, super_scales=_half(blocks, 0))

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from asyncgen.checkpoints.gguf.read_tensors import read_as, read_packed
 from asyncgen.families.plans.delta_plan import DeltaPlan
+from asyncgen.runtime.transfer import host_ints, host_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from torch import Tensor
 
     from asyncgen.checkpoints.checkpoint import StoredTensor
@@ -128,8 +128,8 @@ def turned_columns(found: StoredTensor, tensor: PackedTensor, plan: DeltaPlan) -
     """
     if plan.heads == plan.key_heads or len(tensor.shape) != 2 or tensor.shape[1] != plan.channels:
         return found
-    heads = torch.tensor(_turns(plan))
-    columns = (heads[:, None] * plan.values + torch.arange(plan.values)).view(-1)
+    heads = host_ints(_turns(plan))
+    columns = (heads[:, None] * plan.values + host_range(plan.values)).view(-1)
     if found.packed is not None:
         return replace(found, packed=partial(_packed, tensor, columns.argsort().int()))
     return replace(found, made=partial(_made, tensor, columns))

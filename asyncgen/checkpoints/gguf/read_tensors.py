@@ -74,7 +74,9 @@ def read_packed(tensor: PackedTensor) -> PackedWeight:
     kind, (rows, inputs) = tensor.kind, tensor.shape
     each = inputs // kind.numbers * kind.num_bytes
     step = max(1, _CHUNK // inputs)
-    sample = parts_of(kind.name, torch.zeros((inputs // kind.numbers, kind.num_bytes), dtype=_BYTE))
+    sample = parts_of(
+        kind.name, torch.zeros((inputs // kind.numbers, kind.num_bytes), dtype=_BYTE, device="cpu")
+    )
     whole = {
         name: empty_temporary((rows, part.shape[1]), part.dtype)
         for name, part in _by_rows(sample, 1).items()
@@ -102,7 +104,7 @@ def kept_as(tensor: PackedTensor) -> Kept:
 @lru_cache
 def _kept_block(kind: TensorType) -> tuple[int, object]:
     """Return the bytes of a block in memory, and its layout."""
-    parts = parts_of(kind.name, torch.zeros((1, kind.num_bytes), dtype=_BYTE))
+    parts = parts_of(kind.name, torch.zeros((1, kind.num_bytes), dtype=_BYTE, device="cpu"))
     tensors = _by_rows(parts, 1)
     if kind.name in _SHARING:
         del tensors["minimums"]

@@ -161,7 +161,7 @@ def _numbers(model: GgufModel, architecture: Architecture) -> dict[str, StoredTe
 
 
 def _filled(shape: tuple[int, ...], number: float, dtype: torch.dtype) -> Tensor:
-    return torch.full(shape, number, dtype=torch.float32).to(dtype)
+    return torch.full(shape, number, dtype=torch.float32, device="cpu").to(dtype)
 
 
 def _placed(tensor: PackedTensor, place: Place) -> StoredTensor:

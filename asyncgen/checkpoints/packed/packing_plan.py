@@ -15,6 +15,7 @@ import torch
 
 from asyncgen.checkpoints.checkpoint import Kept
 from asyncgen.models.kernels.packed_weight import PackedWeight, join
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,8 +74,8 @@ def rounded_rows(
         return None
     flags = [not asked.skips(source) for source in rule.sources]
     counts = [shape[1 if rule.transposed else 0] for shape in rule.shapes]
-    rows = torch.tensor(flags).repeat_interleave(torch.tensor(counts))
-    return rows if rule.order is None else rows[torch.tensor(rule.order)]
+    rows = torch.tensor(flags, dtype=torch.bool, device="cpu").repeat_interleave(host_ints(counts))
+    return rows if rule.order is None else rows[host_ints(rule.order)]
 
 
 def _asked_sources(module: nn.Module, rule: WeightRule, asked: PackingRequest) -> int:
@@ -109,13 +110,13 @@ def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[
     if order is None:
         return list(parts)
     joined = join(parts)
-    index = torch.tensor(order)
+    index = host_ints(order)
     if len(joined) == 1:
         return [joined[0].rows(index)]
     starts = [0]
     for part in joined:
         starts.append(starts[-1] + part.outputs)
-    found = torch.bucketize(index, torch.tensor(starts[1:]), right=True)
+    found = torch.bucketize(index, host_ints(starts[1:]), right=True)
     pieces: list[PackedWeight] = []
     begin = 0
     for end in range(1, len(index) + 1):  # runs of rows of one part

@@ -141,7 +141,9 @@ def _by_table(packing: str, weight: Tensor, dtype: torch.dtype) -> tuple[Tensor,
     groups = _groups(weight, _BLOCK)
     largest = groups.abs().amax(dim=2)
     parts = torch.where(largest > 0, largest.reciprocal(), 0.0).unsqueeze(2) * groups
-    numbers, order = torch.tensor(TABLES[packing]).sort(stable=True)
+    numbers, order = torch.tensor(TABLES[packing], dtype=torch.float32, device="cpu").sort(
+        stable=True
+    )
     between = (numbers[1:] + numbers[:-1]) / 2
     codes = order.to(torch.uint8)[torch.bucketize(parts, between)].flatten(1)
     group = NF4_GROUP if packing == "nf4" else _BLOCK

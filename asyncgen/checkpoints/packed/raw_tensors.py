@@ -38,7 +38,7 @@ def read_raw(source: StoredTensor) -> Tensor:
     if len(data) != source.num_bytes:
         raise ModelLoadError(f"{source.file} became shorter while it was read")
     if not data:
-        return torch.empty(source.shape, dtype=kind)
+        return torch.empty(source.shape, dtype=kind, device="cpu")
     return torch.frombuffer(data, dtype=torch.uint8).view(kind).view(source.shape)
 
 

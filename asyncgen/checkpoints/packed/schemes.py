@@ -25,6 +25,7 @@ from asyncgen.checkpoints.packed.grouped_weight import packed_weight
 from asyncgen.checkpoints.packed.quantise import NF4_GROUP, UNITS, table_of
 from asyncgen.checkpoints.packed.raw_tensors import fields
 from asyncgen.models.kernels.packed_weight import PackedWeight
+from asyncgen.runtime.transfer import host_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -204,7 +205,7 @@ def three_values(parts: Parts, *, is_divided: bool) -> PackedWeight:
         raise ValueError(f"numbers have three values, and one scale, not {scale.numel()}")
     outputs, inputs = numbers.shape
     scales = (1 / scale if is_divided else scale).view(1, 1).expand(outputs, 1).contiguous()
-    zeros = torch.ones(outputs, 1, dtype=torch.int32)
+    zeros = torch.ones(outputs, 1, dtype=torch.int32, device="cpu")
     return packed_weight(numbers, scales, inputs, bits=4, zeros=zeros)
 
 
@@ -245,7 +246,7 @@ def _order(groups: Tensor | None, size: int) -> Tensor | None:
     if groups is None or bool((groups < 0).any()):
         return None
     order = torch.argsort(groups.long(), stable=True)
-    if not torch.equal(groups.long()[order], torch.arange(len(groups)) // size):
+    if not torch.equal(groups.long()[order], host_range(len(groups)) // size):
         raise ValueError(f"groups of other sizes than {size}")
     if bool((groups[1:] >= groups[:-1]).all()):
         return None
