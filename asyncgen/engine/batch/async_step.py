@@ -16,11 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from asyncgen.engine.kv_cache.cached_sequence import UNREAD
 from asyncgen.engine.scheduling.state import RequestStatus
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +75,7 @@ class UnreadTokens:
         count, device = len(offsets), self.tokens.device
         if numbers == list(range(len(self.tokens))) and offsets == list(range(count)):
             return lambda target: target[:count].copy_(self.tokens)
-        where, which = to_device(torch.tensor([offsets, numbers]), device)
+        where, which = to_device(host_ints([offsets, numbers]), device)
         taken = self.tokens.index_select(0, which)
         return lambda target: target.index_copy_(0, where, taken.to(target.dtype))
 
@@ -108,5 +106,5 @@ class BegunStep:
             number for number, state in enumerate(sampled) if state.status < RequestStatus.FINISHED
         ]
         if logits is not None:
-            logits = logits.index_select(0, to_device(torch.tensor(kept).long(), logits.device))
+            logits = logits.index_select(0, to_device(host_ints(kept), logits.device))
         return BegunStep(rows, logits, [sampled[number] for number in kept])

@@ -369,7 +369,7 @@ class Batch:
         except BaseException as error:
             if len(rows) == 1:
                 self._fail(cast("Sequence", rows[0].state).request, error)
-                return [], torch.empty(0, 0)
+                return [], torch.empty(0, 0, dtype=torch.float32, device="cpu")
             request_failure(error)
         # Retry row by row to find the request that fails.
         found = []
@@ -381,7 +381,9 @@ class Batch:
             except BaseException as error:
                 self._fail(cast("Sequence", row.state).request, error)
         found = [(row, logits) for row, logits in found if row.state.status < _FINISHED]
-        logits = [logits for _, logits in found] or [torch.empty(0, 0)]
+        logits = [logits for _, logits in found] or [
+            torch.empty(0, 0, dtype=torch.float32, device="cpu")
+        ]
         return [row for row, _ in found], torch.cat(logits)
 
     def _withdraw_poisoned(

@@ -155,7 +155,7 @@ class Sequence(RequestState):
             ids = self._ids = torch.empty(1, max(2 * length, 64), dtype=torch.int64, device=device)
             self._filled = 0
         if self._filled < length:
-            new = torch.tensor(self.tokens[self._filled :], device=device)
+            new = torch.tensor(self.tokens[self._filled :], dtype=torch.int64, device=device)
             ids[0, self._filled : length] = new
             self._filled = length
         return ids[:, :length]

@@ -76,7 +76,9 @@ class ForeignRun:
         streamer = _RowStreamer(request, self._events, self._interrupted)
         has_beams = uses_beams(request.params.config)
         rows = _num_equal_rows(request)
-        ids = torch.tensor([request.prompt_ids] * rows, device=device_of(self._model))
+        ids = torch.tensor(
+            [request.prompt_ids] * rows, dtype=torch.int64, device=device_of(self._model)
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.params.seed % 2**64)
             result = self._model.generate(
@@ -145,7 +147,7 @@ class _RowStreamer:
     def stops(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         """Stop when everything has ended, or the request was interrupted."""
         done = not self._events.live or self._interrupted() is not None
-        verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
+        verdict = torch.full((input_ids.shape[0],), done, dtype=torch.bool, device=input_ids.device)
         if self._stop_checks.tensor_criteria:
             found = self._stop_checks.tensor_criteria(input_ids, scores)
             for row in torch.nonzero(found).flatten().tolist():

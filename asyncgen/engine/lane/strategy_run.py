@@ -156,7 +156,9 @@ class StepRun:
         """Return the input of the encoder, in a model that has one."""
         if self._request.decoder_ids is None:
             return None
-        return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
+        return EncoderInput(
+            torch.tensor([self._request.prompt_ids], dtype=torch.int64, device=self._model.device)
+        )
 
     @property
     def _rows(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.transfer import given_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ def negative_prompt(
     what = "zeros and ones" if is_mask else "token ids"
     allowed = f"{what} as a list, or as a tensor [1, S] or [S]"
     try:
-        row = torch.as_tensor(value)
+        row = given_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequestError(name, value, allowed) from error
     row = row[None] if row.dim() == 1 else row

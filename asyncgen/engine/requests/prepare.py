@@ -403,11 +403,11 @@ def _processors(
         return build_logits_processors(
             params.config,
             prompt_length=1 if served.has_encoder else len(prompt_ids),
-            eos_token_ids=torch.tensor(eos, device=device) if eos else None,
+            eos_token_ids=torch.tensor(eos, dtype=torch.int64, device=device) if eos else None,
             device=device,
             vocab_size=served.vocab_size,
             user_processors=params.processors,
-            encoder_input_ids=torch.tensor([prompt_ids], device=device),
+            encoder_input_ids=torch.tensor([prompt_ids], dtype=torch.int64, device=device),
             guidance=guidance_for(served, params) if is_guided else None,
             tail_only=has_strategy and params.mode in TAIL_ONLY,
             presence_penalty=params.presence_penalty,

@@ -14,6 +14,7 @@ from asyncgen.engine.requests.request import GivenTokens
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.stopping.criteria import StopStringCriteria
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
@@ -145,8 +146,10 @@ def _meets_stop_strings(request: Request, index: int) -> bool:
     ]
     if not ours:
         return False
-    ids = torch.tensor([[*request.starting_ids, *request.params.generated_ids[index]]])
-    return any(bool(each(ids, torch.empty(1, 0))) for each in ours)
+    ids = host_ints([[*request.starting_ids, *request.params.generated_ids[index]]])
+    return any(
+        bool(each(ids, torch.empty(1, 0, dtype=torch.float32, device="cpu"))) for each in ours
+    )
 
 
 def _shortly(lists: tuple[tuple[int, ...], ...]) -> str:

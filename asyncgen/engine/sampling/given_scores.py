@@ -81,7 +81,7 @@ class GivenScores:
             hidden: ``[T, E]`` of any floating dtype; not kept.
             start: Position of the first.
         """
-        ids = torch.tensor([self._ids], device=hidden.device)
+        ids = torch.tensor([self._ids], dtype=torch.int64, device=hidden.device)
         for number in range(self._next - start, hidden.shape[0]):
             scores = self._project(hidden[number : number + 1]).float()
             self._next += 1

@@ -49,7 +49,9 @@ def raw_logprobs(logits: Tensor, token_ids: list[int], top: list[int]) -> list[R
         One entry a row.
     """
     logprobs = torch.log_softmax(logits, dim=-1)
-    chosen = logprobs.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])
+    chosen = logprobs.gather(
+        1, torch.tensor(token_ids, dtype=torch.int64, device=logits.device)[:, None]
+    )
     most = min(max(top, default=0), logprobs.shape[-1])
     best = torch.topk(logprobs, most) if most else None
     values = best.values.tolist() if best else [[]] * len(top)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.generation.strategies.token_by_token import require_finite
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, host_range, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +106,9 @@ class HashDraw:
         """Draw float32 ``[count]`` from [0, 1), one a position, independent of all tokens."""
         keys = [mix64(self.seed, _UNIFORM, position + i, stream) for i in range(count)]
         # 24 bits are what a float32 below 1 can hold evenly.
-        return torch.tensor([(key >> 40) * 2.0**-24 for key in keys], dtype=torch.float32)
+        return torch.tensor(
+            [(key >> 40) * 2.0**-24 for key in keys], dtype=torch.float32, device="cpu"
+        )
 
     def chance(self, row: int, position: int) -> float:
         """Draw one number from [0, 1) for a position of a row, independent of all tokens."""
@@ -137,7 +139,7 @@ class HashDraw:
     def _draw_several(self, row: int, scores: Tensor, count: int, position: int) -> Tensor:
         candidates = torch.nonzero(scores != -torch.inf).squeeze(1)
         if len(candidates) < count:
-            candidates = torch.arange(len(scores), device=scores.device)
+            candidates = torch.arange(len(scores), dtype=torch.int64, device=scores.device)
         noise = gumbel_noise(self.key(row, position), candidates)
         return candidates[torch.topk(scores[candidates] + noise, count).indices]
 
@@ -245,11 +247,11 @@ def members(chosen: Tensor, block: int, size: int) -> Tensor:
         Indices, int64 [R, M * block + V % block].
     """
     rows = chosen.shape[0]
-    inside = torch.arange(block, device=chosen.device)
+    inside = torch.arange(block, dtype=torch.int64, device=chosen.device)
     index = (chosen[..., None] * block + inside).view(rows, -1)
     if not size % block:
         return index
-    rest = torch.arange(size - size % block, size, device=chosen.device)
+    rest = torch.arange(size - size % block, size, dtype=torch.int64, device=chosen.device)
     return torch.cat((index, rest.expand(rows, -1)), dim=1)
 
 
@@ -265,8 +267,8 @@ def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     rows, size = scores.shape
     if scores.device.type == "cpu" and native.supports(scores.dtype):
         assert native.kernels is not None
-        best = torch.empty(rows, dtype=torch.float32)
-        index = torch.empty(rows, dtype=torch.int64)
+        best = torch.empty(rows, dtype=torch.float32, device="cpu")
+        index = torch.empty(rows, dtype=torch.int64, device="cpu")
         native.kernels.argmax(scores.contiguous(), best, index)
         return best, index
     scores = scores.float()
@@ -276,7 +278,7 @@ def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
         return best, index
     best, block = block_maxima(scores, _ARGMAX_BLOCK).max(dim=-1)
     blocks = scores[:, : size - rest].view(rows, count, _ARGMAX_BLOCK)
-    offset = blocks[torch.arange(rows), block].argmax(-1)
+    offset = blocks[host_range(rows), block].argmax(-1)
     index = block.mul_(_ARGMAX_BLOCK).add_(offset)
     if rest:
         last, offset = scores[:, -rest:].max(dim=-1)
@@ -337,7 +339,7 @@ class HashDraws:
             vocab_size: V of the scores.
             device: Device of the scores.
         """
-        self._tokens = torch.arange(vocab_size, device=device)
+        self._tokens = torch.arange(vocab_size, dtype=torch.int64, device=device)
         self._block = 64 if vocab_size >= 16384 else 32
         self._bounds: _Bounds | None = None
         if device.type == "cpu" and vocab_size // self._block >= 8 * _CHOSEN:
@@ -349,7 +351,7 @@ class HashDraws:
         Args:
             draws: Source of the draws, number of the row in its request, and position.
         """
-        keys = torch.tensor([draw.key(row, position) for draw, row, position in draws])
+        keys = host_ints([draw.key(row, position) for draw, row, position in draws])
         device = self._tokens.device
         return keys if device.type == "cpu" else to_device(keys, device)
 
@@ -401,9 +403,9 @@ class _Bounds:
         """Make buffers for so many rows."""
         self.rows = rows
         self._products = tokens * STEP
-        self._state = torch.empty(rows, len(tokens), dtype=torch.int64)
+        self._state = torch.empty(rows, len(tokens), dtype=torch.int64, device="cpu")
         self._shifted = torch.empty_like(self._state)
-        self._floats = torch.empty(rows, len(tokens), dtype=torch.float32)
+        self._floats = torch.empty(rows, len(tokens), dtype=torch.float32, device="cpu")
         self._bits = self._floats.view(torch.int32)
         self._logs = torch.empty_like(self._floats)
 

@@ -227,7 +227,7 @@ def _raise_failure(row: SampledRow, logits: Tensor, best: float) -> NoReturn:
     if row.processors:
         row.processors.begin(row.input_ids(logits.device), logits)
     try:
-        require_finite(torch.tensor([best]), len(row.tokens))
+        require_finite(torch.tensor([best], dtype=torch.float32, device="cpu"), len(row.tokens))
     except FloatingPointError as error:
         raise_named(row.processors, error)
     raise AssertionError(best)
@@ -329,7 +329,7 @@ class ScoreBatch:
 
     def tensor(self, numbers: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
         """Make a tensor on the device of the scores."""
-        made = torch.tensor(numbers, dtype=dtype)
+        made = torch.tensor(numbers, dtype=dtype, device="cpu")
         return made if self.logits.device.type == "cpu" else to_device(made, self.logits.device)
 
     @contextmanager

@@ -21,6 +21,7 @@ import torch
 from asyncgen.engine.sampling.random_draws import draw_among, largest
 from asyncgen.generation.logits.base import Stage, definition_of
 from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
+from asyncgen.runtime.transfer import host_ints, host_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +123,9 @@ def plan_row(
 
 def has_shortlist(vocab_size: int, device: torch.device) -> bool:
     """Tell whether a vocabulary on a device is drawn from by way of the shortlist."""
-    return device.type == "cpu" and slice_sizes(torch.empty(1, vocab_size), 1)[:1] == [_SIZE]
+    return device.type == "cpu" and slice_sizes(
+        torch.empty(1, vocab_size, dtype=torch.float32, device="cpu"), 1
+    )[:1] == [_SIZE]
 
 
 def shortlist_columns(filters: Sequence[Any]) -> dict[str, float] | None:
@@ -160,7 +163,8 @@ class Shortlist:
         self._filters = [plan.filters for plan in plans]
         rows = [{**_COLUMNS, **plan.columns} for plan in plans]
         self._temperature, top_k, self._cut, self._log_min_p = (
-            torch.tensor([row[name] for row in rows])[:, None] for name in _COLUMNS
+            torch.tensor([row[name] for row in rows], dtype=torch.float32, device="cpu")[:, None]
+            for name in _COLUMNS
         )
         self._top_k = top_k.long()
         self._has_temperature = bool((self._temperature != 1.0).any())
@@ -201,13 +205,13 @@ class Shortlist:
                 by_kind.setdefault(definition_of(each), []).append((number, each))
         for kind in sorted(by_kind, key=lambda each: each.place):
             numbers, filters = zip(*by_kind[kind], strict=True)
-            index = torch.tensor(numbers)
+            index = host_ints(numbers)
             some.index_copy_(0, index, kind.batched.bind(filters, some.device)(some[index]))
         return some
 
     def _keep(self, scores: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Ban what the filters ban, [R, 64], and tell which rows are decided, bool [R]."""
-        ranks = torch.arange(_SIZE)
+        ranks = host_range(_SIZE)
         edge = values.gather(1, self._top_k - 1)
         next_one = values.gather(1, self._top_k.clamp(max=_SIZE - 1))
         decided = (edge > next_one) | ~self._has_top_k
@@ -217,7 +221,7 @@ class Shortlist:
             def likelihood(rows: Tensor) -> Tensor:
                 # Rows without top-p stay zero; nothing reads theirs.
                 own = rows[self._has_top_p[rows, 0]]
-                found = torch.zeros(len(rows), _SIZE)
+                found = torch.zeros(len(rows), _SIZE, dtype=torch.float32, device="cpu")
                 if len(own):
                     scaled = scale_by_temperature(scores[own], self._temperature[own])
                     found[self._has_top_p[rows, 0]] = scaled.softmax(-1).gather(1, index[own])

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.custom_methods import extra_parameters
@@ -43,6 +41,7 @@ from asyncgen.generation.strategies.drafters.drafting import Assistance, make_dr
 from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
 from asyncgen.generation.strategies.token_healing import decode_healed
+from asyncgen.runtime.transfer import given_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -255,7 +254,7 @@ def _repeated(name: str, value: Tensor | None, prompts: int, copies: int) -> Ten
     """A row for each that is decoded, from one for each of these, for each prompt, or for all."""
     if value is None:
         return None
-    table = torch.as_tensor(value)
+    table = given_tensor(value)
     if table.dim() != 2 or len(table) in (1, prompts * copies):
         return table
     if len(table) != prompts:

@@ -221,7 +221,7 @@ def _prepared_arguments(method: CustomMethod, plan: Plan) -> dict[str, Any]:
         "use_cache": plan.config.use_cache is not False,
     }
     if plan.encoder is None:
-        ones = torch.ones(len(plan.input_ids), plan.num_positions, dtype=torch.int64)
+        ones = torch.ones(len(plan.input_ids), plan.num_positions, dtype=torch.int64, device="cpu")
         ones = ones.to(plan.input_ids.device)
         arguments["attention_mask"] = ones if mask is None else mask.to(torch.int64)
         arguments |= _prompt_inputs(plan)
@@ -297,7 +297,9 @@ class _CustomSequences(Sequences):
             if len(tokens) != len(self.live):
                 allowed = f"yields one id a row, {len(self.live)}"
                 raise InvalidRequestError("custom_generate", tuple(tokens.shape), allowed)
-            step = self.settle(tokens, torch.empty(len(tokens), 0, device=tokens.device))
+            step = self.settle(
+                tokens, torch.empty(len(tokens), 0, dtype=torch.float32, device=tokens.device)
+            )
         for row, token_ids in enumerate(step.token_ids):
             self.counts[row] += len(token_ids)
         return step

@@ -217,12 +217,12 @@ class GenerationMixin:
         if normalize_logits:
             table = torch.log_softmax(table, dim=-1)
         if beam_indices is None:
-            rows = torch.arange(table.shape[1], device=table.device)
+            rows = torch.arange(table.shape[1], dtype=torch.int64, device=table.device)
             beam_indices = rows[:, None].expand(-1, table.shape[0])
         there = beam_indices >= 0
         size = int(there.sum(dim=1).max())
         there = there[:, :size]
         rows = beam_indices[:, :size].long().clamp(min=0)
-        steps = torch.arange(size, device=table.device)
+        steps = torch.arange(size, dtype=torch.int64, device=table.device)
         tokens = sequences[:, sequences.shape[1] - size :]
         return table[steps, rows, tokens].masked_fill(~there, 0.0)

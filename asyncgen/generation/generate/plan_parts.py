@@ -139,7 +139,7 @@ def make_processors(
     return build_logits_processors(
         config,
         prompt_length=prompt_length,
-        eos_token_ids=torch.tensor(eos, device=device) if eos else None,
+        eos_token_ids=torch.tensor(eos, dtype=torch.int64, device=device) if eos else None,
         device=device,
         vocab_size=model.config.vocab_size,
         **given,

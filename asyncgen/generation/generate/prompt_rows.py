@@ -112,5 +112,5 @@ def _heal(
     pad = 0 if config.pad_token_id is None else config.pad_token_id
     padded = [[pad] * (width - len(row)) + row for row in healing.rows]
     real = [[0] * (width - len(row)) + [1] * len(row) for row in healing.rows]
-    found = torch.tensor(real, device=ids.device)
+    found = torch.tensor(real, dtype=torch.int64, device=ids.device)
     return healing, ids.new_tensor(padded), None if bool(found.all()) else found

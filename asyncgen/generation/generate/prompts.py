@@ -185,7 +185,7 @@ def _bos(config: GenerationConfig) -> Tensor:
     """A lone beginning-of-sequence token."""
     if config.bos_token_id is None:
         raise ValueError("`bos_token_id` has to be defined when no `input_ids` are provided")
-    return torch.full((1, 1), config.bos_token_id, dtype=torch.int64)
+    return torch.full((1, 1), config.bos_token_id, dtype=torch.int64, device="cpu")
 
 
 def _check_ids(model: GenerativeModel, name: str, ids: Tensor) -> Tensor:

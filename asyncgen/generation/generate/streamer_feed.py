@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,7 @@ class StreamerFeed:
         elif len(step.token_ids) > 1:
             self._wait(step)
         elif step.token_ids[0]:
-            self._streamer.put(torch.tensor(step.token_ids[0]))
+            self._streamer.put(host_ints(step.token_ids[0]))
 
     def end(self) -> None:
         """Tell the streamer that everything was handed over."""
@@ -78,5 +78,5 @@ class StreamerFeed:
         ready = min(going_on) if going_on else max(lengths)
         for place in range(ready):
             column = [row[place] if place < len(row) else self._pad for row in self._waiting]
-            self._streamer.put(torch.tensor(column))
+            self._streamer.put(host_ints(column))
         self._waiting = [row[ready:] for row in self._waiting]

@@ -115,7 +115,10 @@ class WrittenModel:
         self.core = WrittenCore(self.config)
         own = getattr(module, "generation_config", None)
         self.generation_config: Any = _default(self.config) if own is None else own
-        first = next(iter(getattr(module, "parameters", list)()), torch.empty(0))
+        first = next(
+            iter(getattr(module, "parameters", list)()),
+            torch.empty(0, dtype=torch.float32, device="cpu"),
+        )
         self.device = device_of(module)
         self.dtype: torch.dtype = getattr(module, "dtype", first.dtype)
         known = dict.fromkeys((*_OFFERED, *_ASKED_FOR))
@@ -193,7 +196,10 @@ class WrittenModel:
 
 def device_of(model: Any) -> torch.device:
     """Return where a model of any kind computes: what it says, or where its first weight lies."""
-    first = next(iter(getattr(model, "parameters", list)()), torch.empty(0))
+    first = next(
+        iter(getattr(model, "parameters", list)()),
+        torch.empty(0, dtype=torch.float32, device="cpu"),
+    )
     found: torch.device = getattr(model, "device", first.device)
     return found
 

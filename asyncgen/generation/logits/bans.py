@@ -18,7 +18,7 @@ from asyncgen.generation.logits.base import (
     Stage,
 )
 from asyncgen.generation.logits.batched import Ban, BatchScores, Columns, RowProcessor
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class _BiasTable:
         self.largest = max(chain.from_iterable(tokens for tokens, _ in self.pairs), default=-1)
         single = {tokens[0]: bias for tokens, bias in self.pairs if len(tokens) == 1}
         # A table may be as long as the vocabulary: it is laid out once, and not in a step.
-        self.tokens = torch.tensor(list(single), dtype=torch.int64)
-        self.always = torch.tensor(list(single.values()), dtype=torch.float64)
+        self.tokens = host_ints(list(single))
+        self.always = torch.tensor(list(single.values()), dtype=torch.float64, device="cpu")
         self._after: dict[int, dict[tuple[int, ...], list[tuple[int, float]]]] = {}
         for tokens, bias in self.pairs:
             if len(tokens) > 1:
@@ -135,7 +135,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         """
         self.sequence_bias = sequence_bias
         self.biases = _BiasTable(_bias_pairs(sequence_bias))
-        self._always = torch.empty(0)
+        self._always = torch.empty(0, dtype=torch.float32, device="cpu")
 
     @property
     def pairs(self) -> list[tuple[tuple[int, ...], float]]:
@@ -170,7 +170,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
     def _always_of(self, scores: Tensor) -> Tensor:
         """The biases of single tokens, [V]."""
         if self._always.shape != scores.shape[-1:] or self._always.dtype != scores.dtype:
-            self._always = torch.zeros(scores.shape[-1], dtype=scores.dtype)
+            self._always = torch.zeros(scores.shape[-1], dtype=scores.dtype, device="cpu")
             self._always[self.biases.tokens] = self.biases.always.to(scores.dtype)
         self._always = self._always.to(scores.device)
         return self._always
@@ -211,7 +211,7 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
         ends = set() if eos_token_id is None else set(token_list(eos_token_id))
         words = {tuple(word) for word in bad_words_ids if len(word) > 1 or word[0] not in ends}
         self.biases = _BiasTable((word, -torch.inf) for word in sorted(words))
-        self._always = torch.empty(0)
+        self._always = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class TimedBan(LogitsProcessor):

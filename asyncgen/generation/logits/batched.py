@@ -134,7 +134,7 @@ class Force:
 
 def column(values: list[Any], device: torch.device) -> Tensor:
     """Lay one number a row out as float64 [R, 1], which rounds as the number alone does."""
-    return to_device(torch.tensor(values, dtype=torch.float64), device)[:, None]
+    return to_device(torch.tensor(values, dtype=torch.float64, device="cpu"), device)[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

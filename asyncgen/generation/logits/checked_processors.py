@@ -170,7 +170,7 @@ def _keep_demanded_tokens(processor: Callable[..., Any], scores: Tensor) -> Tens
     wanted = best.isposinf()
     if not bool((wanted | best.isfinite()).all()):
         raise _no_token_error(processor)
-    alone = torch.where(scores.isposinf(), 0.0, -torch.inf).to(scores.dtype)
+    alone = torch.full_like(scores, -torch.inf).masked_fill_(scores.isposinf(), 0.0)
     return torch.where(wanted, alone, scores)
 
 

@@ -28,7 +28,7 @@ from asyncgen.generation.logits.base import (
 from asyncgen.generation.logits.sequence_memory import Memories, with_fresh_memory
 from asyncgen.generation.stopping.stop_strings import TokenBytes
 from asyncgen.runtime.request_failure import request_failure
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -141,7 +141,7 @@ class Repetitions:
         self._breakers = breakers or {}
         self._heads: list[int] = []  # places of tokens that may begin a breaker
         self._breaks: list[tuple[int, int]] = []  # the last breaker at each place, as `last_break`
-        self._ids, self._lengths = torch.zeros(2, 64, dtype=torch.int64)
+        self._ids, self._lengths = torch.zeros(2, 64, dtype=torch.int64, device="cpu")
         self._is_followed = True
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ class Repetitions:
         """
         found = self._lengths[: len(self.tokens)]
         if not self._is_followed:
-            found.copy_(torch.tensor(matches_of_end(self.tokens), dtype=torch.int64))
+            found.copy_(host_ints(matches_of_end(self.tokens)))
             self._is_followed = True
         return found
 
@@ -182,10 +182,10 @@ class Repetitions:
         size = len(self.tokens)
         if size > len(self._ids):
             for name in ("_ids", "_lengths"):
-                larger = torch.zeros(2 * size, dtype=torch.int64)
+                larger = torch.zeros(2 * size, dtype=torch.int64, device="cpu")
                 larger[:before] = getattr(self, name)[:before]
                 setattr(self, name, larger)
-        self._ids[before:size] = torch.tensor(new, dtype=torch.int64)
+        self._ids[before:size] = host_ints(new)
         if len(new) == 1 and self._is_followed:
             longer = self._lengths[:before].roll(1).add_(1)
             longer[:1] = 1
@@ -378,7 +378,7 @@ class _BatchedDRY:
 
 def _longest_of_each(tokens: Tensor, lengths: Tensor, least: int) -> dict[int, int]:
     """Return the largest length of each token, of those that reach the least; all int64 [N]."""
-    best = torch.zeros(int(tokens.max()) + 1, dtype=torch.int64)
+    best = torch.zeros(int(tokens.max()) + 1, dtype=torch.int64, device="cpu")
     best.scatter_reduce_(0, tokens, lengths, "amax")
     kept = (best >= least).nonzero()[:, 0]
     return dict(zip(kept.tolist(), best[kept].tolist(), strict=True))
@@ -387,8 +387,10 @@ def _longest_of_each(tokens: Tensor, lengths: Tensor, least: int) -> dict[int, i
 def _subtract(flat: Tensor, penalties: dict[int, float], offset: int) -> None:
     """Subtract the penalties of one row from flattened scores, in place."""
     if penalties:
-        places = to_device(torch.tensor([offset + token for token in penalties]), flat.device)
-        values = to_device(torch.tensor([*penalties.values()], dtype=flat.dtype), flat.device)
+        places = to_device(host_ints([offset + token for token in penalties]), flat.device)
+        values = to_device(
+            torch.tensor([*penalties.values()], dtype=flat.dtype, device="cpu"), flat.device
+        )
         flat[places] = flat[places] - values
 
 

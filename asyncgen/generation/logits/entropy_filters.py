@@ -68,7 +68,7 @@ def keep_typical(
 def _typical_limit(distance: Tensor, probabilities: Tensor, mass: Parameter, least: int) -> Tensor:
     """Find the largest distance that stays, [B, 1]; each row on its own, as alone."""
     total = distance.shape[-1]
-    rows = torch.arange(len(distance), device=distance.device)
+    rows = torch.arange(len(distance), dtype=torch.int64, device=distance.device)
     limit = distance[:, :1]
     for size in (*slice_sizes(distance, least), total):
         some = select_rows(distance, rows)

@@ -29,7 +29,7 @@ from asyncgen.generation.logits.base import (
     check_share,
 )
 from asyncgen.generation.logits.batched import Columns, column
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ def keep_top_p(
     else:
         limit = scores.new_full((len(scores), 1), 1 - top_p)
     sizes = slice_sizes(scores, min_tokens_to_keep) if scores.dtype == torch.float32 else []
-    rows, kept = torch.arange(len(scores), device=scores.device), None
+    rows, kept = torch.arange(len(scores), dtype=torch.int64, device=scores.device), None
     for size in sizes:
         found, decided = _top_p_of_slice(
             select_rows(scores, rows),
@@ -172,7 +172,7 @@ def _top_p_of_slice(
         return scores[rows].softmax(-1).gather(-1, index[rows])
 
     counts, decided = nucleus(values, limit, least, likelihood)
-    kept = torch.arange(size, device=scores.device) < counts
+    kept = torch.arange(size, dtype=torch.int64, device=scores.device) < counts
     chosen = torch.where(kept, values, filter_value)
     return _keep_listed(scores, index, chosen, filter_value), decided[:, 0]
 
@@ -234,9 +234,9 @@ def keep_min_p(
     if isinstance(min_p, Tensor):
         # Not `Tensor.log`, which may round in another way than that of a number.
         logs = [math.log(each) if each else -_INF for each in min_p.flatten().tolist()]
-        margin: Parameter = to_device(torch.tensor(logs, dtype=scores.dtype), scores.device)[
-            :, None
-        ]
+        margin: Parameter = to_device(
+            torch.tensor(logs, dtype=scores.dtype, device="cpu"), scores.device
+        )[:, None]
     elif min_p == 0:
         return scores
     else:
@@ -285,7 +285,7 @@ def slice_sizes(scores: Tensor, least: int) -> list[int]:
 
 def _top_k_arguments(ranks: list[int], device: torch.device) -> dict[str, Any]:
     """The arguments of `keep_top_k` for several rows."""
-    return {"top_k": to_device(torch.tensor(ranks), device)[:, None], "most": max(ranks)}
+    return {"top_k": to_device(host_ints(ranks), device)[:, None], "most": max(ranks)}
 
 
 def _min_p_arguments(shares: list[float], _: torch.device) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from asyncgen import native
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage
 from asyncgen.runtime.request_failure import request_failure
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, host_range, to_device
 from asyncgen.structured.grammar_compiler import compile_grammar
 from asyncgen.structured.output_format import PARAMETERS, read_output_format
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def _table() -> Tensor:
     """For each byte of a mask eight bytes as one int64: 1 where its bit is not set."""
-    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
+    bits = host_range(256)[:, None] >> host_range(8) & 1
     return (1 - bits).to(torch.uint8).view(torch.int64)[:, 0]
 
 
@@ -72,7 +72,7 @@ class _BatchedGrammars:
 
     def __init__(self, parts: list[RowProcessor], scores: BatchScores) -> None:
         num_words = parts[0].processor.grammar.num_words
-        self._words = torch.full((len(parts), num_words), -1, dtype=torch.int32)
+        self._words = torch.full((len(parts), num_words), -1, dtype=torch.int32, device="cpu")
 
         # Where another processor has worked before, it may have banned all that is allowed.
         def is_crowded(part: RowProcessor) -> bool:
@@ -84,7 +84,7 @@ class _BatchedGrammars:
             for part, words in zip(parts, self._words, strict=True)
         ]
         self._crowded = [part.row for part in parts if is_crowded(part)]
-        self._plain = torch.tensor([part.row for part in parts if not is_crowded(part)])
+        self._plain = host_ints([part.row for part in parts if not is_crowded(part)])
 
     def __call__(self, scores: BatchScores) -> None:
         """Follow each row, and ban what its grammar does not allow."""
@@ -214,7 +214,7 @@ class GrammarLogitsProcessor(LogitsProcessor):
         if self.prompt_length is None:
             self.prompt_length = input_ids.shape[1]
         size = scores.shape[1]
-        words = torch.empty(len(scores), self.grammar.num_words, dtype=torch.int32)
+        words = torch.empty(len(scores), self.grammar.num_words, dtype=torch.int32, device="cpu")
         for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
             matcher = self.matcher(row)
             matcher.follow(ids)

@@ -177,7 +177,9 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         options = dict(self._options)
         if "position_ids" in options:
             start, end = self._ids.shape[1] - fresh.shape[1], self._ids.shape[1]
-            options["position_ids"] = torch.arange(start, end, device=fresh.device)[None]
+            options["position_ids"] = torch.arange(
+                start, end, dtype=torch.int64, device=fresh.device
+            )[None]
         output = self.model(
             fresh,
             attention_mask=mask,

@@ -18,6 +18,7 @@ from asyncgen.generation.logits.base import (
     round_to_dtype,
 )
 from asyncgen.generation.logits.batched import Ban, BatchScores, Force, RowProcessor
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -159,7 +160,7 @@ class _ForcedTokenProcessor(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Force the tokens where they are due; ids are int64 [B, T], scores [B, V]."""
         tokens = self.forced(input_ids.shape[-1])
-        return scores if tokens is None else force(scores, torch.tensor(tokens).to(scores.device))
+        return scores if tokens is None else force(scores, host_ints(tokens).to(scores.device))
 
 
 def _ends_fit(processor: Any, size: int) -> bool:

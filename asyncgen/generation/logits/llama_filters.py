@@ -160,7 +160,7 @@ class XTCLogitsWarper(LogitsProcessor):
         due = [self.is_due(input_ids.shape[1], row) for row in range(len(scores))]
         if not any(due):
             return scores
-        chosen = torch.tensor(due, device=scores.device)[:, None]
+        chosen = torch.tensor(due, dtype=torch.bool, device=scores.device)[:, None]
         return torch.where(chosen, exclude_top_choices(scores, self.threshold), scores)
 
 

@@ -86,7 +86,7 @@ def ban_tokens(scores: Tensor, banned: Sequence[Collection[int]]) -> Tensor:
     pairs = [(row, token) for row, tokens in enumerate(banned) for token in tokens]
     if not pairs:
         return scores
-    where = torch.tensor(pairs, device=scores.device)
+    where = torch.tensor(pairs, dtype=torch.int64, device=scores.device)
     return scores.index_put((where[:, 0], where[:, 1]), scores.new_tensor(-torch.inf))
 
 

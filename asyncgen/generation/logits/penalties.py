@@ -27,7 +27,7 @@ from asyncgen.generation.logits.sequence_memory import (
     with_fresh_memory,
 )
 from asyncgen.runtime.request_failure import request_failure
-from asyncgen.runtime.transfer import to_device
+from asyncgen.runtime.transfer import host_ints, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class _SeenTokensLayout:
         self.total = sum(lengths)
         if not self.total:
             return
-        self._lengths = to_device(torch.tensor(lengths), device)
+        self._lengths = to_device(host_ints(lengths), device)
         tokens = bytearray().join([seen.token_ids for seen in memories])
         counts = bytearray().join([seen.counts for seen in memories])
         self.places = to_device(torch.frombuffer(tokens, dtype=torch.int64), device)
@@ -189,7 +189,10 @@ class _SeenTokensProcessor(LogitsProcessor):
         """Apply `change` to what is there; ids are int64 [B, T], scores [B, V]."""
         offsets = None
         if len(scores) > 1:
-            offsets = torch.arange(len(scores), device=scores.device) * scores.shape[-1]
+            offsets = (
+                torch.arange(len(scores), dtype=torch.int64, device=scores.device)
+                * scores.shape[-1]
+            )
         memories = [_within(each, scores.shape[-1]) for each in self.memories.of(input_ids)]
         seen = _SeenTokensLayout(memories, scores.device, offsets)
         if not seen.total:

@@ -33,7 +33,7 @@ class AlternatingCodebooksLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Ban the other codebook; ids are int64 [B, T], scores [B, V]."""
         middle = self.semantic_vocab_size + self.codebook_size
-        tokens = torch.arange(scores.shape[-1], device=scores.device)
+        tokens = torch.arange(scores.shape[-1], dtype=torch.int64, device=scores.device)
         if (input_ids.shape[1] - self.input_start_len) % 2 == 0:
             banned = (tokens < self.semantic_vocab_size) | (tokens >= middle)
         else:
@@ -64,11 +64,11 @@ def allow_timestamps(
     is_time = generated >= first_timestamp  # [B, N]
     last = is_time[:, -1:]
     before = is_time[:, -2:-1] if length > 1 else torch.ones_like(last)
-    tokens = torch.arange(scores.shape[-1], device=scores.device)  # [V]
+    tokens = torch.arange(scores.shape[-1], dtype=torch.int64, device=scores.device)  # [V]
     banned = last & before & (tokens >= first_timestamp)
     opened = last & ~before
     banned |= opened & (tokens < eos_token_id)
-    places = torch.arange(length, device=generated.device)
+    places = torch.arange(length, dtype=torch.int64, device=generated.device)
     latest = generated.gather(1, torch.where(is_time, places, -1).amax(1, True).clamp(min=0))
     # The end of a segment may be the begin of it; the begin of the next one is repeated as well.
     least = torch.where(opened, latest, latest + 1)
@@ -89,7 +89,7 @@ def prefer_timestamps(scores: Tensor, first_timestamp: int) -> Tensor:
     log_probabilities = scores.float().log_softmax(-1)
     times = log_probabilities[:, first_timestamp:].logsumexp(-1, keepdim=True)
     text = log_probabilities[:, :first_timestamp].amax(-1, keepdim=True)
-    tokens = torch.arange(scores.shape[-1], device=scores.device)
+    tokens = torch.arange(scores.shape[-1], dtype=torch.int64, device=scores.device)
     return scores.masked_fill((times > text) & (tokens < first_timestamp), -torch.inf)
 
 
@@ -137,12 +137,14 @@ class WhisperTimeStampLogitsProcessor(LogitsProcessor):
         """Ban what Whisper's format does not allow; ids are int64 [B, T], scores [B, V]."""
         first = self.timestamp_begin
         scores = scores.index_fill(
-            -1, torch.tensor([self.no_timestamps_token_id], device=scores.device), -torch.inf
+            -1,
+            torch.tensor([self.no_timestamps_token_id], dtype=torch.int64, device=scores.device),
+            -torch.inf,
         )
         generated = input_ids[:, self.begin_index :]
         scores = allow_timestamps(scores, generated, first, self.eos_token_id)
         if input_ids.shape[1] == self.begin_index:
-            tokens = torch.arange(scores.shape[-1], device=scores.device)
+            tokens = torch.arange(scores.shape[-1], dtype=torch.int64, device=scores.device)
             banned = tokens < first
             if self.max_initial_timestamp_index is not None:
                 banned |= tokens > first + self.max_initial_timestamp_index

@@ -46,4 +46,6 @@ class CancelCriteria:
         """
         import torch
 
-        return torch.full((input_ids.shape[0],), self.flag, device=input_ids.device)
+        return torch.full(
+            (input_ids.shape[0],), self.flag, dtype=torch.bool, device=input_ids.device
+        )

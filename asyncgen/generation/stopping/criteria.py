@@ -200,7 +200,10 @@ class EosTokenCriteria(StoppingCriteria):
         """
         if isinstance(eos_token_id, NEVER_IDS):
             raise TypeError(f"{shorten(eos_token_id)}: token ids must be integers")
-        ids = torch.as_tensor(eos_token_id).flatten()
+        if isinstance(eos_token_id, Tensor):
+            ids = eos_token_id.flatten()
+        else:
+            ids = torch.as_tensor(eos_token_id, device="cpu").flatten()
         if len(ids) and (ids.is_floating_point() or ids.dtype is torch.bool):
             raise TypeError(f"`eos_token_id` is {eos_token_id!r}: must be token ids")
         self.eos_token_id = ids.long()
@@ -240,7 +243,7 @@ class StopStringCriteria(StoppingCriteria):
             self._matcher.ends_with_stop(tail, row, input_ids)
             for row, tail in enumerate(input_ids[:, -reach:].tolist())
         ]
-        return torch.tensor(matches, device=input_ids.device)
+        return torch.tensor(matches, dtype=torch.bool, device=input_ids.device)
 
 
 class ConfidenceCriteria(StoppingCriteria):
@@ -344,4 +347,4 @@ def build_stopping_criteria(
 
 
 def _for_all(done: bool, input_ids: Tensor) -> Tensor:
-    return torch.full((input_ids.shape[0],), done, device=input_ids.device)
+    return torch.full((input_ids.shape[0],), done, dtype=torch.bool, device=input_ids.device)

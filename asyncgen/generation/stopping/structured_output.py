@@ -38,4 +38,4 @@ class GrammarCriteria(StoppingCriteria):
         ):
             matcher.follow(ids)
             found.append(matcher.is_over)
-        return torch.tensor(found, device=input_ids.device)
+        return torch.tensor(found, dtype=torch.bool, device=input_ids.device)

@@ -140,11 +140,11 @@ class LiveBeams:
         ids = torch.full((batch, beams, room), rules.filler, dtype=torch.int64, device=device)
         ids[:, :, :length] = prompt[:, None]
         origins = torch.full((batch, beams, room - length), -1, dtype=torch.int32, device=device)
-        scores = torch.full((batch, beams), _EXCLUDED, device=device)
+        scores = torch.full((batch, beams), _EXCLUDED, dtype=torch.float32, device=device)
         scores[:, :: beams // groups] = 0.0
-        lengths = torch.full((batch, beams), length, device=device)
+        lengths = torch.full((batch, beams), length, dtype=torch.int64, device=device)
         self.live = Hypotheses(ids, origins, scores, lengths)
-        self.first_row = torch.arange(batch, device=device)[:, None] * beams
+        self.first_row = torch.arange(batch, dtype=torch.int64, device=device)[:, None] * beams
 
     @property
     def rows(self) -> Tensor:
@@ -211,7 +211,10 @@ class BeamPool(LiveBeams):
         )
         self.is_complete = torch.zeros_like(live.scores, dtype=torch.bool)
         self.is_open = torch.ones(batch, dtype=torch.bool, device=prompt.device)
-        self._is_new = torch.arange(rules.num_candidates, device=prompt.device) < rules.num_beams
+        self._is_new = (
+            torch.arange(rules.num_candidates, dtype=torch.int64, device=prompt.device)
+            < rules.num_beams
+        )
         self.agreed = [length] * batch
 
     def total(self, scores: Tensor) -> Tensor:

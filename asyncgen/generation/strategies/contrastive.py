@@ -22,6 +22,7 @@ from asyncgen.generation.strategies.forward import Forward, read_prompt
 from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
 from asyncgen.generation.strategies.token_by_token import Sequences, require_finite
+from asyncgen.runtime.transfer import host_range
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -84,7 +85,7 @@ def contrastive(plan: Plan) -> Steps:
         FloatingPointError: Scores hold NaN or ban every token.
     """
     alpha, width = _settings(plan.config)
-    rows = torch.arange(len(plan.input_ids), device=plan.input_ids.device)
+    rows = torch.arange(len(plan.input_ids), dtype=torch.int64, device=plan.input_ids.device)
     sequences = Sequences(plan)
     context = _Context(plan.attention_mask)
     hidden = yield from _read_prompt(plan, context)
@@ -187,7 +188,7 @@ class _Candidates:
         self._forward.crop(self._forward.length - 1)
         if self._width > 1:
             rows = _decoder_cache(self._cache)[0][0].shape[0]
-            self._cache.batch_select_indices(torch.arange(0, rows, self._width))
+            self._cache.batch_select_indices(host_range(0, rows, self._width))
 
 
 class _AllCandidatesAtOnce(_Candidates):
@@ -218,7 +219,7 @@ class _AllCandidatesAtOnce(_Candidates):
         return whole.map(lambda layer: layer[rows])
 
     def _rows(self, best: Tensor) -> Tensor:
-        return torch.arange(len(best), device=best.device) * self._width + best
+        return torch.arange(len(best), dtype=torch.int64, device=best.device) * self._width + best
 
 
 class _CandidatesOneByOne(_Candidates):
@@ -247,7 +248,7 @@ class _CandidatesOneByOne(_Candidates):
 
     def keep(self, best: Tensor) -> None:
         """Give every row the newest position of its best candidate ``[B]``."""
-        rows = torch.arange(len(best), device=best.device)
+        rows = torch.arange(len(best), dtype=torch.int64, device=best.device)
         newest = []
         for pairs in zip(*self._newest, strict=True):
             keys, values = (torch.stack(each) for each in zip(*pairs, strict=True))

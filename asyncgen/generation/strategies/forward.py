@@ -165,7 +165,7 @@ class Forward:
         if self._given_positions is not None:
             given, beyond = self._given_positions(start, end)
             return given + beyond
-        positions = torch.arange(start, end, device=device)[None]
+        positions = torch.arange(start, end, dtype=torch.int64, device=device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
         return positions
@@ -317,7 +317,7 @@ def _position_lookup(plan: Plan, table: Tensor | None) -> PositionLookup | None:
     shift = known - plan.num_positions
 
     def look_up(start: int, end: int) -> tuple[Tensor, Tensor]:
-        places = torch.arange(start + shift, end + shift, device=table.device)
+        places = torch.arange(start + shift, end + shift, dtype=torch.int64, device=table.device)
         return table[:, places.clamp(max=known - 1)], (places - (known - 1)).clamp_(min=0)
 
     return look_up

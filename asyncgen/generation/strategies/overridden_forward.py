@@ -212,7 +212,9 @@ class OverriddenForward(Forward):
         }
         arguments |= accepted_arguments(self._prepare, newer)
         if "cache_position" in parameter_names(self._prepare):
-            arguments["cache_position"] = torch.arange(first, end, device=self._ids.device)
+            arguments["cache_position"] = torch.arange(
+                first, end, dtype=torch.int64, device=self._ids.device
+            )
         return arguments
 
     def _first_given(self, name: str) -> int:

@@ -73,7 +73,9 @@ class ScorerSelection(BeamSelection):
         rules, batch = beam_rules(plan), plan.input_ids.shape[0]
         super().__init__(plan, LiveBeams(plan.input_ids, rules, scorer.num_beam_groups))
         self._scorer = scorer
-        rows = torch.arange(batch * rules.num_beams, device=plan.input_ids.device)
+        rows = torch.arange(
+            batch * rules.num_beams, dtype=torch.int64, device=plan.input_ids.device
+        )
         rows = rows.view(batch, scorer.num_beam_groups, -1)
         self._groups = rows.transpose(0, 1).flatten(1)  # rows of each group, [G, B * N / G]
 

@@ -74,7 +74,7 @@ class Sequences:
             The step, without logits and scores.
         """
         if not all(self.live):
-            mask = torch.tensor(self.live, device=tokens.device)
+            mask = torch.tensor(self.live, dtype=torch.bool, device=tokens.device)
             tokens = torch.where(mask, tokens, self._plan.pad_token_id)
         if self.length == self._buffer.shape[1]:
             self._buffer = torch.cat((self._buffer, torch.empty_like(self._buffer)), dim=1)
@@ -178,7 +178,7 @@ class TorchDraw:
 
     def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
         """Draw float32 ``[count]`` from [0, 1)."""
-        return torch.rand(count)
+        return torch.rand(count, dtype=torch.float32, device="cpu")
 
     def several(self, scores: Tensor, count: int, position: int) -> Tensor:
         """Draw indices ``[B, count]`` of float32 scores ``[B, M]``, none of them twice."""

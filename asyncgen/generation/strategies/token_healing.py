@@ -81,7 +81,7 @@ def plan_healing(
     vocabulary = tokenizer.get_vocab()
     spelled = {token_id: token for token, token_id in vocabulary.items()}
     trimmed = [_trim(tokenizer, list(row), special) for row in rows]
-    bias = torch.zeros(len(rows), vocab_size)
+    bias = torch.zeros(len(rows), vocab_size, dtype=torch.float32, device="cpu")
     for place, row in enumerate(trimmed):
         last = row[-1]
         beginning = spelled.get(last)

@@ -155,7 +155,7 @@ class GreenLists:
         """
         if not self._selfhash:
             return bool((self.after(ngram[-2]) == ngram[-1]).any())
-        seeds = self.seeds(torch.tensor([ngram], device=self.device))
+        seeds = self.seeds(torch.tensor([ngram], dtype=torch.int64, device=self.device))
         return bool((self.of_seed(int(seeds[0]) % _SEEDS) == ngram[-1]).any())
 
     def seeds(self, ngrams: Tensor) -> Tensor:
@@ -184,12 +184,14 @@ class GreenLists:
         seeds = self.seeds(torch.cat((before, candidates[..., None]), dim=-1))  # [B, C]
         pairs = zip(seeds.flatten().tolist(), candidates.flatten().tolist(), strict=True)
         green = [bool((self.of_seed(seed % _SEEDS) == token).any()) for seed, token in pairs]
-        return torch.tensor(green, device=candidates.device).view_as(candidates)
+        return torch.tensor(green, dtype=torch.bool, device=candidates.device).view_as(candidates)
 
     @functools.cached_property
     def _permutation(self) -> Tensor:
         self._generator.manual_seed(self._key)
-        return torch.randperm(_TABLE_SIZE, device=self.device, generator=self._generator)
+        return torch.randperm(
+            _TABLE_SIZE, dtype=torch.int64, device=self.device, generator=self._generator
+        )
 
     @property
     def _key_tensor(self) -> int:
@@ -200,7 +202,9 @@ class GreenLists:
     def _draw(self, seed: int) -> Tensor:
         """Draw the green tokens of a seed, int64 [G]."""
         self._generator.manual_seed(seed)
-        order = torch.randperm(self.vocab_size, device=self.device, generator=self._generator)
+        order = torch.randperm(
+            self.vocab_size, dtype=torch.int64, device=self.device, generator=self._generator
+        )
         return order[: self.size].clone()
 
 

@@ -189,14 +189,14 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         )
         config.validate()
         self.ngram_len = ngram_len
-        self.keys = torch.tensor(keys, device=device)
+        self.keys = torch.tensor(keys, dtype=torch.int64, device=device)
         self.context_history_size = context_history_size
         self.device = torch.device(device)
         self.skip_first_ngram_calls = skip_first_ngram_calls
         self.debug_mode = debug_mode
         generator = torch.Generator(device=device).manual_seed(sampling_table_seed)
         self.sampling_table = torch.randint(
-            0, 2, (sampling_table_size,), generator=generator, device=device
+            0, 2, (sampling_table_size,), generator=generator, dtype=torch.int64, device=device
         )
         self.prompt_length: int | None = None
         self._state: _State | None = None
@@ -259,7 +259,7 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
 
     def _tournament(self, scores: Tensor, context_hash: Tensor) -> Tensor:
         """Play all layers over the whole vocabulary; log-probabilities [B, V]."""
-        tokens = torch.arange(scores.shape[-1], device=scores.device)
+        tokens = torch.arange(scores.shape[-1], dtype=torch.int64, device=scores.device)
         ngram_hash = extend_hash(context_hash[:, None], tokens)  # [B, V]
         probabilities = scores.softmax(dim=1)
         for key in self.keys.to(scores.device):

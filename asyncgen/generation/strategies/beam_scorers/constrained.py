@@ -174,7 +174,7 @@ class ConstrainedBeamSearchScorer(BeamSearchScorer):
 
 def _order_by_banks(banks: list[int], scores: Tensor) -> list[int]:
     """Order of candidates: the best of each bank, furthest bank first, then the second best …"""
-    weights = torch.tensor(banks, device=scores.device) * _BANK + scores
+    weights = torch.tensor(banks, dtype=torch.int64, device=scores.device) * _BANK + scores
     order: list[int] = torch.sort(weights, descending=True).indices.tolist()
     ranks, bank, rank = [], None, 0
     for place in order:

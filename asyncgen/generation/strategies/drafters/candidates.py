@@ -139,7 +139,9 @@ class PromptLookupCandidateGenerator(CandidateGenerator):
         else:
             found = _drained(self._continued(input_ids).propose(input_ids, length)).token_ids
         if self.eos_token_id is not None:
-            ends = torch.as_tensor(self.eos_token_id, device=found.device).flatten()
+            ends = torch.as_tensor(
+                self.eos_token_id, dtype=torch.int64, device=found.device
+            ).flatten()
             stop = torch.isin(found, ends).nonzero()
             found = found[: int(stop[0])] if len(stop) else found
         return torch.cat((input_ids, found[None].to(input_ids)), dim=1), None
@@ -166,7 +168,7 @@ class PromptLookupCandidateGenerator(CandidateGenerator):
             return len(found)
         whole = torch.cat((input_ids, input_ids.new_tensor([found])), dim=1)
         for place, token_id in enumerate(found):
-            scores = torch.ones(1, self.vocab_size, device=input_ids.device)
+            scores = torch.ones(1, self.vocab_size, dtype=torch.float32, device=input_ids.device)
             before = whole[:, : input_ids.shape[1] + place]
             score = float(self.logits_processor(before, scores)[0, token_id])
             if score <= torch.finfo(torch.float32).min:

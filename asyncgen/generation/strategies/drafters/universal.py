@@ -174,8 +174,8 @@ class SharedTokens(LogitsProcessor):
                 "out or decode greedily",
             )
         order = sorted(self._to_assistant.items())
-        self._target_ids = torch.tensor([t for t, _ in order], device=device)
-        self._assistant_ids = torch.tensor([a for _, a in order], device=device)
+        self._target_ids = torch.tensor([t for t, _ in order], dtype=torch.int64, device=device)
+        self._assistant_ids = torch.tensor([a for _, a in order], dtype=torch.int64, device=device)
         self._target_size = target_size
         self._banned = torch.ones(assistant_size, dtype=torch.bool, device=device)
         self._banned[self._assistant_ids] = False
