@@ -331,7 +331,7 @@ def _embedding(index: int, numbers: array[float], usage: Usage, timing: Timing) 
     """An embedding as it was. Torch is imported late, because it takes long."""
     import torch
 
-    return Embedding(index, torch.tensor(numbers), usage, timing)
+    return Embedding(index, torch.tensor(numbers, dtype=torch.float32, device="cpu"), usage, timing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def _sums(table: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.
     whole = torch.int32 if dtype.itemsize == 4 else torch.int16
     if table.dtype == torch.uint8:
         dtype = whole = torch.uint8
-    down, across = torch.zeros(table.shape[1], dtype=torch.int64), []
+    down, across = torch.zeros(table.shape[1], dtype=torch.int64, device="cpu"), []
     for start in range(0, len(table), _ROWS):
         bits = table[start : start + _ROWS].to(dtype).view(whole)
         down += bits.sum(0, dtype=torch.int64)
@@ -133,6 +133,8 @@ def _logits(model: PreTrainedModel) -> torch.Tensor:
     """Logits of the probe, float32 [P, V] in memory."""
     size = model.core.config.vocab_size
     most = model.core.config.max_position_embeddings or _PROBE
-    ids = torch.linspace(0, size - 1, min(_PROBE, most)).long()[None]
+    ids = torch.linspace(0, size - 1, min(_PROBE, most), dtype=torch.float32, device="cpu").long()[
+        None
+    ]
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, return_dict=True).logits
     return logits[0].float().contiguous()

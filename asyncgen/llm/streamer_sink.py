@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
+from asyncgen.runtime.transfer import host_ints
 from streamers.cancel import Cancelled
 
 if TYPE_CHECKING:
@@ -182,12 +183,11 @@ class StreamerSink:
 
     def _begin(self, request: Request) -> StreamerFeed:
         """Give the streamer the prompt, a row for each sample."""
-        import torch
 
         from asyncgen.generation.generate.streamer_feed import StreamerFeed
 
         pad = request.params.config.pad_token_id
         copies = request.params.num_samples
         self._feed = feed = StreamerFeed(self._streamer, copies=copies, pad_token_id=pad or 0)
-        feed.begin(torch.tensor([request.starting_ids]))
+        feed.begin(host_ints([request.starting_ids]))
         return feed

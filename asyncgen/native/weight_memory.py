@@ -66,7 +66,7 @@ def empty_temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """
     count = prod(shape)
     if count * dtype.itemsize < LARGE or sys.platform == "win32":
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(_map(count * dtype.itemsize), dtype=dtype, count=count).view(shape)
 
 

@@ -61,7 +61,7 @@ def exported_forward(model: Any, given: Mapping[str, Any]) -> Any:
     cache, places = given["past_key_values"], given["cache_position"]
     buffers = None
     if cache is None:
-        places = torch.arange(length, device=embeddings.device)
+        places = torch.arange(length, dtype=torch.int64, device=embeddings.device)
     else:
         buffers = _outside(partial(_buffers, core.config, cache, int(rows)))
     mask = given["attention_mask"]

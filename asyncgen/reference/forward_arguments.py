@@ -140,7 +140,9 @@ def _positions(
             raise wrong_shape("position_ids", position_ids, f"[{batch}, {length}] or [1, {length}]")
         return positions
     if mask is None:
-        return torch.arange(start, start + length, device=embeddings.device)[None]
+        return torch.arange(start, start + length, dtype=torch.int64, device=embeddings.device)[
+            None
+        ]
     counted = mask.cumsum(dim=1) - 1  # [B, P + S]
     return counted[:, start:].clamp(min=0)
 

@@ -319,7 +319,7 @@ def _check_device(device: str | int | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)
+        torch.empty(0, dtype=torch.float32, device=chosen)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InvalidRequestError(

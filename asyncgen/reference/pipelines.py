@@ -18,6 +18,7 @@ from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.generation.config.rules import Range, require, switch
 from asyncgen.reference.auto import AutoModelForCausalLM, AutoTokenizer
 from asyncgen.reference.from_pretrained_options import check_device_map
+from asyncgen.runtime.transfer import host_ints
 from asyncgen.text.foreign_tokenizer import own_tokenizer
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class TextGenerationPipeline:
     ) -> Iterator[Answers]:
         """Return the results of several prompts; with a seed, the same samples as the reference."""
         # There a data loader draws one number before it iterates over the prompts.
-        torch.empty((), dtype=torch.int64).random_()
+        torch.empty((), dtype=torch.int64, device="cpu").random_()
         yield from self._answers(prompts, size, own, params)
 
     def _answers(
@@ -277,7 +278,7 @@ class TextGenerationPipeline:
             raise InvalidRequestError("batch_size", len(rows), allowed)
         ids = [[pad or 0] * count + row for count, row in zip(missing, rows, strict=True)]
         mask = [[0] * count + [1] * len(row) for count, row in zip(missing, rows, strict=True)]
-        return torch.tensor(ids), torch.tensor(mask)
+        return host_ints(ids), host_ints(mask)
 
     def _result(
         self, given: _Input, prompt_length: int, row: list[int], own: Mapping[str, Any]

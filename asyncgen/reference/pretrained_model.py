@@ -143,7 +143,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
         model.embedding_settings = loaded.embedding_settings
-        ids = torch.zeros(1, 1, dtype=torch.int64)
+        ids = torch.zeros(1, 1, dtype=torch.int64, device="cpu")
         decoder = {"decoder_input_ids": ids} if loaded.core.family.has_encoder else {}
         logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits
         if bool(logits.isnan().any()):

@@ -24,6 +24,7 @@ from asyncgen.checkpoints.packed.raw_tensors import nibbles, read_raw
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.reference.model_loader import read_plan
 from asyncgen.runtime.progress import Progress
+from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     import os
@@ -166,7 +167,7 @@ def _packed(name: str, tensor: Tensor, to: Packing, sums: _Sums) -> dict[str, Te
     numbers = packed.codes.view(torch.uint8) ^ (0x80 if to == "int8" else 0)  # without a sign
     written = {
         f"{stem}.weight_packed": numbers[:, : 4 * words].contiguous().view(torch.int32),
-        f"{stem}.weight_shape": torch.tensor([packed.outputs, packed.inputs]),
+        f"{stem}.weight_shape": host_ints([packed.outputs, packed.inputs]),
         f"{stem}.weight_scale": packed.scales,
     }
     if packed.zeros is not None:

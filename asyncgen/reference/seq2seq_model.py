@@ -159,7 +159,9 @@ class Seq2SeqModel(PreTrainedModel):
         attention = self.core.attention(
             past, mask, encoded, collect_attentions=weights, collect_cross_attentions=cross
         )
-        positions = torch.arange(start, start + embeddings.shape[1], device=self.device)[None]
+        positions = torch.arange(
+            start, start + embeddings.shape[1], dtype=torch.int64, device=self.device
+        )[None]
         hidden = self.core.hidden(embeddings, positions, attention, states)
         logits = self.core.project(hidden)
         output = Seq2SeqLMOutput(

@@ -161,5 +161,5 @@ def pack_rows(
             "give at least one text, and `padding=True` where they differ in length",
         )
     return BatchEncoding(
-        {name: torch.tensor(rows, dtype=torch.long) for name, rows in data.items()}
+        {name: torch.tensor(rows, dtype=torch.long, device="cpu") for name, rows in data.items()}
     )

@@ -239,7 +239,11 @@ class Frontend:
         if "seed" not in given and _draws(base, given):
             # Without a configured seed, draw one as `model.generate` does, after `set_seed`.
             seeds = self._seeds
-            given["seed"] = int(torch.randint(2**62, ())) if seeds is None else next(seeds)
+            given["seed"] = (
+                int(torch.randint(2**62, (), dtype=torch.int64, device="cpu"))
+                if seeds is None
+                else next(seeds)
+            )
         return given
 
 
