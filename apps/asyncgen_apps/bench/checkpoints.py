@@ -143,10 +143,14 @@ def _weights(shape: ModelShape, dtype: str, seed: int) -> dict[str, torch.Tensor
 
     def draw(name: str, size: tuple[int, ...]) -> torch.Tensor:
         if name.endswith(("mixer.norm.weight", "linear_attn.norm.weight")):
-            return torch.ones(size, dtype=stored)
+            return torch.ones(size, dtype=stored, device="cpu")
         if name.endswith(NORMS):
-            return torch.full(size, shape.style.norm_weight, dtype=stored)
-        return torch.randn(size, generator=generator).mul_(0.02).to(stored)
+            return torch.full(size, shape.style.norm_weight, dtype=stored, device="cpu")
+        return (
+            torch.randn(size, generator=generator, dtype=torch.float32, device="cpu")
+            .mul_(0.02)
+            .to(stored)
+        )
 
     return {name: draw(name, size) for name, size in shape.tensors()}
 

@@ -67,7 +67,7 @@ def perplexity(source: str | Path, texts: "Sequence[str]", address: dict[str, An
     model, tokenizer = load_model(source, **address), load_tokenizer(source, **address)
     loss, count = 0.0, 0
     for text in texts:
-        ids = torch.tensor(tokenizer.encode(text))
+        ids = torch.tensor(tokenizer.encode(text), dtype=torch.int64, device="cpu")
         for window in torch.split(ids, _WINDOW):
             if len(window) < 2:
                 continue
@@ -79,7 +79,7 @@ def perplexity(source: str | Path, texts: "Sequence[str]", address: dict[str, An
             loss, count = loss + float(found), count + len(target)
     if count == 0:
         raise UserError("the text is too short: give one of two tokens at least")
-    return float(torch.tensor(loss / count).exp())
+    return float(torch.tensor(loss / count, dtype=torch.float32, device="cpu").exp())
 
 
 def _held_out() -> list[str]:

@@ -63,8 +63,8 @@ class CachedBatch:
             Logits of shape (rows, vocabulary).
         """
         body, time = self.network.model, ids.shape[1]
-        queries = torch.arange(self.length, self.length + time)
-        keys = torch.arange(self.length + time)
+        queries = torch.arange(self.length, self.length + time, dtype=torch.int64, device="cpu")
+        keys = torch.arange(self.length + time, dtype=torch.int64, device="cpu")
         causal = keys[None, :] <= queries[:, None]
         real = keys[None, None, :] >= self.padding[:, :, None]
         mask = (causal[None] & real) | (keys[None, :] == queries[:, None])[None]
@@ -120,11 +120,13 @@ def complete(
         The new ids; the last one is the end token unless the limit was reached.
     """
     longest = max(map(len, prompts))
-    padding = torch.tensor([longest - len(prompt) for prompt in prompts])
+    padding = torch.tensor(
+        [longest - len(prompt) for prompt in prompts], dtype=torch.int64, device="cpu"
+    )
     padded = [[PAD_ID] * (longest - len(prompt)) + prompt for prompt in prompts]
     batch = CachedBatch(network, padding)
     drawn: list[list[int]] = [[] for _ in prompts]
-    fresh = torch.tensor(padded)
+    fresh = torch.tensor(padded, dtype=torch.int64, device="cpu")
     for _ in range(min(limit, network.config.context - longest)):
         chosen = pick(batch.forward(fresh), temperature, top_p, chance)
         for ids, token in zip(drawn, chosen.tolist(), strict=True):

@@ -55,9 +55,9 @@ def rope_tables(config: NetworkConfig) -> tuple[Tensor, Tensor]:
     Returns:
         The cosine and sine tables, each of shape (context, head_dim).
     """
-    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu") / config.head_dim
     angles = torch.outer(
-        torch.arange(config.context, dtype=torch.float32), config.rope_theta**-steps
+        torch.arange(config.context, dtype=torch.float32, device="cpu"), config.rope_theta**-steps
     )
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()

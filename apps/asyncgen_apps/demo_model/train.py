@@ -47,8 +47,8 @@ def batch(tokenizer: Tokenizer, key: str, length: Length, tokens: int, late: boo
     rng = random.Random(key)
     count = max(1, tokens // ROW_TOKENS[length])
     rows = [row(tokenizer, rng, length, late) for _ in range(count)]
-    ids = torch.tensor([ids for ids, _ in rows])
-    weights = torch.tensor([weights for _, weights in rows])
+    ids = torch.tensor([ids for ids, _ in rows], dtype=torch.int64, device="cpu")
+    weights = torch.tensor([weights for _, weights in rows], dtype=torch.float32, device="cpu")
     return ids[:, :-1], ids[:, 1:], weights[:, 1:]
 
 

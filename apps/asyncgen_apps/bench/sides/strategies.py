@@ -59,7 +59,7 @@ class AsyncgenCaller:
                 arguments["assistant_tokenizer"] = tokenizer
         if wants_tokenizer:
             arguments["tokenizer"] = self._tokenizer
-        ids = torch.tensor(job.prompts)
+        ids = torch.tensor(job.prompts, dtype=torch.int64, device="cpu")
         torch.manual_seed(seed)
         start = perf_counter()
         found = self._model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)

@@ -36,7 +36,7 @@ def stream(model: Any, tokenizer: Any, job: Job) -> tuple[Any, Thread]:
     import torch
     from transformers import TextIteratorStreamer
 
-    ids = torch.tensor(job.prompts)
+    ids = torch.tensor(job.prompts, dtype=torch.int64, device="cpu")
     # The default leaves special tokens in; the other side leaves them out.
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     arguments = {
@@ -174,8 +174,16 @@ class TransformersPadded:
 
         start = perf_counter()
         longest = max(map(len, job.prompts))
-        ids = torch.tensor([[0] * (longest - len(one)) + one for one in job.prompts])
-        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in job.prompts])
+        ids = torch.tensor(
+            [[0] * (longest - len(one)) + one for one in job.prompts],
+            dtype=torch.int64,
+            device="cpu",
+        )
+        mask = torch.tensor(
+            [[0] * (longest - len(one)) + [1] * len(one) for one in job.prompts],
+            dtype=torch.int64,
+            device="cpu",
+        )
         device = self._model.device
         output = self._model.generate(
             input_ids=ids.to(device),

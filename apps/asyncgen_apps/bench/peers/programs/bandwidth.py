@@ -23,8 +23,11 @@ class MemoryReader:
         torch.set_num_threads(threads)
         columns = 1024
         rows = max(nbytes, LEAST_BYTES) // 4 // columns
-        block = torch.ones(rows, columns)
-        vector, result = torch.ones(columns), torch.empty(rows)
+        block = torch.ones(rows, columns, dtype=torch.float32, device="cpu")
+        vector, result = (
+            torch.ones(columns, dtype=torch.float32, device="cpu"),
+            torch.empty(rows, dtype=torch.float32, device="cpu"),
+        )
         seconds = []
         for _ in range(REPEATS):
             start = perf_counter()

@@ -46,8 +46,8 @@ class Generate:
         rows = [pad + prompt for pad, prompt in zip(pads, prompts, strict=True)]
         cache = cache or DynamicCache()
         output = self._model.generate(
-            input_ids=torch.tensor(rows),
-            attention_mask=torch.tensor(ones),
+            input_ids=torch.tensor(rows, dtype=torch.int64, device="cpu"),
+            attention_mask=torch.tensor(ones, dtype=torch.int64, device="cpu"),
             past_key_values=cache,
             max_new_tokens=new_tokens,
             do_sample=False,
@@ -86,7 +86,7 @@ class Clock:
         import torch
 
         self._ticks.append(perf_counter() - self._start)
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device="cpu")
 
 
 class Threaded:
@@ -123,7 +123,7 @@ class Threaded:
                     ticks.append(perf_counter() - start)
                     ids.extend(value.tolist())
 
-        inputs = torch.tensor([request["prompt"]])
+        inputs = torch.tensor([request["prompt"]], dtype=torch.int64, device="cpu")
         streamer = Noting(self._tokenizer, skip_prompt=True)
         arguments = {
             "input_ids": inputs,
