@@ -251,7 +251,7 @@ class BeamPool(LiveBeams):
             Index of the candidate that each live beam now is, int64 ``[B, N]``.
         """
         # Keep finished candidates only to fill the batch.
-        best = torch.topk(found.scores + hits * _EXCLUDED, self.rules.num_beams)
+        best = torch.topk(_excluding(hits, found.scores), self.rules.num_beams)
         ends = hits & self._is_new[: hits.shape[1]]
         if bool(ends.any()):
             self._complete(self.continued(found), ends)
@@ -288,9 +288,9 @@ class BeamPool(LiveBeams):
         size = float(self.length + 1 - self.prompt_length) ** self.rules.length_penalty
         scores = longer.scores / size
         if self.rules.early_stopping is True:
-            scores = scores + self.is_complete.all(dim=1, keepdim=True) * _EXCLUDED
-        scores = scores + ~self.is_open[:, None] * _EXCLUDED
-        longer = Hypotheses(longer.ids, longer.origins, scores + ~ends * _EXCLUDED, longer.lengths)
+            scores = _excluding(self.is_complete.all(dim=1, keepdim=True), scores)
+        scores = _excluding(~ends, _excluding(~self.is_open[:, None], scores))
+        longer = Hypotheses(longer.ids, longer.origins, scores, longer.lengths)
         both = self.complete.joined(longer)
         best = torch.topk(both.scores, self.rules.num_beams).indices
         self.complete = both.pick(best)
@@ -308,3 +308,8 @@ class BeamPool(LiveBeams):
         worst = self.complete.scores.amin(dim=1, keepdim=True)
         worst = torch.where(self.is_complete, worst, _EXCLUDED)
         return (best > worst).any(dim=1)
+
+
+def _excluding(is_excluded: Tensor, scores: Tensor) -> Tensor:
+    """Lower scores, where a mask is true, below all that can be reached."""
+    return scores + is_excluded.to(scores.dtype) * _EXCLUDED
