@@ -198,6 +198,8 @@ StreamerT = TypeVar("StreamerT", bound=ReadableStreamer[Any])
 class StreamerReader(Generic[StreamerT]):
     """Base of both iterators over a streamer's text; dropping one is leaving the loop."""
 
+    _over = True  # while it is being made
+
     def __init__(self, streamer: StreamerT, subscription: Subscription[Any]) -> None:
         """Begin to read.
 
@@ -205,10 +207,10 @@ class StreamerReader(Generic[StreamerT]):
             streamer: Streamer of the text.
             subscription: One of its subscriptions.
         """
-        self._over = False
         self._streamer = streamer
         self._subscription = subscription
         subscription.is_used = True
+        self._over = False
         streamer._broadcast.begin_reading(subscription, id(self))
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ ReadT = TypeVar("ReadT")
 class _CancelsOnDrop(Generic[ReadT]):
     """Base of the iterators; dropping one leaves the stream, which cancels it."""
 
+    _abandon: Callable[[], object] = staticmethod(lambda: None)  # while it is being made
+
     def __init__(self, read: ReadT, leave: Callable[[], None], abandon: Callable[[], None]) -> None:
         """Read a stream.
 

@@ -25,8 +25,9 @@ from asyncgen.engine.commands import Abort, Add, Command, Evict, Pause, Stop
 from asyncgen.engine.core import Engine
 from asyncgen.engine.pauses import Pauses
 from asyncgen.errors import EngineClosedError, EngineDiedError, EngineReentryError
+from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import describe
-from streamers import LoopBell
+from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,12 +82,18 @@ class Signal:
         Returns:
             True if it is set.
         """
-        event = threading.Event()
-        self.call(event.set)
+        if self._set:
+            return True
+        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        ring = partial(bell.put, None)
         try:
-            return event.wait(timeout)
+            self.call(ring)
+            get_interruptibly(bell, timeout)
+        except queue.Empty:
+            pass
         finally:
-            self._drop(event.set)
+            self._drop(ring)
+        return self._set
 
     async def wait(self) -> None:
         """Wait until it is set; can be cancelled."""
@@ -158,6 +165,7 @@ class DecodeThread(Generic[L]):
         """
         self._shared: _Shared[L] = _Shared(load)
         self._start_lock = threading.Lock()
+        self._is_started = False
         # A daemon, so that an interpreter that exits reaches `_exit`, which ends the thread.
         self._thread = threading.Thread(
             target=_run, args=(self._shared, within), name=name, daemon=True
@@ -208,12 +216,17 @@ class DecodeThread(Generic[L]):
         Raises:
             EngineClosedError: It was closed, or this is another process.
         """
-        self.require_own_process()  # before the lock: a fork may have copied it locked
+        self.require_open()
+        if not self._is_started:
+            call_beside(self._start)
+
+    def _start(self) -> None:
         with self._start_lock:
             self.require_open()
-            if self._thread.ident is None:
+            if not self._is_started:
                 _live[self._thread] = self._shared
                 self._thread.start()
+                self._is_started = True
 
     async def wait_ready(self) -> L:
         """Wait until loading is over.
@@ -271,12 +284,13 @@ class DecodeThread(Generic[L]):
             raise RuntimeError("the decode thread cannot wait for itself; pause on another thread")
         self.require_own_process()
         pauses, inbox = self._shared.pauses, self._shared.inbox
-        if not pauses.acquire(lambda: inbox.put(Pause())):
-            raise self._error()
+        pause = object()
         try:
+            if not pauses.acquire(pause, lambda: inbox.put(Pause())):
+                raise self._error()
             yield
         finally:
-            pauses.release()
+            pauses.release(pause)
 
     @property
     def is_paused_here(self) -> bool:
@@ -293,9 +307,9 @@ class DecodeThread(Generic[L]):
             return
         with self._start_lock:
             self._shared.stopping = True
-            if self._thread.ident is None:
-                self._shared.finished.set()
-                self._shared.ready.set()
+        if not self._is_started:
+            for signal in (self._shared.finished, self._shared.ready, self._shared.answered):
+                signal.set()
         self._shared.inbox.put(Stop(drain))
 
     async def wait_finished(self) -> None:
@@ -303,7 +317,7 @@ class DecodeThread(Generic[L]):
 
         Returns at once on the thread itself.
         """
-        if self._shared.pid != os.getpid() or self._thread.ident is None or self.is_current:
+        if self._shared.pid != os.getpid() or not self._is_started or self.is_current:
             return
         await self._shared.finished.wait()
         self._thread.join(_EXIT_SECONDS)  # it is in its last lines
@@ -320,9 +334,12 @@ class DecodeThread(Generic[L]):
         """
         if self.is_current:
             return False
-        if self._shared.pid != os.getpid() or self._thread.ident is None:
+        if self._shared.pid != os.getpid() or not self._is_started:
             return True
-        self._thread.join(timeout)
+        # An interrupted `Thread.join` takes a thread that runs for one that has ended.
+        if not self._shared.answered.wait_in_thread(timeout):
+            return False
+        self._thread.join(_EXIT_SECONDS)  # it is in its last lines
         return not self._thread.is_alive()
 
     def call_when_finished(self, function: Callable[[], object]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from asyncgen.engine.output.sample_builder import SampleBuilder
+from asyncgen.engine.requests.admission import Seat
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
@@ -30,7 +31,7 @@ from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, lengt
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
-    from asyncgen.engine.requests.admission import Admission, Seat
+    from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.thread import DecodeThread
     from asyncgen.llm.opening import Opened
@@ -70,6 +71,7 @@ class Answer:
     """
 
     prepare: Callable[..., Request] = staticmethod(_prepare)
+    _left = True  # while it is being made
 
     def __init__(
         self,
@@ -89,16 +91,17 @@ class Answer:
         self._mailbox = waiting.inbox(self._cancel.set)
         self._request: Request | None = None
         self._num_samples = 1
+        self._arrived: deque[TokenEvent | BaseException] = deque()
         self._unread: deque[TokenEvent] = deque()
         self._num_read: dict[int, int] = {}
         self._samples: dict[int, SampleBuilder] = {}
         self._last: TokenEvent | None = None
         self._prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._failure: BaseException | None = None
-        self._turn = threading.Lock()  # held by who reads, and never waited for
+        self._read_by: object | None = None
         self._guard = threading.RLock()  # of what was read: another thread may close
-        self._left = False
         self._result: Completion | None = None
+        self._left = False
 
     def cancel(self) -> None:
         """Ask the request to end with ``"cancelled"``; the stream can be read to its end.
@@ -215,17 +218,22 @@ class Answer:
     @property
     def _reading(self) -> bool:
         """True if somebody reads."""
-        return self._turn.locked()
+        return self._read_by is not None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Read, which only one may do at a time."""
-        if not self._turn.acquire(blocking=False):
-            raise anyio.BusyResourceError("reading from")
+        reader = object()
         try:
+            with self._guard:
+                if self._read_by is None:
+                    self._read_by = reader
+            if self._read_by is not reader:
+                raise anyio.BusyResourceError("reading from")
             yield
         finally:
-            self._turn.release()
+            if self._read_by is reader:
+                self._read_by = None
 
     async def _begin(self) -> None:
         """Post the request, if no read has."""
@@ -236,11 +244,11 @@ class Answer:
         """Post the request, once."""
         if self._request is not None or self._ended:
             return
-        place: Seat | None = None
+        place, request = Seat(self._admission, self._params.get("client")), None
         try:
             self._thread.start()
             opened = await self._waiting.loaded(self._thread)
-            place = self._admission.enter(self._params.get("client"))
+            place.enter()
             prompt, params = self._prompt, self._params
             given = opened, prompt, params, self._cancel, self._mailbox, place
             prepare = partial(self.prepare, *given)
@@ -252,8 +260,9 @@ class Answer:
             )
             self._thread.post(request)
         except BaseException as error:
-            if place is not None:
-                place.left()
+            place.left()
+            if request is not None:
+                self._thread.cancel(request)  # it may have been posted
             if isinstance(error, Exception):
                 self._failure = error
             self._leave()
@@ -368,11 +377,14 @@ class Answer:
 
     def _collect(self) -> None:
         """Take over what the decode thread has put."""
-        samples = self._samples
+        samples, arrived = self._samples, self._arrived
         with self._guard:
-            for item in self._mailbox.drain():
+            arrived += self._mailbox.drain()
+            while arrived:  # it goes when it is taken over, whenever Ctrl-C comes
+                item = arrived[0]
                 if isinstance(item, BaseException):
                     self._failure = item
+                    arrived.popleft()
                     continue
                 self._unread.append(item)
                 if item.prompt_logprobs is not None:
@@ -382,6 +394,7 @@ class Answer:
                 samples[item.index].add(item)
                 if item.usage is not None:
                     self._last = item
+                arrived.popleft()
 
     def _leave(self) -> None:
         """Stop reading: keep what is there, cancel the rest."""

@@ -325,11 +325,11 @@ class LLM(EngineHandle):
 
     def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt, as a stream would; as :meth:`AsyncLLM.count_tokens`."""
-        return len(run_blocking(self._tokenize(prompt, params, InThread())))
+        return len(run_blocking(lambda: self._tokenize(prompt, params, InThread())))
 
     def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
         """Tell the token ids of a prompt; as :meth:`AsyncLLM.tokenize`."""
-        return run_blocking(self._tokenize(prompt, params, InThread()))
+        return run_blocking(lambda: self._tokenize(prompt, params, InThread()))
 
     @overload
     def embed(  # type: ignore[overload-overlap]
@@ -348,7 +348,8 @@ class LLM(EngineHandle):
 
         Where a list takes a while, a bar on the terminal counts its texts.
         """
-        return run_blocking(self._embed(prompt, params, InThread(), progress=self._progress))
+        progress = self._progress
+        return run_blocking(lambda: self._embed(prompt, params, InThread(), progress=progress))
 
 
 def check_request(engine: EngineHandle, prompt: Prompt, params: StreamParams) -> None:

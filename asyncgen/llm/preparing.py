@@ -4,13 +4,18 @@ Code in C or Rust cannot be stopped from outside: a pattern of a tokenizer that 
 one text goes on for minutes. After a time limit its request fails, its thread is abandoned, and
 another takes its place. The threads are an engine's own, so that the worker threads of the program
 stay free, and they are no reason for the interpreter to stay.
+
+Callers only put tasks into an inbox; the threads take them, and count themselves. So Ctrl-C, which
+is raised in the main thread between any two instructions, finds nothing half done.
 """
 
 from __future__ import annotations
 
+import _thread
 import queue
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -18,8 +23,9 @@ import anyio
 import anyio.lowlevel
 
 from asyncgen.errors import InvalidRequestError, OverloadedError
+from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import request_failure
-from streamers import LoopBell
+from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +58,8 @@ class PreparingThreads:
         """
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
-        self._num_abandoned = 0
-        self._is_closed = False
+        self._for_loops = _Crew(self._lock, None)
+        self._for_threads = _Crew(self._lock, MOST_AT_ONCE)
         self._limiters: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar(
             "asyncgen.llm.preparing"
         )
@@ -63,12 +67,12 @@ class PreparingThreads:
     @property
     def num_abandoned(self) -> int:
         """Threads that still run though nobody waits for them any more."""
-        return self._num_abandoned
+        return self._for_loops.num_abandoned + self._for_threads.num_abandoned
 
     @property
     def is_degraded(self) -> bool:
         """True if so many threads are abandoned that long texts are refused."""
-        return self._num_abandoned >= MOST_ABANDONED
+        return self.num_abandoned >= MOST_ABANDONED
 
     async def run(self, function: Callable[[], T], *, length: int, limited: bool = True) -> T:
         """Call a function on a thread; a caller that is cancelled leaves it to itself.
@@ -93,84 +97,52 @@ class PreparingThreads:
             ended.set()
             limiter.release_on_behalf_of(ended)
 
-        task = _Task(function, partial(bell.ring, end))
-        try:
-            limiter.acquire_on_behalf_of_nowait(ended)
-        except anyio.WouldBlock:
-            await limiter.acquire_on_behalf_of(ended)
         seconds = self._seconds if limited else None
+        crew, task = self._for_loops, _Task(function, partial(bell.ring, end), seconds)
         try:
-            self._begin(task, seconds)
-        except BaseException:
-            limiter.release_on_behalf_of(ended)
-            raise
-        try:
+            try:
+                limiter.acquire_on_behalf_of_nowait(ended)
+            except anyio.WouldBlock:
+                await limiter.acquire_on_behalf_of(ended)
+            crew.add(task)
             with anyio.move_on_after(seconds):
                 await ended.wait()
         except BaseException:
-            task.expire(self._abandon)
+            if crew.leave(task):
+                with suppress(RuntimeError):  # it had no place yet
+                    limiter.release_on_behalf_of(ended)
             raise
-        return self._outcome(task, length, seconds)
+        return self._outcome(crew, task, length)
 
     def run_in_thread(self, function: Callable[[], T], *, length: int, limited: bool = True) -> T:
         """As :meth:`run`, blocking this thread; Ctrl-C leaves the function to itself."""
         self._refuse(length)
-        ended = threading.Event()
-
-        def end() -> None:
-            ended.set()
-            self._places.release()
-
-        task = _Task(function, end)
-        self._places.acquire()
+        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         seconds = self._seconds if limited else None
+        crew, task = self._for_threads, _Task(function, partial(ended.put, None), seconds)
         try:
-            self._begin(task, seconds)
+            crew.add(task)
+            while (left := task.seconds_left()) is None or left > 0:
+                try:
+                    get_interruptibly(ended, seconds if left is None else left)
+                    break
+                except queue.Empty:
+                    continue
         except BaseException:
-            self._places.release()
+            crew.leave(task)
             raise
-        try:
-            ended.wait(seconds)
-        except BaseException:
-            task.expire(self._abandon)
-            raise
-        return self._outcome(task, length, seconds)
+        return self._outcome(crew, task, length)
 
     def close(self) -> None:
         """End the threads that have nothing to do; the others end when they are done."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for worker in idle:
-            worker.inbox.put(None)
-            worker.thread.join(1.0)
-
-    def settle(self, worker: _Worker, task: _Task) -> bool:
-        """A task has ended, and its caller is to be told; return whether its thread is to stay."""
-        with self._lock:
-            task.is_over = True
-            if task.is_abandoned:
-                self._num_abandoned -= 1
-            stays = not self._is_closed
-            if stays:
-                self._idle.append(worker)
-        if not task.is_abandoned:
-            task.tell()
-        return stays
-
-    def leave(self, worker: _Worker) -> bool:
-        """Let a thread end that has been idle for long; ``False`` if a task is on its way to it."""
-        with self._lock:
-            if worker not in self._idle:
-                return False
-            self._idle.remove(worker)
-            return True
+        for crew in (self._for_loops, self._for_threads):
+            crew.close()
 
     def _refuse(self, length: int) -> None:
         most = MOST_ABANDONED if length > LONG_TEXT else 16 * MOST_ABANDONED
-        if self._num_abandoned >= most:
+        if self.num_abandoned >= most:
             raise OverloadedError(
-                f"{self._num_abandoned} texts are being tokenized for longer than "
+                f"{self.num_abandoned} texts are being tokenized for longer than "
                 f"{self._seconds} s, so texts of more than {LONG_TEXT} characters are refused; "
                 "try again later",
                 _RETRY_SECONDS,
@@ -184,59 +156,40 @@ class PreparingThreads:
             self._limiters.set(limiter)
         return limiter
 
-    def _begin(self, task: _Task[T], seconds: float | None) -> None:
-        """Give a task to a thread, for so long."""
-        try:
-            worker = self._worker()
-        except RuntimeError as error:  # the system gives no thread
-            message = f"there is no thread to tokenize on ({error}); try again later"
-            raise OverloadedError(message, _RETRY_SECONDS, is_degraded=True) from error
-        if seconds is not None:
-            task.deadline = time.monotonic() + seconds
-        worker.inbox.put(task)
-
-    def _outcome(self, task: _Task[T], length: int, seconds: float | None) -> T:
+    def _outcome(self, crew: _Crew, task: _Task[T], length: int) -> T:
         """Return the result of a task, or abandon it."""
-        if self._abandon(task):
+        if crew.abandon(task):
             raise InvalidRequestError(
                 "prompt",
                 f"a text of {length} characters",
-                f"it was not tokenized within {seconds:g} s (`prepare_seconds`); shorten it",
+                f"it was not tokenized within {task.seconds:g} s (`prepare_seconds`); shorten it",
             )
         return task.outcome()
-
-    def _worker(self) -> _Worker:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return _Worker(self)
-
-    def _abandon(self, task: _Task) -> bool:
-        """Give a task up if it has not ended; return whether it had not."""
-        with self._lock:
-            if task.is_over or task.is_abandoned:
-                return task.is_abandoned
-            task.is_abandoned = True
-            self._num_abandoned += 1
-        task.tell()
-        return True
 
 
 class _Task(Generic[T]):
     """A function that is called on a thread, while its caller waits.
 
     Attributes:
+        seconds: How long it may take; ``None`` for no limit.
+        is_begun: Whether a thread has taken it.
+        is_dropped: Whether its caller had left before that; then it is nobody's.
         is_over: Whether the function has returned.
         is_abandoned: Whether it was given up before that.
-        deadline: When it is to be given up, by the monotonic clock; ``None`` for never.
+        deadline: When it is to be given up, by the monotonic clock; ``None`` for never, and
+            before it has begun.
     """
 
-    def __init__(self, function: Callable[[], T], end: Callable[[], object]) -> None:
+    def __init__(
+        self, function: Callable[[], T], end: Callable[[], object], seconds: float | None
+    ) -> None:
         """Args:
         function: What to call.
         end: Called once, from any thread, when it has returned or was given up.
+        seconds: How long it may take; ``None`` for no limit.
         """
-        self.is_over = self.is_abandoned = False
+        self.seconds = seconds
+        self.is_begun = self.is_dropped = self.is_over = self.is_abandoned = False
         self.deadline: float | None = None
         self._function = function
         self._end = end
@@ -251,21 +204,31 @@ class _Task(Generic[T]):
         except BaseException as error:
             self._error = request_failure(error)
 
+    def refuse(self, error: RuntimeError) -> None:
+        """Tell the caller that there is no thread."""
+        self._error = _no_thread(error)
+        self.is_over = True
+        self.tell()
+
     def tell(self) -> None:
         """Wake the caller, and give the place of the task to the next."""
         if self._timer is not None:
             self._timer.cancel()
         self._end()
 
+    def seconds_left(self) -> float | None:
+        """Seconds until it is given up; ``None`` where that is not known yet, or never."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
     def expire(self, abandon: Callable[[_Task], object]) -> None:
         """Have it given up in time though nobody waits; nearly all end before that."""
-        if self.deadline is None:
+        left = self.seconds_left()
+        if left is None:
             return
-        seconds = max(self.deadline - time.monotonic(), 0)
-        self._timer = threading.Timer(seconds, partial(abandon, self))
+        self._timer = threading.Timer(max(left, 0), partial(abandon, self))
         self._timer.daemon = True
         try:
-            self._timer.start()
+            call_beside(self._timer.start)
         except RuntimeError:  # the system gives no thread
             abandon(self)
         if self.is_over:
@@ -282,26 +245,143 @@ class _Task(Generic[T]):
             del error  # which holds this frame
 
 
-class _Worker:
-    """One thread, and the tasks that are on their way to it."""
+class _Crew:
+    """Threads that take tasks out of one inbox, as many as there are tasks, up to a limit.
 
-    def __init__(self, owner: PreparingThreads) -> None:
-        self.inbox: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._owner = owner
-        self.thread = threading.Thread(target=self._run, name="asyncgen-prepare", daemon=True)
-        self.thread.start()
+    What they count changes under the lock: on the threads themselves, or without a call in between,
+    where no signal is handled either.
 
-    def _run(self) -> None:
+    Attributes:
+        num_abandoned: Threads whose task was given up.
+    """
+
+    def __init__(self, lock: threading.Lock, most: int | None) -> None:
+        """Args:
+        lock: Guards the counts.
+        most: Most threads, without those whose task was given up; ``None`` for no limit.
+        """
+        self.num_abandoned = 0
+        self._inbox: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._lock = lock
+        self._most = most
+        self._num_threads = 0
+        self._free: set[threading.Thread] = set()  # they wait for a task, or are on their way to
+        self._is_closed = False
+
+    def add(self, task: _Task) -> None:
+        """Have a task run.
+
+        Raises:
+            OverloadedError: There is no thread.
+        """
+        self._inbox.put(task)
+        if self._inbox.qsize() > len(self._free):
+            self._call_for_threads()
+
+    def leave(self, task: _Task) -> bool:
+        """Note that the caller of a task waits no more; return whether it will never run."""
+        with self._lock:
+            if not task.is_begun:
+                task.is_dropped = True
+        if not task.is_dropped:
+            task.expire(self.abandon)
+        return task.is_dropped
+
+    def abandon(self, task: _Task) -> bool:
+        """Give a task up if it has not ended; return whether it had not."""
+        with self._lock:
+            if task.is_over or task.is_abandoned:
+                return task.is_abandoned
+            task.is_abandoned = True
+            self.num_abandoned += 1
+            self._num_threads -= 1
+        task.tell()
+        if not self._inbox.empty():
+            self._call_for_threads()
+        return True
+
+    def close(self) -> None:
+        """End the threads that wait for a task."""
+        self._is_closed = True
+        free = list(self._free)
+        for _ in free:
+            self._inbox.put(None)
+        for thread in free:
+            with suppress(RuntimeError):  # it has not begun
+                thread.join(1.0)
+
+    def _call_for_threads(self) -> None:
+        """Start threads for the tasks that find none, from a thread that gets no signals."""
+        try:
+            if threading.current_thread() is threading.main_thread():
+                _thread.start_new_thread(self._start_threads, ())
+            else:
+                self._start_threads()
+        except RuntimeError as error:
+            raise _no_thread(error) from error
+
+    def _start_threads(self) -> None:
+        while True:
+            thread = threading.Thread(target=self._work, name="asyncgen-prepare", daemon=True)
+            with self._lock:
+                is_full = self._most is not None and self._num_threads >= self._most
+                if is_full or self._inbox.qsize() <= len(self._free):
+                    return
+                self._free.add(thread)
+                self._num_threads += 1
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system gives no thread
+                with self._lock:
+                    self._free.discard(thread)
+                    self._num_threads -= 1
+                with suppress(queue.Empty):
+                    task = self._inbox.get_nowait()
+                    if task is not None:
+                        task.refuse(error)
+
+    def _work(self) -> None:
+        here = threading.current_thread()
         while True:
             try:
-                task = self.inbox.get(timeout=_IDLE_SECONDS)
+                task = self._inbox.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                if self._owner.leave(self):
-                    return
-                continue
+                task = None
+            with self._lock:
+                self._free.discard(here)
+                if task is not None and not task.is_dropped:
+                    task.is_begun = True
+                    if task.seconds is not None:
+                        task.deadline = time.monotonic() + task.seconds
+                else:
+                    self._num_threads -= 1
+            if self._inbox.qsize() > len(self._free):  # they came while this one was on its way
+                self._start_threads()
             if task is None:
                 return
-            task.run()
-            if not self._owner.settle(self, task):
+            if task.is_begun:
+                task.run()
+            if not self._settle(task, here):
                 return
             del task  # and the request with it
+
+    def _settle(self, task: _Task, here: threading.Thread) -> bool:
+        """A task has ended, and its caller is to be told; return whether its thread is to stay."""
+        with self._lock:
+            stays = not self._is_closed
+            task.is_over = True
+            if task.is_abandoned:
+                self.num_abandoned -= 1
+            if stays:
+                self._free.add(here)
+            self._num_threads += int(stays) - int(task.is_begun and not task.is_abandoned)
+        if task.is_begun and not task.is_abandoned:
+            task.tell()
+        return stays
+
+
+def _no_thread(error: RuntimeError) -> OverloadedError:
+    message = f"there is no thread to tokenize on ({error}); try again later"
+    made = OverloadedError(message, _RETRY_SECONDS, is_degraded=True)
+    made.__cause__ = error
+    return made

@@ -124,13 +124,18 @@ class InThread:
         time.sleep(seconds)  # noqa: ASYNC251 - no loop runs this
 
 
-def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_blocking(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine that waits in no other way than `InThread`'s.
+
+    Args:
+        function: Written in Python, makes the coroutine: one that is made before this is called
+            may be dropped in between by Ctrl-C, and the interpreter warns of that.
 
     Raises:
         StopIteration: In place of its ``StopAsyncIteration``.
         Exception: What else it raised.
     """
+    coroutine = function()
     try:
         coroutine.send(None)
     except StopIteration as end:

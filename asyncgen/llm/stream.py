@@ -153,7 +153,8 @@ class SyncTextStream(Answer):
         Raises:
             InvalidRequestError: An interval that is none; from the first read, several samples.
         """
-        return self._reader(partial(self._next_batch, self._pace(interval)))
+        pace = self._pace(interval)
+        return self._reader(lambda: self._next_batch(pace))
 
     def event_batches(self, *, interval: float = 0.05) -> Iterator[list[TokenEvent]]:
         """Read events in few lists, as :meth:`TextStream.event_batches`.
@@ -164,7 +165,8 @@ class SyncTextStream(Answer):
         Raises:
             InvalidRequestError: An interval that is none.
         """
-        return self._reader(partial(self._next_events, self._pace(interval)))
+        pace = self._pace(interval)
+        return self._reader(lambda: self._next_events(pace))
 
     def partial(self) -> Iterator[Any]:
         """Read the value that the answer stands for while it grows, as `TextStream.partial`.
@@ -182,7 +184,7 @@ class SyncTextStream(Answer):
             InvalidRequestError: The stream has several samples: read :meth:`events`.
             Exception: What the request raised.
         """
-        return run_blocking(self._next_text())
+        return run_blocking(self._next_text)
 
     def __enter__(self) -> Self:
         """Start the request: tokenize, check, post.
@@ -190,7 +192,7 @@ class SyncTextStream(Answer):
         Raises:
             AsyncgenError: As entering a :class:`TextStream`.
         """
-        run_blocking(self._begin())
+        run_blocking(self._begin)
         return self
 
     def __exit__(
@@ -207,7 +209,7 @@ class SyncTextStream(Answer):
         self._leave()
 
     def _reader(self, read: Callable[[], Coroutine[Any, Any, T]]) -> ThreadReader[T]:
-        return ThreadReader(lambda: run_blocking(read()), self._leave, self._abandon)
+        return ThreadReader(lambda: run_blocking(read), self._leave, self._abandon)
 
     if not TYPE_CHECKING:
 

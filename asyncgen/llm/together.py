@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
+from weakref import ref
 
 from asyncgen.engine.output.events import is_last
 from asyncgen.errors import OverloadedError
 from asyncgen.llm.preparing import MOST_AT_ONCE
 from asyncgen.llm.reader_wait import InThread
+from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.progress import Progress
 from asyncgen.types import NEVER_IDS, check_prompt
 from streamers import ThreadMailbox, get_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
     from asyncgen.llm.reader_wait import Letter
     from asyncgen.llm.stream import SyncTextStream
@@ -65,17 +66,14 @@ def answer_all(
             check_prompt(prompt)
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     found: dict[int, Completion] = {}
-    running: dict[int, tuple[SyncTextStream, Future[SyncTextStream]]] = {}
+    running: dict[int, _Begun] = {}
     waiting = deque(range(len(prompts)))
-    # One after the other, the prompts would be made ready more slowly than they are answered.
-    helpers = ThreadPoolExecutor(MOST_AT_ONCE, "asyncgen-list")
+    starters = _Starters()
 
     def begin(place: int) -> None:
         tell = partial(ended.put, place)
         stream = start(prompts[place], _Counted(tell))
-        begun = helpers.submit(stream.__enter__)
-        running[place] = stream, begun
-        begun.add_done_callback(lambda _: tell() if _has_failed(begun) else None)
+        running[place] = starters.start(stream, tell)
 
     try:
         with Progress(len(prompts), "answering prompts", unit="prompt", progress=progress) as bar:
@@ -85,10 +83,10 @@ def answer_all(
                 place = get_interruptibly(ended)
                 if place not in running:  # told twice: it was posted while the engine was closed
                     continue
-                stream, begun = running.pop(place)
+                begun = running.pop(place)
                 try:
                     with noted(place):
-                        found[place] = _read(stream, begun)
+                        found[place] = begun.read()
                 except OverloadedError:
                     if not running:
                         raise
@@ -97,22 +95,80 @@ def answer_all(
                 else:
                     bar.advance(1)
     finally:
-        for stream, _ in running.values():
-            stream.close()
-        helpers.shutdown(cancel_futures=True)
+        for begun in running.values():
+            begun.stream.close()
+        starters.close()
     return [found[each] for each in range(len(prompts))]
 
 
-def _has_failed(begun: Future[SyncTextStream]) -> bool:
-    return not begun.cancelled() and begun.exception() is not None
+class _Begun:
+    """A stream that a thread starts."""
+
+    def __init__(self, stream: SyncTextStream, on_failure: Callable[[], None]) -> None:
+        self.stream = stream
+        self._on_failure = on_failure
+        self._told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Start it; on the thread."""
+        try:
+            self.stream.__enter__()
+        except BaseException as error:
+            self._told.put(error)
+            self._on_failure()
+        else:
+            self._told.put(None)
+
+    def read(self) -> Completion:
+        """The result of a stream whose events are all there, or what it raised when it began."""
+        error = get_interruptibly(self._told)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # which holds this frame
+        for _ in self.stream.events():
+            pass
+        return self.stream.result
 
 
-def _read(stream: SyncTextStream, begun: Future[SyncTextStream]) -> Completion:
-    """The result of a stream whose events are all there, or what it raised when it began."""
-    begun.result()
-    for _ in stream.events():
-        pass
-    return stream.result
+class _Starters:
+    """Threads that start streams: one after the other, the prompts would be made ready more slowly
+    than they are answered. An executor's own locks do not outlast a Ctrl-C. They end with this.
+    """
+
+    def __init__(self) -> None:
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._num_threads = 0
+
+    def start(self, stream: SyncTextStream, on_failure: Callable[[], None]) -> _Begun:
+        """Start a stream soon; its failure is told."""
+        begun = _Begun(stream, on_failure)
+        if self._num_threads < MOST_AT_ONCE:
+            self._num_threads += 1
+            given = self._inbox, ref(self, self._inbox.put)  # code of C ends it, if all else fails
+            thread = threading.Thread(
+                target=_start_streams, args=given, name="asyncgen-list", daemon=True
+            )
+            try:
+                call_beside(thread.start)
+            except RuntimeError:  # the system gives no thread
+                self._num_threads -= 1
+                if not self._num_threads:
+                    raise
+        self._inbox.put(begun)
+        return begun
+
+    def close(self) -> None:
+        """End the threads; streams that wait for one are closed, and so do not start."""
+        for _ in range(self._num_threads):
+            self._inbox.put(None)
+
+
+def _start_streams(inbox: queue.SimpleQueue[Any], end: ref[_Starters]) -> None:
+    while isinstance(begun := inbox.get(), _Begun):
+        begun.start()
+        del begun  # and the stream with it
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.opening import ModelSource, open_engine
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink
+from tests.engine.making import seated
 
 if TYPE_CHECKING:
     from asyncgen.engine.batch.batch import Batch
@@ -80,7 +81,7 @@ class Bench:
             cancel=CancelCriteria(),
             sink=sink,
         )
-        return replace(request, place=self.admission.enter()), sink
+        return replace(request, place=seated(self.admission)), sink
 
     def add(self, prompt: Any = "abc", **given: Any) -> tuple[Request, RecordingSink]:
         """Prepare and queue."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.batch.sequence import Sequence
+from asyncgen.engine.requests.admission import Seat
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.generation.stopping.cancel import CancelCriteria
@@ -12,6 +13,7 @@ from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink
 
 if TYPE_CHECKING:
+    from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
 
 
@@ -45,3 +47,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def seated(admission: Admission, client: str | None = None) -> Seat:
+    """Let a request in, which waits for as long as the result is held."""
+    seat = Seat(admission, client)
+    seat.enter()
+    return seat

@@ -15,6 +15,7 @@ from asyncgen.reference.pretrained_model import PreTrainedModel
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.sinks import RecordingSink
 from tests.engine.batches import Bench, ids_of
+from tests.engine.making import seated
 from tests.models.build import random_pair
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def embed(bench: Bench, ids: list[int], **given: Any) -> Request:
         given,
         cancel=CancelCriteria(),
         sink=RecordingSink(),
-        place=bench.admission.enter(),
+        place=seated(bench.admission),
     )
     bench.engine.add(request)
     return request

@@ -869,7 +869,7 @@ def test_one_engine_in_one_loop_after_another() -> None:
 # Other processes.
 
 
-def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *options: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a script in a fresh interpreter, with the doubles at hand."""
     head = """
         import anyio, gc, os, sys, threading
@@ -887,7 +887,7 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
 

@@ -79,9 +79,9 @@ async def test_hanging_preparations_fail_and_count_until_they_end(hang: Hang) ->
 
 async def test_short_texts_are_refused_only_when_very_many_hang(hang: Hang) -> None:
     threads = PreparingThreads(30)
-    threads._num_abandoned = 16 * MOST_ABANDONED - 1
+    threads._for_loops.num_abandoned = 16 * MOST_ABANDONED - 1
     assert await threads.run(str, length=LONG_TEXT) == ""
-    threads._num_abandoned += 1
+    threads._for_loops.num_abandoned += 1
     with pytest.raises(OverloadedError):
         await threads.run(str, length=1)
     threads.close()
@@ -157,7 +157,7 @@ async def test_a_thread_that_is_done_after_the_end_ends_as_well(hang: Hang) -> N
         threads.close()
         hang.release.set()
     await to_thread.run_sync(thread.join, PATIENCE)
-    assert not thread.is_alive() and not threads._idle
+    assert not thread.is_alive() and not threads._for_loops._free
 
 
 async def test_failed_thread_start_fails_the_waiting_request(

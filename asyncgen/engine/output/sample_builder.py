@@ -44,9 +44,9 @@ class SampleBuilder:
     calls: list[ToolCallDelta] = field(default_factory=list)
 
     def add(self, event: TokenEvent) -> None:
-        """Take in one event of this sample."""
+        """Take in one event of this sample: all of it, as no call comes in between, nor Ctrl-C."""
         if event.text:
-            self.texts.append(event.text)
+            self.texts += (event.text,)
         if event.token_ids:
             self.token_ids += event.token_ids
             self.num_steps += 1
@@ -54,7 +54,7 @@ class SampleBuilder:
             if self.first_at is None:
                 self.first_at = event.time
         if event.reasoning:
-            self.reasoning.append(event.reasoning)
+            self.reasoning += (event.reasoning,)
         if event.tool_calls:
             self.calls += event.tool_calls
         if event.logprobs is not None:

@@ -6,14 +6,18 @@ when a request starts and ends. It knows no request, only places, and whose they
 A full queue lets a client in all the same that has less than its even share of it. So nobody can
 fill it for others, and nobody who waits is sent away for them: n clients have at most
 1 + 1/2 + ... + 1/n times the places of one.
+
+A place counts for as long as its seat exists. So one that was not given back, as Ctrl-C came just
+before, comes back with the request.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from asyncgen.errors import OverloadedError
 
@@ -38,37 +42,50 @@ class Seat:
         started_at: Clock of the admission when the request started, in seconds; ``None`` before.
     """
 
-    __slots__ = ("_admission", "_stage", "client", "started_at")
+    __slots__ = ("__weakref__", "_admission", "_is_running", "client", "started_at")
 
-    def __init__(self, admission: Admission, client: str) -> None:
-        """Begin to wait; made by :meth:`Admission.enter`."""
-        self.client = client
+    def __init__(self, admission: Admission, client: object = None) -> None:
+        """Stand before the door; see :meth:`enter`.
+
+        Args:
+            admission: The door.
+            client: The parameter of that name, not checked yet; what is no text is refused when
+                the parameters are, and counts as not given here.
+        """
+        self.client = client if isinstance(client, str) else ""
         self.started_at: float | None = None
         self._admission = admission
-        self._stage = "waiting"
+        self._is_running = False
+
+    def enter(self) -> None:
+        """Begin to wait.
+
+        Raises:
+            OverloadedError: As many wait as may.
+        """
+        self._admission._let_in(self)
 
     def started(self) -> None:
         """Note that the request runs; a second call does nothing."""
         admission = self._admission
         with admission._lock:
-            if self._stage == "waiting":
-                self._stage = "running"
-                admission._waiting -= Counter((self.client,))
-                admission.num_waiting -= 1
-                admission.num_running += 1
+            waiting = admission._waiting.get(self.client, set())
+            if ref(self) in waiting:
+                admission._running.add(ref(self, admission._running.discard))
+                self._is_running = True
                 self.started_at = admission._clock()
+                waiting.discard(ref(self))
 
     def left(self) -> None:
         """Note that the request has ended, or never came; a second call does nothing."""
         admission = self._admission
         with admission._lock:
-            stage, self._stage = self._stage, "left"
-            if stage == "waiting":
-                admission._waiting -= Counter((self.client,))
-                admission.num_waiting -= 1
-            elif stage == "running":
-                admission.num_running -= 1
+            was_running, self._is_running = self._is_running, False
+            if was_running:
                 admission._ends.append(admission._clock())
+            admission._running.discard(ref(self))
+            if self.client in admission._waiting:
+                admission._waiting[self.client].discard(ref(self))
 
 
 class Admission:
@@ -76,8 +93,6 @@ class Admission:
 
     Attributes:
         is_blocked: Whether requests wait though there are rows left: memory is what is short.
-        num_waiting: Requests that were let in and have not started.
-        num_running: Requests that have started and not ended.
     """
 
     def __init__(
@@ -100,35 +115,37 @@ class Admission:
         self._max_queue_size = max_queue_size
         self._clock = clock
         self._lock = threading.RLock()  # a finalizer may give a place back inside of it
-        self.num_waiting = self.num_running = 0
-        self._waiting: Counter[str] = Counter()
+        # Of each client. Code of C drops an entry with its seat, at any time.
+        self._waiting: dict[str, set[ref[Seat]]] = {}
+        self._running: set[ref[Seat]] = set()
         self._ends: deque[float] = deque(maxlen=_MEASURED)
 
-    def enter(self, client: object = None) -> Seat:
-        """Let a request in, or refuse it.
+    @property
+    def num_waiting(self) -> int:
+        """Requests that were let in and have not started."""
+        return sum(map(len, list(self._waiting.values())))
 
-        Args:
-            client: The parameter of that name, not checked yet; what is no text is refused when
-                the parameters are, and counts as not given here.
+    @property
+    def num_running(self) -> int:
+        """Requests that have started and not ended."""
+        return len(self._running)
 
-        Raises:
-            OverloadedError: As many wait as may.
-        """
-        client = client if isinstance(client, str) else ""
+    def _let_in(self, seat: Seat) -> None:
+        """Let a request in, or refuse it."""
         with self._lock:
+            self._waiting = {client: seats for client, seats in self._waiting.items() if seats}
+            seats = self._waiting.setdefault(seat.client, set())
             most = self._max_queue_size
             if most is not None:
                 free = 0 if self.is_blocked else max(self._max_running - self.num_running, 0)
-                share = most // len({*self._waiting, client})
-                if self.num_waiting >= most + free and self._waiting[client] >= share:
+                num_waiting, share = self.num_waiting, most // len(self._waiting)
+                if num_waiting >= most + free and len(seats) >= share:
                     raise OverloadedError(
-                        f"{self.num_waiting} requests wait, and `max_queue_size` is {most}; "
+                        f"{num_waiting} requests wait, and `max_queue_size` is {most}; "
                         "try again later",
                         self.retry_after(),
                     )
-            self.num_waiting += 1
-            self._waiting[client] += 1
-        return Seat(self, client)
+            seats.add(ref(seat, seats.discard))
 
     def retry_after(self) -> float:
         """Seconds in which, at the rate of late, one request ends."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _engines: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Engine]] = weakref.WeakKeyDictionary()
-_paused: weakref.WeakKeyDictionary[Engine, int] = weakref.WeakKeyDictionary()
-"""Engines that are held between two steps, and by how many blocks."""
+_paused: dict[object, weakref.ref[Engine]] = {}
+"""Blocks that hold an engine between two steps."""
 
 
 def attach(model: Any, engine: Engine) -> None:
@@ -31,13 +31,12 @@ def attach(model: Any, engine: Engine) -> None:
 @contextmanager
 def weights_open(engine: Engine) -> Iterator[None]:
     """Let weights be written to while an engine is held between two steps."""
-    with _lock:
-        _paused[engine] = _paused.get(engine, 0) + 1
+    block = object()
     try:
+        _paused[block] = weakref.ref(engine)
         yield
     finally:
-        with _lock:
-            _paused[engine] -= 1
+        _paused.pop(block, None)
 
 
 def require_unattached(
@@ -64,5 +63,7 @@ def require_unattached(
 
 def _is_attached(model: Any, unless_paused: bool) -> bool:
     with _lock:
-        engines = list(_engines.get(model, ()))
-        return any(not (unless_paused and _paused.get(engine)) for engine in engines)
+        engines = set(_engines.get(model, ()))
+    if unless_paused:
+        engines -= {engine() for engine in list(_paused.values())}
+    return bool(engines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.engine.lane.assistants import Assistants
-from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.requests.admission import Admission, Seat
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.request import clock, sample_name
 from asyncgen.engine.requests.served_model import ServedModel
@@ -181,8 +181,9 @@ class Frontend:
         require("streaming", streaming, switch)
         require("record_timestamps", record_timestamps, switch)
         given = self._complete(params)
-        cancel, seat = CancelCriteria(), self.admission.enter(given.get("client"))
+        cancel, seat = CancelCriteria(), Seat(self.admission, given.get("client"))
         try:
+            seat.enter()
             request = prepare_request(
                 self._served,
                 prompt,

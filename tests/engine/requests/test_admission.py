@@ -9,7 +9,7 @@ import pytest
 from asyncgen.engine.requests.admission import Admission, Seat
 from asyncgen.errors import OverloadedError
 from tests.cases import for_each
-from tests.engine.making import Clock
+from tests.engine.making import Clock, seated
 
 PLACES = 30
 """In the queue that clients share."""
@@ -17,34 +17,35 @@ PLACES = 30
 
 def test_a_free_row_is_no_place_in_the_queue() -> None:
     admission = Admission(max_running=2, max_queue_size=1)
-    places = [admission.enter() for _ in range(3)]
+    places = [seated(admission) for _ in range(3)]
     with pytest.raises(OverloadedError, match="`max_queue_size` is 1"):
-        admission.enter()
+        seated(admission)
     places[0].started()
     places[1].started()
     assert (admission.num_waiting, admission.num_running) == (1, 2)
     with pytest.raises(OverloadedError):
-        admission.enter()
+        seated(admission)
     places[0].left()
-    admission.enter()
+    places.append(seated(admission))
 
 
 def test_memory_that_is_short_leaves_the_queue_alone() -> None:
     admission = Admission(max_running=8, max_queue_size=1)
-    admission.enter()
+    place = seated(admission)
     admission.is_blocked = True
     with pytest.raises(OverloadedError):
-        admission.enter()
+        seated(admission)
+    place.left()
 
 
 def test_places_are_given_back_once() -> None:
     admission = Admission(max_running=1, max_queue_size=None)
-    place = admission.enter()
+    place = seated(admission)
     for _ in range(2):
         place.left()
         place.started()
     assert (admission.num_waiting, admission.num_running) == (0, 0)
-    place = admission.enter()
+    place = seated(admission)
     for _ in range(2):
         place.started()
     assert (admission.num_waiting, admission.num_running) == (0, 1)
@@ -55,9 +56,8 @@ def test_places_are_given_back_once() -> None:
 
 def test_no_limit() -> None:
     admission = Admission(max_running=1, max_queue_size=None)
-    for _ in range(1000):
-        admission.enter()
-    assert admission.num_waiting == 1000
+    places = [seated(admission) for _ in range(1000)]
+    assert admission.num_waiting == len(places)
 
 
 def test_retry_after_follows_the_rate() -> None:
@@ -67,7 +67,7 @@ def test_retry_after_follows_the_rate() -> None:
 
     def serve(seconds: float, count: int) -> None:
         for _ in range(count):
-            place = admission.enter()
+            place = seated(admission)
             place.started()
             clock.now += seconds
             place.left()
@@ -80,29 +80,42 @@ def test_retry_after_follows_the_rate() -> None:
     assert admission.retry_after() > 10.0
     clock.now += 1e9
     assert admission.retry_after() == 60.0
-    for _ in range(2):
-        admission.enter()
+    places = [seated(admission) for _ in range(2)]
     with pytest.raises(OverloadedError) as caught:
-        admission.enter()
-    assert caught.value.retry_after == 60.0
+        seated(admission)
+    assert caught.value.retry_after == 60.0 and len(places) == 2
 
 
 def test_one_client_cannot_fill_the_waiting_queue() -> None:
     admission = Admission(max_running=1, max_queue_size=8)
-    admission.enter("hog").started()
-    places = [admission.enter("hog") for _ in range(8)]
+    running = seated(admission, "hog")
+    running.started()
+    places = [seated(admission, "hog") for _ in range(8)]
     with pytest.raises(OverloadedError):
-        admission.enter("hog")
-    places += [admission.enter("other") for _ in range(4)]
+        seated(admission, "hog")
+    places += [seated(admission, "other") for _ in range(4)]
     with pytest.raises(OverloadedError):
-        admission.enter("other")
-    places += [admission.enter("third") for _ in range(2)]
+        seated(admission, "other")
+    places += [seated(admission, "third") for _ in range(2)]
     with pytest.raises(OverloadedError):
-        admission.enter("third")
+        seated(admission, "third")
     for place in places:
         place.left()
-    assert admission.num_waiting == 0
-    assert not admission._waiting
+    assert (admission.num_waiting, admission.num_running) == (0, 1)
+
+
+def test_a_place_comes_back_with_a_request_that_is_dropped() -> None:
+    admission = Admission(max_running=2, max_queue_size=1)
+    for _ in range(5):
+        places = [seated(admission, "a") for _ in range(3)]
+        places[0].started()
+        places[1].started()
+        assert (admission.num_waiting, admission.num_running) == (1, 2)
+        places.clear()
+        assert (admission.num_waiting, admission.num_running) == (0, 0)
+    assert admission.retry_after() == 1.0  # they did not end, so they are no rate
+    seated(admission, "b")
+    assert list(admission._waiting) == ["b"]  # clients that are gone are forgotten
 
 
 @for_each("num_clients", [2, 3, 5])
@@ -111,13 +124,13 @@ def test_places_are_shared(num_clients: int, hog_first: bool) -> None:
     """In 200 steps each client has nine tenths of an even share, or more; one asks for hundreds."""
     admission = Admission(max_running=1, max_queue_size=PLACES)
     waiting: dict[int, list[Seat]] = {client: [] for client in range(num_clients)}
-    had, running = Counter[int](), admission.enter("0")
+    had, running = Counter[int](), seated(admission, "0")
     running.started()
 
     def ask(client: int) -> None:
         for _ in range(300 if client == 0 else PLACES + 1):
             try:
-                waiting[client].append(admission.enter(str(client)))
+                waiting[client].append(seated(admission, str(client)))
             except OverloadedError:
                 return
 
@@ -136,7 +149,7 @@ def test_places_are_shared(num_clients: int, hog_first: bool) -> None:
 
 def test_more_clients_than_places_are_refused() -> None:
     admission = Admission(max_running=1, max_queue_size=2)
-    admission.enter("a").started()
-    admission.enter("a"), admission.enter("a"), admission.enter("b")
+    places = [seated(admission, client) for client in "aaab"]
+    places[0].started()
     with pytest.raises(OverloadedError):
-        admission.enter("c")
+        seated(admission, "c")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.requests.admission import Admission, Seat
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError
 from asyncgen.reference.continuous_batching.results import Collector, Results
@@ -93,7 +93,8 @@ def test_ends(reason: Any, error: str | None) -> None:
 
 
 def test_logprobs_and_the_time_in_the_queue() -> None:
-    place = Admission(max_running=1, max_queue_size=None, clock=lambda: 10.5).enter()
+    place = Seat(Admission(max_running=1, max_queue_size=None, clock=lambda: 10.5))
+    place.enter()
     results = Results()
     sink = collector(results, "a", place=place)
     place.started()
