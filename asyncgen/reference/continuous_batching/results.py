@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
-import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +17,7 @@ from asyncgen.engine.output.sample_builder import SampleBuilder
 from asyncgen.engine.requests.request import clock
 from asyncgen.engine.scheduling.state import GenerationOutput, RequestStatus
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.beside import Changes
 from asyncgen.runtime.request_failure import describe
 
 if TYPE_CHECKING:
@@ -162,10 +161,11 @@ class Results:
     def __init__(self) -> None:
         """Start empty."""
         self.num_ended = 0
-        self._changed = threading.Condition()
+        self._changed: Changes[tuple[int, GenerationOutput] | bool] = Changes()
         self._numbers = itertools.count()
         self._unread: dict[int, _Unread] = {}
         self._of_name: dict[str, deque[int]] = {}
+        self._taken: list[str] = []  # names whose numbers of results that were read are still there
         self._expected: dict[str, Request] = {}
         self._handlers: dict[str, _Handler] = {}
 
@@ -175,7 +175,7 @@ class Results:
         Raises:
             InvalidRequestError: A name is in use: that request runs, or has unread results.
         """
-        with self._changed:
+        with self._changed.lock:
             for name in names:
                 if self.is_known(name):
                     raise InvalidRequestError(
@@ -185,26 +185,27 @@ class Results:
 
     def forget(self, names: Sequence[str]) -> None:
         """Release names whose request was not posted."""
-        with self._changed:
+        with self._changed.lock:
             for name in names:
                 self._expected.pop(name, None)
             self._changed.notify_all()
 
     def is_known(self, name: str) -> bool:
         """Return whether a name is reserved, or has unread results."""
-        with self._changed:
-            return name in self._expected or name in self._of_name
+        with self._changed.lock:
+            return name in self._expected or self._oldest(name) is not None
 
     def request(self, name: str) -> Request | None:
         """Return the request of a name; ``None`` if it has ended or is not known."""
-        with self._changed:
+        with self._changed.lock:
             return self._expected.get(name)
 
     def put(self, collector: Collector, index: int, *, is_last: bool) -> None:
         """Add the present state of a sequence; called on the decode thread, never waits."""
         name, num_tokens = collector.names[index], len(collector.sequences[index].token_ids)
         unread = _Unread(collector, index, num_tokens, is_last)
-        with self._changed:
+        with self._changed.lock:
+            self._tidy()
             handler = self._handlers.get(name)
             if handler is None or not handler.ring(unread):
                 number = next(self._numbers)
@@ -228,7 +229,7 @@ class Results:
             bell: Of the loop. Once this has ended, results are kept until they are read.
         """
         handler = _Handler(function, bell)
-        with self._changed:
+        with self._changed.lock:
             self._handlers[name] = handler
             while (unread := self._pop(name)) is not None:
                 handler.ring(unread)
@@ -237,7 +238,8 @@ class Results:
 
     def wake(self) -> None:
         """Let all waiting threads check again whether there is anything to wait for."""
-        with self._changed:
+        with self._changed.lock:
+            self._tidy()
             self._changed.notify_all()
 
     def take(
@@ -254,29 +256,44 @@ class Results:
             ``None`` at the timeout, or if no result will come: the sequence has ended or is not
             known, or nothing runs.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while True:
-                unread = self._pop(name)
-                if unread is not None:
-                    return unread.read()
-                if not is_running() or (name is not None and name not in self._expected):
-                    return None
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._changed.wait(left)
 
-    def _pop(self, name: str | None) -> _Unread | None:
-        if name is None:
-            oldest = next(iter(self._unread.values()), None)
-            if oldest is None:
+        def find() -> tuple[int, GenerationOutput] | bool:
+            """The number and the result; ``True`` if none will come, ``False`` to wait."""
+            self._tidy()
+            number = self._oldest(name)
+            if number is not None:
+                return number, self._unread[number].read()
+            return not is_running() or (name is not None and name not in self._expected)
+
+        while True:
+            found = self._changed.wait_for(find, timeout)
+            if isinstance(found, bool):
                 return None
-            name = oldest.collector.names[oldest.row]
+            # No call comes between these, so Ctrl-C loses no result; a thread that was quicker
+            # does: then the next one is looked for.
+            try:
+                del self._unread[found[0]]
+                self._taken += (found[1].request_id,)
+                return found[1]
+            except KeyError:
+                continue
+
+    def _tidy(self) -> None:
+        while self._taken:
+            self._oldest(self._taken.pop())
+
+    def _oldest(self, name: str | None) -> int | None:
+        """The number of the oldest unread result; those that were read are forgotten."""
+        if name is None:
+            return next(iter(self._unread), None)
         numbers = self._of_name.get(name)
-        if numbers is None:
-            return None
-        unread = self._unread.pop(numbers.popleft())
-        if not numbers:
-            del self._of_name[name]
-        return unread
+        while numbers and numbers[0] not in self._unread:
+            numbers.popleft()
+        if numbers:
+            return numbers[0]
+        self._of_name.pop(name, None)
+        return None
+
+    def _pop(self, name: str) -> _Unread | None:
+        number = self._oldest(name)
+        return None if number is None else self._unread.pop(number)
