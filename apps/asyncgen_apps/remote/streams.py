@@ -26,6 +26,8 @@ _AT_ONCE = 15
 class RemoteStream:
     """An ``asyncgen_apps.engine.EngineStream``; read once, by one task."""
 
+    _has_left = True  # while it is being made
+
     def __init__(
         self, begin: Callable[[Mailbox[Any]], Pump], params: Mapping[str, Any] | None = None
     ) -> None:
@@ -42,13 +44,13 @@ class RemoteStream:
         self._bell: LoopBell | None = None
         self._begun: StreamStarted | None = None
         self._is_cancelled = False
-        self._has_left = False
         self._failure: Exception | None = None
         self._last: TokenEvent | None = None
         self._unread: deque[TokenEvent] = deque()
         self._all: dict[int, list[TokenEvent]] = {}
         self._num_read: Counter[int] = Counter()
         self._turns = 0
+        self._has_left = False
 
     @property
     def prompt_ids(self) -> list[int]:

@@ -41,6 +41,9 @@ class RemoteStream:
     by one task, in the event loop that opened the client.
     """
 
+    _request: Request
+    _started = False
+
     def __init__(self, owner: RequestOwner, request: Request) -> None:
         """Keep the request to send; use ``Client.stream``."""
         self._owner = owner
@@ -157,7 +160,8 @@ class RemoteStream:
 
     def __del__(self) -> None:
         """Cancel a dropped stream silently, in the thread that drops it."""
-        self._abandon()
+        if hasattr(self, "_request"):  # else it was not made, as Ctrl-C came before
+            self._abandon()
 
     def _start(self) -> None:
         """Post the request, once."""
