@@ -150,6 +150,7 @@ def running(
     notice_seconds: float = 0.0,
     streams: dict[str, Any] | None = None,
     send_buffer: int | None = None,
+    uvloop: bool = False,
     **settings: Any,
 ) -> Iterator[Running]:
     """Run a server for as long as the block does; nothing of it survives.
@@ -160,6 +161,7 @@ def running(
         notice_seconds: Time between the first signal and the drain.
         streams: Fields of ``StreamSettings`` that the command does not set.
         send_buffer: Bytes that the system keeps of what a client does not read.
+        uvloop: Run on uvloop, as the command does where it is installed.
         **settings: Fields of ``ServerSettings``.
     """
     found: list[Running] = []
@@ -200,7 +202,7 @@ def running(
 
     def run() -> None:
         try:
-            anyio.run(main)
+            anyio.run(main, backend_options={"use_uvloop": uvloop})
         except BaseException as error:
             failures.append(error)
         finally:

@@ -98,8 +98,7 @@ def test_figures_and_fields_obey_the_key() -> None:
 
 
 def test_figures_and_fields_may_be_open() -> None:
-    open_ones = {"open_metrics": True, "open_docs": True}
-    with running(scripted(), api_keys=("k1",), **open_ones) as served:
+    with running(scripted(), api_keys=("k1",), open_metrics=True, open_docs=True) as served:
         for path in ("/metrics", "/docs", "/openapi.json"):
             assert served.request("GET", path).status == 200
         assert metrics_of_streams(served) == 200

@@ -15,7 +15,16 @@ from websockets.sync.client import connect
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 from tests.apps.openai_http.running import PATIENCE, Running, running
-from tests.apps.websocket.wires import PORTS, frames, handshake, opened, reset, wire_to
+from tests.apps.websocket.wires import (
+    LOOPS,
+    PORTS,
+    frames,
+    handshake,
+    is_on_uvloop,
+    opened,
+    reset,
+    wire_to,
+)
 from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
@@ -30,9 +39,11 @@ def endless() -> AsyncLLM:
     return AsyncLLM(TableModel(context_length=100_000), tokenizer=byte_tokenizer())
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Running]:
-    with running(endless, max_connections=8, max_requests=8, head_seconds=2.0) as found:
+@pytest.fixture(scope="module", params=LOOPS)
+def one(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(
+        endless, max_connections=8, max_requests=8, head_seconds=2.0, uvloop=is_on_uvloop(request)
+    ) as found:
         yield found
 
 

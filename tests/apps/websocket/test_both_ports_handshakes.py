@@ -10,7 +10,16 @@ from websockets.frames import Opcode
 
 from tests.apps.openai_http.running import Running, running
 from tests.apps.websocket.test_both_ports import endless
-from tests.apps.websocket.wires import KEY, PORTS, Wire, frames, read_all, wire_to
+from tests.apps.websocket.wires import (
+    KEY,
+    LOOPS,
+    PORTS,
+    Wire,
+    frames,
+    is_on_uvloop,
+    read_all,
+    wire_to,
+)
 from tests.cases import for_each
 
 if TYPE_CHECKING:
@@ -27,9 +36,11 @@ PLAIN = (
 MANY = ["Sec-WebSocket-{}: " + ",".join(["a"] * 2000)] * 5
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Running]:
-    with running(endless, max_connections=8, max_requests=8, head_seconds=2.0) as found:
+@pytest.fixture(scope="module", params=LOOPS)
+def one(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(
+        endless, max_connections=8, max_requests=8, head_seconds=2.0, uvloop=is_on_uvloop(request)
+    ) as found:
         yield found
 
 

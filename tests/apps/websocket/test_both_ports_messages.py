@@ -14,11 +14,13 @@ from asyncgen_apps.websocket.frames import read, read_large
 from tests.apps.openai_http.running import Running, running
 from tests.apps.websocket.test_both_ports import endless
 from tests.apps.websocket.wires import (
+    LOOPS,
     MASK,
     PORTS,
     BrokenWire,
     Wire,
     frames,
+    is_on_uvloop,
     odd_frame,
     opened,
     read_all,
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Running]:
-    with running(endless, max_connections=8, max_requests=8) as found:
+@pytest.fixture(scope="module", params=LOOPS)
+def one(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(endless, max_connections=8, max_requests=8, uvloop=is_on_uvloop(request)) as found:
         yield found
 
 

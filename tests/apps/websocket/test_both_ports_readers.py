@@ -17,11 +17,13 @@ from tests.apps.openai_http.running import PATIENCE, Running, reference, running
 from tests.apps.websocket.cutting import CuttingProxy
 from tests.apps.websocket.test_both_ports import endless
 from tests.apps.websocket.wires import (
+    LOOPS,
     PORTS,
     BrokenWire,
     Wire,
     frames,
     handshake,
+    is_on_uvloop,
     odd_frame,
     opened,
     reset,
@@ -38,9 +40,15 @@ _LONGEST_TURN = 0.1
 """Seconds of processor time of a turn of the loop; the law for others' streams is 0.25 s."""
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Running]:
-    with running(endless, max_connections=16, max_requests=16, send_buffer=16_384) as found:
+@pytest.fixture(scope="module", params=LOOPS)
+def one(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(
+        endless,
+        max_connections=16,
+        max_requests=16,
+        send_buffer=16_384,
+        uvloop=is_on_uvloop(request),
+    ) as found:
         yield found
 
 
@@ -248,15 +256,16 @@ def holding(one: Running, port: str, data: bytes) -> socket.socket:
     return wire
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+@pytest.fixture(params=LOOPS)
+def impatient(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Running]:
     """A server with few places and short times; nothing else gives a place back."""
     monkeypatch.setattr("asyncgen_apps.websocket.connection_server.CLOSE_SECONDS", 0.2)
     monkeypatch.setattr("asyncgen_apps.websocket.connection.CLOSE_SECONDS", 0.2)
     monkeypatch.setattr("asyncgen_apps.openai_http.connections.LINGER_SECONDS", 0.2)
-    times = {"send_seconds": 0.2, "heartbeat_seconds": 600.0, "grace_seconds": 0.1}
+    times: dict[str, Any] = {"send_seconds": 0.2, "heartbeat_seconds": 600.0, "grace_seconds": 0.1}
     limits = {"max_connections": _PLACES, "max_requests": _PLACES, "head_seconds": 0.3}
-    with running(endless, streams=times, send_buffer=4096, **limits) as found:  # type: ignore[arg-type]
+    options: dict[str, Any] = {**limits, "send_buffer": 4096, "uvloop": is_on_uvloop(request)}
+    with running(endless, streams=times, **options) as found:
         yield found
 
 
@@ -311,9 +320,8 @@ def test_forced_end_logs_no_traceback(port: str, caplog: pytest.LogCaptureFixtur
 
 @for_each("port", PORTS)
 def test_tokens_of_others_and_of_nobody(port: str) -> None:
-    keys = {"api_keys": ("k1", "k2")}
     grace = {"grace_seconds": 0.2, "heartbeat_seconds": 600.0}
-    with running(endless, streams=grace, **keys) as one:  # type: ignore[arg-type]
+    with running(endless, streams=grace, api_keys=("k1", "k2")) as one:
         with Wire(one, port, key="k1") as owner, Wire(one, port, key="k2") as thief:
             owner.send(type="generate", id="a", token_ids=[1])
             token = owner.get()["resume_token"]

@@ -17,11 +17,13 @@ from websockets.frames import Opcode
 from asyncgen import AsyncLLM
 from tests.apps.openai_http.running import Running, reference, running
 from tests.apps.websocket.wires import (
+    LOOPS,
     PORTS,
     BrokenWire,
     Wire,
     frames,
     handshake,
+    is_on_uvloop,
     read_all,
     reset,
     wire_to,
@@ -44,9 +46,11 @@ def paced() -> AsyncLLM:
     return AsyncLLM(model, tokenizer=byte_tokenizer())
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Running]:
-    with running(paced, streams={"heartbeat_seconds": _HEARTBEAT}) as found:
+@pytest.fixture(scope="module", params=LOOPS)
+def one(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(
+        paced, streams={"heartbeat_seconds": _HEARTBEAT}, uvloop=is_on_uvloop(request)
+    ) as found:
         yield found
 
 

@@ -9,6 +9,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
 from websockets.frames import Frame, Opcode
 
 from tests.apps.openai_http.running import PATIENCE
@@ -21,8 +22,21 @@ if TYPE_CHECKING:
 PORTS = ("port", "ws_port")
 """The port of the HTTP server, and the one of streams alone."""
 
+LOOPS = [
+    pytest.param(False, id="asyncio"),
+    pytest.param(True, id="uvloop", marks=pytest.mark.gate),
+]
+"""Parameters of a server's fixture: the command runs on uvloop where it is installed."""
+
 KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
 MASK = b"\0\0\0\0"
+
+
+def is_on_uvloop(request: pytest.FixtureRequest) -> bool:
+    """Return the parameter of a server's fixture; skip where uvloop is not installed."""
+    if request.param:
+        pytest.importorskip("uvloop")
+    return bool(request.param)
 
 
 def wire_to(one: Running, port: str) -> socket.socket:
