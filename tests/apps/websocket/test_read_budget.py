@@ -54,3 +54,22 @@ def test_connections_take_turns_and_nothing_is_lost(monkeypatch: pytest.MonkeyPa
         assert fed[:4] == [flood, other, flood, other]
 
     asyncio.run(main())
+
+
+def test_small_pieces_wait_once_the_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, fed = [1.0], list[Fed]()
+    monkeypatch.setattr("asyncgen_apps.websocket.read_budget.perf_counter", lambda: now[0])
+
+    async def main() -> None:
+        budget = ReadBudget()
+        many = [Fed(now, fed) for _ in range(4)]
+        for each in many:
+            budget.take(each, b"x")
+        assert (fed, [each.is_held for each in many]) == (many[:2], [False, False, True, True])
+        await asyncio.sleep(0)
+        assert fed == many
+        now[0] += 3 * TURN_SECONDS
+        budget.take(many[0], b"y")
+        assert (many[0].data, many[0].is_held) == (b"xy", False)
+
+    asyncio.run(main())
