@@ -28,6 +28,13 @@ MOST_FORCED = 4096
 """Most tokens that a grammar may force at one place, since they are computed in one call."""
 
 
+def forced_problem(count: int) -> str | None:
+    """Tell what is wrong with the number of tokens that are forced at one place."""
+    if count <= MOST_FORCED:
+        return None
+    return f"it forces {count} tokens at one place; at most {MOST_FORCED}"
+
+
 class Grammar:
     """A compiled output format.
 
@@ -324,9 +331,8 @@ class Matcher:
             return
         forced = tuple(self._inner.compute_ff_tokens())
         self._check()
-        if len(forced) > MOST_FORCED:
-            most = f"at most {MOST_FORCED}"
-            raise self._error(f"it forces {len(forced)} tokens at one place; {most}")
+        if (problem := forced_problem(len(forced))) is not None:
+            raise self._error(problem)
         size = self.grammar.vocab_size
         if any(token_id in self._eos or token_id >= size for token_id in forced):
             return

@@ -14,10 +14,15 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.structured.grammar import MOST_FORCED, Grammar
+from asyncgen.structured.dry_run import dry_run, dry_run_products
+from asyncgen.structured.grammar import Grammar, forced_problem
+from asyncgen.structured.lark_cost import LarkCost
 from asyncgen.structured.marker_search import START, MarkerSearch
+from asyncgen.structured.pattern_cost import cost_problem, optional_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from asyncgen.structured.output_format import OutputFormat
 
 
@@ -39,6 +44,10 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 """Limits on the cost of a grammar: half a second to compile, some milliseconds a step."""
+
+_LIMITS_OF_GRAMMARS = _LIMITS | {"max_items_in_row": 700, "step_max_items": 10_000}
+"""Limits for grammars that users write, which may be ambiguous: the cost of a step is the square of
+the items in a row."""
 
 _compilers: weakref.WeakKeyDictionary[Any, dict[int, Compiler]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -99,7 +108,7 @@ class Compiler:
             eos_token_id: End-of-sequence id of the tokenizer; ``None`` if it has none.
             vocab_size: Number of scores in a row of logits.
         """
-        from llguidance import LLParserLimits, LLTokenizer
+        from llguidance import LLTokenizer
 
         size = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
         text = backend.to_str()
@@ -108,7 +117,6 @@ class Compiler:
         except ValueError as error:
             allowed = f"the tokenizer is of a kind that llguidance does not read: {error}"
             raise InvalidRequestError("tokenizer", type(backend).__name__, allowed) from error
-        self._limits = LLParserLimits(**_LIMITS)
         self._vocab_size = vocab_size
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
         self._searches: dict[tuple[tuple[bytes, ...], bytes], MarkerSearch] = {}
@@ -144,29 +152,50 @@ class Compiler:
 
     def _compiled(self, output_format: OutputFormat) -> Any:
         """Return a matcher at the beginning of the grammar, to be copied."""
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        matcher = LLMatcher(
-            self._tokens, _grammar_text(output_format), log_level=0, limits=self._limits
-        )
+        limits = _LIMITS_OF_GRAMMARS if output_format.parameter == "grammar" else _LIMITS
+        grammar = _grammar_text(output_format)
+        costs = self._problem_of_cost(output_format, grammar, limits)
+        if costs is not None:
+            raise _refused(output_format, costs)
+        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=LLParserLimits(**limits))
         problem = matcher.get_error() if matcher.is_error() else ""
         problem = problem or "; ".join(matcher.get_grammar_warnings())
         if not problem:
             # Compute the first mask here, so that its errors are raised before the first step.
             first = matcher.deep_copy()
+            first.compute_bitmask()  # forces, without the interpreter lock
             while forced := first.compute_ff_tokens():
-                if len(forced) > MOST_FORCED:
-                    problem = f"it forces {len(forced)} tokens at one place; at most {MOST_FORCED}"
+                problem = forced_problem(len(forced)) or ""
                 if problem or first.try_consume_tokens(forced) < len(forced):
                     break
             if not first.is_stopped():
                 first.compute_bitmask()
             problem = first.get_error() if first.is_error() else problem
         if problem:
-            raise InvalidRequestError(
-                output_format.parameter, _shortened(output_format.source), _on_one_line(problem)
-            )
+            raise _refused(output_format, problem)
         return matcher
+
+    def _problem_of_cost(
+        self, output_format: OutputFormat, grammar: str, limits: Mapping[str, Any]
+    ) -> str | None:
+        """Tell what makes a grammar too expensive to compile, or to begin."""
+        if output_format.kind == "regex":
+            problem = cost_problem([optional_parts(output_format.source)])
+        elif output_format.kind == "lark":
+            cost = LarkCost(grammar)
+            problem = cost.problem
+            if cost.products and problem is None:
+                problem = dry_run_products(self._tokens, cost.terminals, cost.products, limits)
+        else:
+            problem = None  # schemas are checked when they are read
+        return problem or dry_run(self._tokens, grammar, limits)
+
+
+def _refused(output_format: OutputFormat, problem: str) -> InvalidRequestError:
+    shown = _shortened(output_format.source)
+    return InvalidRequestError(output_format.parameter, shown, _on_one_line(problem))
 
 
 def _grammar_text(output_format: OutputFormat) -> str:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import shorten
+from asyncgen.structured.pattern_cost import cost_problem, optional_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _DATA = frozenset(("const", "enum", "default", "examples", "example"))
 _MAPS = frozenset(
     ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 )
-_CLASS = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
+_CLASS = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*+)(\]|$)", re.DOTALL)
 _SETS = re.compile(r"\[:|&&|--|~~")
 
 
@@ -48,8 +49,11 @@ def check_schema(schema: Any) -> None:
         UnsupportedSchemaError: A keyword cannot be enforced; names it.
     """
     units = []
+    weights: list[int] = []
     is_joined = False
     for each in _schemas(schema):
+        if "x-guidance" in each:
+            raise UnsupportedSchemaError("`x-guidance`: JSON is written on one line")
         is_joined = is_joined or "allOf" in each or "$ref" in each
         for name in ("const", "enum"):
             if name in each and not _is_exact(each[name]):
@@ -61,12 +65,16 @@ def check_schema(schema: Any) -> None:
                 raise UnsupportedSchemaError(
                     f"`pattern` {shorten(pattern, 40)}: it ends in a backslash that escapes nothing"
                 )
+            if isinstance(pattern, str):
+                weights.append(optional_parts(pattern))
             if isinstance(pattern, str) and _has_sets(pattern):
                 raise UnsupportedSchemaError(
                     f"`pattern` {pattern[:40]!r}: sets within a set of characters"
                 )
         if (unit := _units(each.get("multipleOf"))) is not None:
             units.append(unit)
+    if (problem := cost_problem(weights)) is not None:
+        raise UnsupportedSchemaError(f"`pattern`: {problem}")
     if units and (max(units) > MOST_UNITS or (is_joined and math.lcm(*units) > MOST_JOINED_UNITS)):
         raise UnsupportedSchemaError(f"`multipleOf`: at most {MOST_UNITS} units of the last digit")
 
