@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,7 @@ class Answer:
         self._samples: dict[int, SampleBuilder] = {}
         self._last: TokenEvent | None = None
         self._prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        self._keeps_logprobs = True
         self._failure: BaseException | None = None
         self._read_by: object | None = None
         self._guard = threading.RLock()  # of what was read: another thread may close
@@ -111,6 +112,14 @@ class Answer:
         self._cancel.set()
         if self._request is not None:
             self._thread.cancel(self._request)
+
+    def drop_logprobs(self) -> None:
+        """Leave log-probabilities out of :attr:`result`; events have them. Call it before a read.
+
+        With ``top_logprobs`` they are the most of an answer, kilobytes a token, and a reader of
+        events may need them only once.
+        """
+        self._keeps_logprobs = False
 
     @property
     def result(self) -> Completion:
@@ -386,14 +395,17 @@ class Answer:
                     self._failure = item
                     arrived.popleft()
                     continue
+                last = None
+                if item.usage is not None:
+                    last = replace(item, logprobs=None, prompt_logprobs=None)
                 self._unread.append(item)
-                if item.prompt_logprobs is not None:
+                if item.prompt_logprobs is not None and self._keeps_logprobs:
                     self._prompt_logprobs = item.prompt_logprobs
                 if item.index not in samples:
-                    samples[item.index] = SampleBuilder(item.index)
+                    samples[item.index] = SampleBuilder(item.index, self._keeps_logprobs)
                 samples[item.index].add(item)
-                if item.usage is not None:
-                    self._last = item
+                if last is not None:
+                    self._last = last
                 arrived.popleft()
 
     def _leave(self) -> None:

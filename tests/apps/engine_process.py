@@ -274,6 +274,7 @@ class PipedStream:
         self._last: TokenEvent | None = None
         self._unread: deque[TokenEvent] = deque()
         self._samples: dict[int, SampleBuilder] = {}
+        self._keeps_logprobs = True
 
     @property
     def _told(self) -> Begun:
@@ -288,6 +289,9 @@ class PipedStream:
     @property
     def seed(self) -> int:
         return self._told.seed
+
+    def drop_logprobs(self) -> None:
+        self._keeps_logprobs = False
 
     @property
     def is_separated(self) -> bool:
@@ -390,7 +394,8 @@ class PipedStream:
                 self._begun = item
             elif isinstance(item, TokenEvent):
                 self._unread.append(item)
-                self._samples.setdefault(item.index, SampleBuilder(item.index)).add(item)
+                builder = SampleBuilder(item.index, self._keeps_logprobs)
+                self._samples.setdefault(item.index, builder).add(item)
                 self._last = item
             else:
                 self._failure = item

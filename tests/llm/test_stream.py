@@ -239,6 +239,23 @@ async def test_logprobs_are_of_the_raw_distribution(params: dict[str, Any]) -> N
         ids.append(token)
 
 
+async def test_a_result_without_the_logprobs_that_events_have() -> None:
+    async with AsyncLLM("demo", num_threads=1) as llm:
+        params: dict[str, Any] = {"max_new_tokens": 4, "seed": 1}
+        params |= {"top_logprobs": 2, "prompt_logprobs": 1}
+        whole = await llm.generate(PROMPT, **params)
+        stream = llm.stream(PROMPT, **params)
+        stream.drop_logprobs()
+        events = [event async for event in stream.events()]
+    assert whole.logprobs is not None and whole.prompt_logprobs is not None
+    found = [entry for event in events for entry in event.logprobs or ()]
+    assert found == list(whole.logprobs)
+    told = [event.prompt_logprobs for event in events if event.prompt_logprobs is not None]
+    assert told == [whole.prompt_logprobs]
+    assert stream.result.logprobs is None and stream.result.prompt_logprobs is None
+    assert stream.result.token_ids == whole.token_ids and stream.result.usage == whole.usage
+
+
 async def test_logprobs_of_a_processor_that_writes_in_place() -> None:
     def ban(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         scores[:, 100:] = -torch.inf

@@ -75,6 +75,9 @@ class EngineStream(EventStream, Protocol):
     def position(self) -> tuple[int, ...]:
         """Number of tokens of each sample that were read, with its ``generated_ids``."""
 
+    def drop_logprobs(self) -> None:
+        """Leave log-probabilities out of ``result``; call it before the first read."""
+
     @property
     def is_separated(self) -> bool:
         """True if its events keep reasoning or tool calls apart from the text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +12,7 @@ import anyio.to_thread
 from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
+from asyncgen_apps.openai_http.large_replies import LargeReply
 from asyncgen_apps.openai_http.request_streams import RequestStreams
 from asyncgen_apps.openai_http.response_writer import MARK, EventTemplate, event_line
 from asyncgen_apps.openai_http.serializers import counts_object
@@ -80,11 +82,17 @@ class CompletionResponse(CancellableResponse):
 
     async def compute(self, reply: ResponseWriter) -> None:
         """Run the streams and write what they give."""
-        async with RequestStreams(self._llm, self._plan.parts, self._client) as streams:
-            if self._usage_options is None:
-                await reply.whole(await whole(streams, self._serializer))
-            else:
+        plan = self._plan
+        async with RequestStreams(
+            self._llm, plan.parts, self._client, drops_logprobs=plan.logprobs
+        ) as streams:
+            if self._usage_options is not None:
                 await self._stream(streams, reply, self._usage_options)
+            elif plan.logprobs or plan.choices > 1:
+                large = LargeReply(streams, self._serializer, self._gate.turns)
+                await reply.parts(await large.read())
+            else:
+                await reply.whole(await whole(streams, self._serializer))
 
     async def _stream(
         self, streams: RequestStreams, reply: ResponseWriter, usage_options: UsageOptions
@@ -97,6 +105,7 @@ class CompletionResponse(CancellableResponse):
             await anyio.to_thread.run_sync(echo.begin, streams.prompt_ids, streams.tokenizer)
         opening = list(self._serializer.opening(self._prompts(streams), self._plan.choices))
         templates: dict[int, EventTemplate] = {}
+        has_turn = anyio.Lock(fast_acquire=True)  # so that many streams wait as one reply
         tells_tokens = self._plan.logprobs or self._plan.token_ids
         varies = tells_tokens or usage_options.continuous_usage
 
@@ -109,6 +118,12 @@ class CompletionResponse(CancellableResponse):
                     one["usage"] = self._usage_so_far() if usage_options.continuous_usage else None
             return "".join(map(event_line, objects))
 
+        async def tell_in_turn(index: int, event: TokenEvent) -> None:
+            async with has_turn, self._gate.turns as turn:
+                line = laid_out(index, event)
+                turn.spend(len(line))
+            await reply.lines(line)
+
         def take(index: int, event: TokenEvent) -> Awaitable[None] | None:
             ended = event.finish_reason
             if ended is not None:
@@ -117,6 +132,8 @@ class CompletionResponse(CancellableResponse):
             tells_more = bool(event.reasoning or event.tool_calls)
             if not (event.text or tells_more or tells_tokens) and ended is None:
                 return None
+            if self._plan.logprobs and self._plan.choices > 1:
+                return tell_in_turn(index, event)
             if ended is not None or opening or varies or tells_more:
                 line = laid_out(index, event)
             else:
@@ -138,13 +155,26 @@ class CompletionResponse(CancellableResponse):
     ) -> Take:
         """Tell the prompt of each choice before its first event is taken."""
         echoed: set[int] = set()
+        told: Counter[int] = Counter()
 
         async def tell_prompt(index: int, event: TokenEvent) -> None:
             echoed.add(index)
-            for one in self._serializer.prompt(index):
-                if usage_options.usage:
-                    one["usage"] = self._usage_so_far() if usage_options.continuous_usage else None
-                await reply.lines(event_line(one))
+            chunks = iter(self._serializer.prompt(index))
+            while True:
+                async with self._gate.turns as turn:
+                    one = next(chunks, None)
+                    if one is None:
+                        break
+                    if usage_options.usage:
+                        continuous = usage_options.continuous_usage
+                        one["usage"] = self._usage_so_far() if continuous else None
+                    line = event_line(one)
+                    turn.spend(len(line))
+                await reply.lines(line)
+            number = echo.number(index)
+            told[number] += 1
+            if told[number] == self._plan.choices // len(echo.texts):
+                echo.forget(number)
             waiting = take(index, event)
             if waiting is not None:
                 await waiting

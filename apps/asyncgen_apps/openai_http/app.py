@@ -80,6 +80,7 @@ def create_app(
         title="asyncgen",
         description="A local language model behind the API of OpenAI.",
         version="1",
+        openapi_url=None,  # ours is made on a worker thread
         docs_url=None,
         redoc_url=None,
     )
@@ -179,10 +180,18 @@ def _add_metrics(app: FastAPI, figures: Callable[[], Awaitable[bytes]]) -> None:
 
 
 def _add_reference(app: FastAPI) -> None:
-    """The fields, for reading."""
+    """The fields, for programs and for reading; FastAPI calls plain functions on worker threads.
+
+    Describing them takes tenths of a second, once.
+    """
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi() -> JSONResponse:
+        """Every path with its fields, as OpenAPI."""
+        return JSONResponse(app.openapi())
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs() -> HTMLResponse:
+    def docs() -> HTMLResponse:
         """Every path with its fields; the page runs no script and loads nothing."""
         return HTMLResponse(reference_page(app.openapi()), headers=PAGE_HEADERS)
 

@@ -136,6 +136,10 @@ class GatedStream:
         """Seed of its draws."""
         return self._stream.seed
 
+    def drop_logprobs(self) -> None:
+        """Leave log-probabilities out of ``result``; call it before the first read."""
+        self._stream.drop_logprobs()
+
     @property
     def is_separated(self) -> bool:
         """True if its events have more than text."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
+from asyncgen_apps.serving.time_slices import LoopTurns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ class Gate:
     Attributes:
         ready: True if routers should send new requests.
         draining: True if new requests are refused.
+        turns: Turns of the loop for the large replies of these requests.
     """
 
     def __init__(self, limit: int) -> None:
@@ -47,6 +49,7 @@ class Gate:
         self._leaving: list[anyio.Event] = []
         self.ready = True
         self.draining = False
+        self.turns = LoopTurns()
 
     @property
     def count(self) -> int:

@@ -90,6 +90,10 @@ class Echo:
         """Keep what the tokens of a prompt are worth."""
         self._entries[number] = entries
 
+    def forget(self, number: int) -> None:
+        """Drop what the tokens of a prompt are worth, once all of its choices have told it."""
+        self._entries.pop(number, None)
+
     def pieces(self, index: int, size: int = PIECE) -> Iterator[tuple[str, list[EchoedToken]]]:
         """Yield the text of a choice's prompt with its tokens, ``size`` tokens at a time.
 

@@ -32,7 +32,12 @@ class RequestStreams:
     """
 
     def __init__(
-        self, llm: Engine, parts: tuple[PlannedStream, ...], client: Client = ANYBODY
+        self,
+        llm: Engine,
+        parts: tuple[PlannedStream, ...],
+        client: Client = ANYBODY,
+        *,
+        drops_logprobs: bool = False,
     ) -> None:
         """Describe what to run; nothing runs yet.
 
@@ -40,10 +45,12 @@ class RequestStreams:
             llm: The engine.
             parts: At least one.
             client: Client of the request.
+            drops_logprobs: True leaves log-probabilities out of the results; events have them.
         """
         self._llm = llm
         self._parts = parts
         self._client = client
+        self._drops_logprobs = drops_logprobs
         self._streams: list[EngineStream] = []
 
     async def __aenter__(self) -> Self:
@@ -57,6 +64,8 @@ class RequestStreams:
                 params = cast("StreamParams", self._client.marked(part.params))
                 stream = self._llm.stream(part.prompt, **params)
                 self._streams.append(stream)
+                if self._drops_logprobs:
+                    stream.drop_logprobs()
                 await stream.__aenter__()
         except BaseException:
             await self._leave()

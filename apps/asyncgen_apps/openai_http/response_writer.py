@@ -9,8 +9,12 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+import anyio.lowlevel
+
+from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from starlette.types import Send
 
@@ -75,6 +79,7 @@ class ResponseWriter:
         self.is_finished = False
         self.is_sending = False
         self.sent_at = time.monotonic()
+        self._num_since = 0
 
     async def whole(
         self, content: object, status: int = 200, headers: Mapping[str, str] | None = None
@@ -98,22 +103,23 @@ class ResponseWriter:
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def parts(self, parts: Sequence[bytes]) -> None:
-        """Send one JSON object in several writes, and end.
+    async def parts(self, parts: Sequence[bytes | bytearray]) -> None:
+        """Send one JSON object and end; between `BYTES_OF_A_TURN` bytes others have their turn.
 
         Args:
-            parts: Its bytes; one reply may have many megabytes.
+            parts: Its bytes, in parts of any length; one reply may have many megabytes.
         """
         length = str(sum(map(len, parts))).encode()
         head = [(b"content-type", b"application/json"), (b"content-length", length)]
         self.is_finished = True
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
-        for number, part in enumerate(parts, 1):
+        for piece in _pieces(parts):
             self.is_sending = True
             self.sent_at = time.monotonic()
-            more = number < len(parts)
-            await self._send({"type": "http.response.body", "body": part, "more_body": more})
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             self.is_sending = False
+            await anyio.lowlevel.checkpoint()
+        await self._send({"type": "http.response.body", "body": b""})
 
     async def begin(self) -> None:
         """Send the head of a stream, once."""
@@ -141,6 +147,10 @@ class ResponseWriter:
         body = {"type": "http.response.body", "body": text.encode(), "more_body": more}
         await self._send(body)
         self.is_sending = False
+        self._num_since += len(text)
+        if self._num_since >= BYTES_OF_A_TURN:
+            self._num_since = 0
+            await anyio.lowlevel.checkpoint()
 
     async def ping(self) -> None:
         """Send a comment, which readers of events skip."""
@@ -160,3 +170,16 @@ class ResponseWriter:
             return
         self.is_finished = True
         await self.lines(f"data: {encode_ascii(error.body())}\n\n", more=False)
+
+
+def _pieces(parts: Iterable[bytes | bytearray]) -> Iterator[bytes]:
+    """Join small parts and cut large ones, to pieces of `BYTES_OF_A_TURN` bytes."""
+    piece = bytearray()
+    for part in parts:
+        for start in range(0, len(part), BYTES_OF_A_TURN):
+            piece += part[start : start + BYTES_OF_A_TURN]
+            while len(piece) >= BYTES_OF_A_TURN:
+                yield bytes(piece[:BYTES_OF_A_TURN])
+                del piece[:BYTES_OF_A_TURN]
+    if piece:
+        yield bytes(piece)

@@ -153,18 +153,26 @@ def fast_path_handlers(service: Service) -> Answers:
     """Return the handlers of the fast path, by path."""
 
     def answer(
-        kind: type[ChatCompletionRequest] | type[CompletionRequest] | type[EmbeddingRequest],
+        kind: type[ChatCompletionRequest] | type[CompletionRequest],
         content: object,
         request_id: str,
     ) -> CancellableResponse:
         service.check_list_lengths(content)
-        body = kind.model_validate(content)
-        if isinstance(body, EmbeddingRequest):
-            return service.embed(body)
-        return service.answer(body, request_id)
+        return service.answer(kind.model_validate(content), request_id)
 
-    kinds = {**BODIES, EMBED_PATH: EmbeddingRequest}
-    return {path: partial(answer, kind) for path, kind in kinds.items()}
+    def embed(content: object, request_id: str) -> CancellableResponse:
+        service.check_list_lengths(content)
+        return service.embed(EmbeddingRequest.model_validate(content))
+
+    def tokenize(content: object, request_id: str) -> CancellableResponse:
+        service.check_list_lengths(content)
+        return service.tokenize(TokenizeRequest.model_validate(content))
+
+    def detokenize(content: object, request_id: str) -> CancellableResponse:
+        return service.detokenize(DetokenizeRequest.model_validate(content))
+
+    others = {EMBED_PATH: embed, TOKENIZE_PATH: tokenize, DETOKENIZE_PATH: detokenize}
+    return {**{path: partial(answer, kind) for path, kind in BODIES.items()}, **others}
 
 
 def api_routes(service: Service) -> APIRouter:

@@ -9,6 +9,7 @@ import anyio.to_thread
 from asyncgen import PromptParams
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
 from asyncgen_apps.openai_http.errors import ApiError
+from asyncgen_apps.openai_http.large_replies import encode_in_turns
 from asyncgen_apps.openai_http.translate import conversation
 
 if TYPE_CHECKING:
@@ -37,19 +38,20 @@ class TokenizeResponse(CancellableResponse):
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either `prompt` or `messages`", param="prompt")
         super().__init__(gate, settings, streams=False, prioritises=False, names=_NAMES)
-        self._llm, self._body = llm, body
+        self._llm = llm
+        self._prompt: Any = body.prompt if body.messages is None else conversation(body.messages)
+        said = {name: getattr(body, name, None) for name in PromptParams.__annotations__}
+        self._params = {name: value for name, value in said.items() if value is not None}
+        if body.tools is not None:
+            self._params["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
 
     async def compute(self, reply: ResponseWriter) -> None:
         """Tokenize, and write the ids."""
-        body = self._body
-        prompt: Any = body.prompt if body.messages is None else conversation(body.messages)
-        said = {name: getattr(body, name, None) for name in PromptParams.__annotations__}
-        plain = {name: value for name, value in said.items() if value is not None}
-        if "tools" in plain and body.tools is not None:
-            plain["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
-        ids = await self._llm.tokenize(prompt, **cast("PromptParams", plain)) if prompt else []
+        prompt, params = self._prompt, cast("PromptParams", self._params)
+        ids = await self._llm.tokenize(prompt, **params) if prompt else []
         most = getattr(self._llm.config, "max_position_embeddings", None)
-        await reply.whole({"count": len(ids), "max_model_len": most, "tokens": ids})
+        content = {"count": len(ids), "max_model_len": most, "tokens": ids}
+        await reply.parts(await encode_in_turns(content, self._gate.turns))
 
 
 class DetokenizeResponse(CancellableResponse):

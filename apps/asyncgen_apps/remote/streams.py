@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -44,6 +45,7 @@ class RemoteStream:
         self._bell: LoopBell | None = None
         self._begun: StreamStarted | None = None
         self._is_cancelled = False
+        self._keeps_logprobs = True
         self._failure: Exception | None = None
         self._last: TokenEvent | None = None
         self._unread: deque[TokenEvent] = deque()
@@ -61,6 +63,10 @@ class RemoteStream:
     def seed(self) -> int:
         """Seed of its random draws."""
         return self._started.seed
+
+    def drop_logprobs(self) -> None:
+        """Leave log-probabilities out of ``result``; call it before the first read."""
+        self._keeps_logprobs = False
 
     @property
     def is_separated(self) -> bool:
@@ -209,9 +215,10 @@ class RemoteStream:
             elif isinstance(item, list):
                 self._unread += item
                 for event in item:
-                    self._all.setdefault(event.index, []).append(event)
+                    kept = event if self._keeps_logprobs else _without_logprobs(event)
+                    self._all.setdefault(event.index, []).append(kept)
                 if item[-1].usage is not None:
-                    self._last = item[-1]
+                    self._last = _without_logprobs(item[-1])
             else:
                 self._failure = item
 
@@ -228,3 +235,10 @@ class RemoteStream:
             self._mailbox.abandon()
             self.cancel()
         self._has_left = True
+
+
+def _without_logprobs(event: TokenEvent) -> TokenEvent:
+    """Return an event as a result needs it."""
+    if event.logprobs is None and event.prompt_logprobs is None:
+        return event
+    return replace(event, logprobs=None, prompt_logprobs=None)

@@ -22,6 +22,9 @@ LARGE_AT_ONCE = 1
 """Worker threads for large requests. Parsing a text of megabytes holds the interpreter for 8 ms;
 several threads would do so one after another before a stream can run."""
 
+MOST_REPLY = 2**27
+"""Most bytes of log-probabilities of a reply in one piece, which are kept until its end."""
+
 MOST_SAMPLES = 128
 """Most rows of one request: each costs the engine memory, also while it waits."""
 

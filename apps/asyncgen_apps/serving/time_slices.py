@@ -2,7 +2,8 @@
 
 A step of the streams needs the interpreter dozens of times, and each time waits until another
 thread releases it. Some requests need tenths of a second of Python. Two remedies: the switch
-interval is short during such a request, and its thread rests between slices of its work.
+interval is short during such a request, and its thread rests between slices of its work. What is
+done on the event loop itself is done in `LoopTurns`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.lowlevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +25,9 @@ SHORT_TURN = 0.001
 
 SLICE = 0.0005
 """Seconds that a thread works before it rests: the longest wait of a step of the streams."""
+
+BYTES_OF_A_TURN = 64 * 1024
+"""Bytes of replies that are laid out or sent before an event loop does other things."""
 
 _lock = threading.Lock()
 _usual: list[float] = []
@@ -81,3 +88,33 @@ def rest(others: int | None = None) -> float:
         others: Number of threads that work in slices, with this one; by default counted.
     """
     return SLICE * (2 * (len(_working) if others is None else others) - 1)
+
+
+class LoopTurns:
+    """Turns of an event loop for large replies: all together take `BYTES_OF_A_TURN` in one.
+
+    ``async with turns:`` waits until no other reply has its turn. Not for what waits for a client.
+    """
+
+    def __init__(self) -> None:
+        """Make it; one for all replies of a loop."""
+        self._is_taken = anyio.Lock(fast_acquire=True)
+        self._num_bytes = 0
+
+    def spend(self, num_bytes: int) -> None:
+        """Count what was laid out in this turn."""
+        self._num_bytes += num_bytes
+
+    async def __aenter__(self) -> Self:
+        """Wait for a turn."""
+        await self._is_taken.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the turn; if its bytes are spent, the loop does other things first."""
+        try:
+            if self._num_bytes >= BYTES_OF_A_TURN:
+                self._num_bytes = 0
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self._is_taken.release()

@@ -213,7 +213,7 @@ class EventWriter:
             event = replace(event, reasoning=reasoning, tool_calls=tuple(calls))
         if scores is not None and scores.is_complete:
             # Not complete: a sequence that had ended before the prompt was computed.
-            event = replace(event, prompt_logprobs=tuple(scores.entries))
+            event = replace(event, prompt_logprobs=scores.take())
             self._prompt_logprobs = None
         self._request.sink.put_nowait(event)
 

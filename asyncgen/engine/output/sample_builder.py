@@ -19,6 +19,7 @@ class SampleBuilder:
 
     Attributes:
         index: Number of the sequence in its request.
+        keeps_logprobs: False leaves log-probabilities out.
         texts: Its text, in pieces.
         token_ids: Its ids.
         logprobs: One entry an id, if asked for.
@@ -32,6 +33,7 @@ class SampleBuilder:
     """
 
     index: int
+    keeps_logprobs: bool = True
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
@@ -57,7 +59,7 @@ class SampleBuilder:
             self.reasoning += (event.reasoning,)
         if event.tool_calls:
             self.calls += event.tool_calls
-        if event.logprobs is not None:
+        if event.logprobs is not None and self.keeps_logprobs:
             if self.logprobs is None:
                 self.logprobs = []
             self.logprobs += event.logprobs

@@ -35,7 +35,7 @@ class PromptLogprobs:
     """Log-probabilities of the prompt of one request; all of its sequences add to them.
 
     Attributes:
-        entries: One for each token so far, from the first, which has ``None``.
+        entries: One for each token so far, from the first, which has ``None``; `take` removes them.
         is_whole: Whether all tokens must be computed in one step; False.
         shares_pages: Whether tokens in the prefix cache may stay uncomputed; False, as the hidden
             state of each token is needed.
@@ -111,6 +111,12 @@ class PromptLogprobs:
             for raw in raw_logprobs(logits, ids, [self._top] * len(ids)):
                 self._is_finite = self._is_finite and not isnan(raw.logprob)
                 self.entries.append(raw.named(self._decode))
+
+    def take(self) -> tuple[TokenLogprob | None, ...]:
+        """Return the entries, which are complete, and keep none of them."""
+        taken = tuple(self.entries)
+        self.entries = [None] * len(taken)
+        return taken
 
     def finish(self) -> None:
         """Check that no entry is missing or NaN; idempotent.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
+from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -35,6 +38,41 @@ async def test_whole() -> None:
     await ResponseWriter(wire).whole({"a": "é"})
     assert wire.body == '{"a":"é"}'.encode()
     assert (b"content-length", b"10") in wire.messages[0]["headers"]
+
+
+async def test_parts_are_sent_in_pieces_between_which_others_run() -> None:
+    wire, turns = Wire(), [0]
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await anyio.lowlevel.checkpoint()
+
+    parts: list[bytes | bytearray] = [b"a", bytearray(b"b" * 5 * BYTES_OF_A_TURN), b"", b"c"]
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        await ResponseWriter(wire).parts(parts)
+        group.cancel_scope.cancel()
+    assert wire.body == b"".join(parts)
+    assert max(len(one.get("body", b"")) for one in wire.messages) == BYTES_OF_A_TURN
+    assert (b"content-length", str(len(wire.body)).encode()) in wire.messages[0]["headers"]
+    assert turns[0] >= 4  # of six
+
+
+async def test_a_stream_of_long_events_lets_others_run() -> None:
+    reply, turns = ResponseWriter(Wire()), [0]
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        for _ in range(40):
+            await reply.lines("x" * (BYTES_OF_A_TURN // 4))
+        group.cancel_scope.cancel()
+    assert turns[0] >= 8  # of ten
 
 
 async def test_a_stream() -> None:

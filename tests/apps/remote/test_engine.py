@@ -309,6 +309,19 @@ def test_events_cross_as_they_are() -> None:
     assert list(unpacked(crossed, 2.0)) == later
 
 
+async def test_a_result_without_the_logprobs_that_events_have(
+    engines: tuple[AsyncLLM, AsyncLLM],
+) -> None:
+    async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
+        stream = llm.stream(PROMPT, max_new_tokens=4, top_logprobs=2, prompt_logprobs=1, seed=1)
+        stream.drop_logprobs()
+        events = [event async for event in stream.events()]
+        assert sum(len(event.logprobs or ()) for event in events) == 4
+        assert any(event.prompt_logprobs for event in events)
+        assert stream.result.prompt_logprobs is None
+        assert not stream.result.samples[0].logprobs and len(stream.result.token_ids) == 4
+
+
 async def test_position_counts_the_tokens_read(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
     async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
         stream = llm.stream(PROMPT, max_new_tokens=40, n=2, seed=1, generated_ids=[[5, 6], [7]])

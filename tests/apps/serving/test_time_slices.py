@@ -5,9 +5,20 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from asyncgen_apps.serving.time_slices import SHORT_TURN, SLICE, give_way, rest, short_turns, slices
+from asyncgen_apps.serving.time_slices import (
+    BYTES_OF_A_TURN,
+    SHORT_TURN,
+    SLICE,
+    LoopTurns,
+    give_way,
+    rest,
+    short_turns,
+    slices,
+)
 
 
 @pytest.fixture(params=[0.005, SHORT_TURN / 2])
@@ -65,3 +76,40 @@ def test_a_thread_in_slices_rests_when_one_is_over(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_all_that_work_in_slices_leave_half_of_the_time(count: int) -> None:
     assert count * SLICE / (SLICE + rest(count)) == pytest.approx(1 / 2)
+
+
+@pytest.mark.anyio
+async def test_all_replies_together_take_one_turn_of_the_loop() -> None:
+    turns, now, spent = LoopTurns(), [0], dict[int, int]()
+
+    async def lay_out() -> None:
+        for _ in range(40):
+            async with turns as turn:
+                spent[now[0]] = spent.get(now[0], 0) + BYTES_OF_A_TURN // 4
+                turn.spend(BYTES_OF_A_TURN // 4)
+
+    async def count() -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()
+            now[0] += 1
+
+    async with anyio.create_task_group() as counting:
+        counting.start_soon(count)
+        async with anyio.create_task_group() as replies:
+            for _ in range(8):
+                replies.start_soon(lay_out)
+        counting.cancel_scope.cancel()
+    assert sum(spent.values()) == 80 * BYTES_OF_A_TURN
+    assert max(spent.values()) <= 2 * BYTES_OF_A_TURN
+
+
+@pytest.mark.anyio
+async def test_a_turn_ends_with_an_error() -> None:
+    turns = LoopTurns()
+    with pytest.raises(ZeroDivisionError):
+        async with turns as turn:
+            turn.spend(BYTES_OF_A_TURN)
+            raise ZeroDivisionError
+    with anyio.fail_after(10):
+        async with turns:
+            pass
