@@ -28,7 +28,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "AsyncgenError",
@@ -229,14 +229,45 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def shorten(value: object, limit: int = 120) -> str:
-    """Render ``value`` for a message without flooding it."""
+    """Render ``value`` for a message without flooding it, and no more of it than is shown."""
+    text = ""
     try:
-        text = repr(value)
+        for piece in _rendered(value, limit):
+            text += piece
+            if len(text) > limit:
+                break
     except RecursionError:
         text = f"a {type(value).__name__} that is nested very deep"
     except ValueError:  # Python does not write out integers of thousands of digits
         text = f"a {type(value).__name__} with a number of thousands of digits"
     return clip(text, limit)
+
+
+def _rendered(value: object, limit: int) -> Iterator[str]:
+    """Yield ``repr(value)`` in pieces, of a long text its beginning: one call would hold the
+    interpreter for as long as a value of megabytes takes, and no other thread could run.
+    """
+    kind = type(value)
+    if isinstance(value, list | tuple) and kind in (list, tuple):
+        yield "[" if kind is list else "("
+        for number, entry in enumerate(value):
+            yield ", " if number else ""
+            yield from _rendered(entry, limit)
+        yield "]" if kind is list else ",)" if len(value) == 1 else ")"
+    elif isinstance(value, dict) and kind is dict:
+        yield "{"
+        for number, (key, entry) in enumerate(value.items()):
+            yield ", " if number else ""
+            yield from _rendered(key, limit)
+            yield ": "
+            yield from _rendered(entry, limit)
+        yield "}"
+    elif isinstance(value, str) and kind is str and len(value) > limit:
+        # What stands behind the beginning also decides which quotes are around it.
+        quotes = "'" * ("'" in value) + '"' * ('"' in value)
+        yield repr(value[:limit] + quotes)[: limit + 1]
+    else:
+        yield repr(value)
 
 
 def clip(text: str, limit: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import asyncgen
 from asyncgen import errors
@@ -13,6 +15,8 @@ from asyncgen.errors import (
     ModelLoadError,
     OverloadedError,
     UnsupportedModelError,
+    clip,
+    shorten,
 )
 
 
@@ -52,7 +56,7 @@ def test_a_value_too_deep_to_be_shown() -> None:
     value: list[object] = []
     for _ in range(100_000):
         value = [value]
-    assert "list" in str(InvalidRequestError("stop", value, "texts"))
+    assert str(InvalidRequestError("stop", value, "texts")).startswith("`stop` is [[[[")
 
 
 def test_errors_do_not_repeat_long_texts() -> None:
@@ -71,3 +75,42 @@ def test_errors_do_not_repeat_long_texts() -> None:
                 llm.generate(prompt, max_new_tokens=1, **params)
             assert len(str(refused.value)) < 2500
             assert len(getattr(refused.value, "parameter", "")) <= 120
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.binary(max_size=8)
+    | st.text("ab'\"\\\n\x00é☃", max_size=60),
+    lambda inner: (
+        st.lists(inner, max_size=9)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=8), inner)
+    ),
+)
+
+
+@settings(max_examples=50)
+@given(value=VALUES, limit=st.integers(2, 60))
+def test_a_shortened_value_is_the_beginning_of_what_python_writes(
+    value: object, limit: int
+) -> None:
+    assert shorten(value, limit) == clip(repr(value), limit)
+
+
+def test_no_more_of_a_value_is_rendered_than_is_shown() -> None:
+    num_rendered = 0
+
+    class Entry:
+        def __repr__(self) -> str:
+            nonlocal num_rendered
+            num_rendered += 1
+            return "x"
+
+    many = [Entry() for _ in range(10_000)]
+    for value in (many, tuple(many), dict.fromkeys(many), {"a": [many]}):
+        num_rendered = 0
+        assert len(shorten(value)) == 120
+        assert num_rendered < 120
