@@ -47,6 +47,20 @@ PriorityKey = Annotated[
     list[str] | None,
     typer.Option(help="Key whose requests may set `priority`, if not all may; repeatable."),
 ]
+ChatMaxBody = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Largest event of the chat page, MiB, with all chats of its browser. If not given: 4.",
+    ),
+]
+ChatMaxMemory = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Most memory of the chat page's sessions, MiB; idle ones give way. If not given: 256.",
+    ),
+]
 OpenMetrics = Annotated[bool, typer.Option("--open-metrics", help="Serve /metrics without a key.")]
 PrepareSeconds = Annotated[
     float | None,
@@ -62,6 +76,11 @@ ResumeSecretFile = Annotated[
         f"{SECRET_VARIABLE}."
     ),
 ]
+
+
+def mebibytes(count: int | None) -> int | None:
+    """Return the bytes of an option in MiB; ``None`` stays."""
+    return None if count is None else count * 2**20
 
 
 def read_secret(file: Path | None, environ: "Mapping[str, str]") -> str:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from asyncgen_apps.cli.access import AllowedHost, TrustedProxy
+from asyncgen_apps.cli.access import (
+    AllowedHost,
+    ChatMaxBody,
+    ChatMaxMemory,
+    TrustedProxy,
+    mebibytes,
+)
 from asyncgen_apps.cli.common_options import Debug, with_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
@@ -34,6 +40,8 @@ def gradio(
     ] = None,
     allowed_host: AllowedHost = None,
     trusted_proxy: TrustedProxy = None,
+    chat_max_body: ChatMaxBody = None,
+    chat_max_memory: ChatMaxMemory = None,
     share: Annotated[
         bool, typer.Option("--share", help="Open a public link, through Gradio's servers.")
     ] = False,
@@ -61,7 +69,12 @@ def gradio(
 
         import anyio
 
-        anyio.run(_serve, source, page, names, proxies, assistant)
+        given = {
+            "max_body_bytes": mebibytes(chat_max_body),
+            "max_memory_bytes": mebibytes(chat_max_memory),
+        }
+        guards = {name: value for name, value in given.items() if value is not None}
+        anyio.run(_serve, source, page, {**guards, "allowed_hosts": names}, proxies, assistant)
 
 
 def _check_names(hosts: Sequence[str], proxies: Sequence[str]) -> None:
@@ -104,7 +117,7 @@ def _require_gradio() -> None:
 async def _serve(
     source: Source,
     options: dict[str, Any],
-    allowed_hosts: tuple[str, ...] | None,
+    guards: dict[str, Any],
     trusted_proxies: tuple[str, ...],
     assistant: str | None,
 ) -> None:
@@ -131,7 +144,7 @@ async def _serve(
                     prevent_thread_lock=True,
                     quiet=True,
                     state_session_capacity=page.state_session_capacity,
-                    **launch_options(allowed_hosts=allowed_hosts),
+                    **launch_options(**guards),
                 )
                 typer.echo(f"{name} is at {public or local} · Ctrl-C ends")
                 async for _ in signals:

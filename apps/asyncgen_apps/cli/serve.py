@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket import StreamSettings
 
 
-MEBIBYTE = 1024 * 1024
 NEEDED = ("fastapi", "uvicorn", "websockets")
 
 
@@ -75,6 +74,8 @@ def serve(
             "guard it.",
         ),
     ] = None,
+    chat_max_body: access.ChatMaxBody = None,
+    chat_max_memory: access.ChatMaxMemory = None,
     allowed_host: access.AllowedHost = None,
     trusted_proxy: access.TrustedProxy = None,
     allow_priority: access.AllowPriority = False,
@@ -160,11 +161,13 @@ def serve(
                 priority_keys=tuple(priority_key or ()),
                 open_metrics=open_metrics,
                 open_docs=open_docs,
-                max_body_bytes=None if max_body is None else max_body * MEBIBYTE,
+                max_body_bytes=access.mebibytes(max_body),
                 max_requests=max_requests,
                 max_connections=_connections(max_connections, 1 if ws_port is None else 2),
                 head_seconds=head_seconds,
                 with_chat=with_chat,
+                chat_max_body_bytes=access.mebibytes(chat_max_body),
+                chat_max_memory_bytes=access.mebibytes(chat_max_memory),
             )
             secret = access.read_secret(resume_secret_file, os.environ)
             streams = stream_settings(settings, drain, secret)
@@ -205,6 +208,8 @@ async def _serve(
                     examples=examples_of(source),
                     origins=plan.settings.cors_origins,
                     trusted_proxies=plan.settings.trusted_proxies,
+                    max_body_bytes=plan.settings.chat_max_body_bytes,
+                    max_memory_bytes=plan.settings.chat_max_memory_bytes,
                 )
                 startup.lap("chat page")
             server = Server(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from asyncgen_apps.gradio_chat.conversations import Turn
 from asyncgen_apps.gradio_chat.queue_position import QueuePosition
 from asyncgen_apps.gradio_chat.statistics import describe, figures
-from asyncgen_apps.gradio_chat.streaming import MAX_INTERVAL, read_throttled
+from asyncgen_apps.gradio_chat.streaming import MAX_INTERVAL, MIN_INTERVAL, read_throttled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.streaming import PartialAnswer
 
 
-READING = "PartialAnswer the prompt"
+_INTERVAL_OF_TURN = 0.0005
+"""Seconds between two updates for each turn of a chat, at least."""
+
+READING = "Reading the prompt"
 STOPPED = {"ended by": "stopped"}
 
 
@@ -63,7 +66,10 @@ async def answer(
             session.end(conversation)
             yield turn
             return
-        async with aclosing(read_throttled(stream, max_interval=max_interval)) as partials:
+        # Gradio walks the whole chat at each update: 60 ms for the longest one.
+        min_interval = max(MIN_INTERVAL, len(conversation.turns) * _INTERVAL_OF_TURN)
+        throttled = read_throttled(stream, min_interval=min_interval, max_interval=max_interval)
+        async with aclosing(throttled) as partials:
             async for partial in partials:
                 turn.text = partial.text
                 if partial.ended:

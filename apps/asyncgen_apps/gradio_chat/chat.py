@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 from gradio.events import api
+from gradio.utils import MatplotlibBackendMananger
 
 from asyncgen_apps.gradio_chat.answering import READING, answer
 from asyncgen_apps.gradio_chat.api import chat_function
@@ -86,10 +87,12 @@ class _ChatPage:
             self._draw(name)
             self._wire()
         self.blocks.state_session_capacity = MOST_SESSIONS
+        with MatplotlibBackendMananger():
+            pass  # Gradio's first event would import it, half a second in the event loop
 
     def _draw(self, name: str) -> None:
         strategies = [s for s in STRATEGIES if s != "assistant" or self._assistant is not None]
-        self._store = gr.BrowserState(None, storage_key="asyncgen.chat", secret="asyncgen.chat")
+        self._store = gr.BrowserState(None, storage_key="asyncgen.chats", secret="asyncgen.chat")
         with gr.Sidebar(width=280, elem_id="conversations"):
             with gr.Row(elem_id="brand"):
                 gr.Markdown(f"## {name}")
@@ -201,6 +204,10 @@ class _ChatPage:
         if not text.strip() or self._is_busy(session):
             yield self._nothing()
             return
+        if reason := conversation.refuses(text.strip()):
+            gr.Warning(reason)
+            yield self._nothing()
+            return
         conversation.ask(text.strip())
         async with aclosing(self._answer(request, session, conversation, given, box="")) as frames:
             async for frame in frames:
@@ -237,7 +244,12 @@ class _ChatPage:
         if not text or self._is_busy(session):
             yield self._screen(session)
             return
-        conversation.reword(turn_number(conversation, _first(event.index)), text)
+        number = turn_number(conversation, _first(event.index))
+        if reason := Conversation(conversation.turns[:number]).refuses(text):
+            gr.Warning(reason)
+            yield self._screen(session)
+            return
+        conversation.reword(number, text)
         async with aclosing(self._answer(request, session, conversation, given)) as frames:
             async for frame in frames:
                 yield frame
@@ -268,7 +280,7 @@ class _ChatPage:
                 else:
                     frame = self._nothing()
                     frame[0] = self._messages(session)
-                    frame[2] = session.history.dump() if keep else gr.skip()
+                    frame[2] = session.history.save() if keep else gr.skip()
                 if session.history.current is not conversation:
                     frame[0] = gr.skip()
                 yield frame
@@ -370,8 +382,9 @@ class _ChatPage:
     def _screen(self, session: Session, box: str | None = None) -> list[Any]:
         """Return all views of a session as they are now."""
         history = session.history
-        for title in history.trim():
-            gr.Info(f"Your browser has no room left: the chat “{title}” was removed.")
+        if dropped := history.trim():
+            more = f", and {len(dropped) - 1} more," if len(dropped) > 1 else ""
+            gr.Info(f"Your browser has no room left: the chat “{dropped[0]}”{more} was removed.")
         running = session.is_running(history.current)
         typed: dict[str, Any] = {} if box is None else {"value": box}
         removed = history.removed
@@ -380,7 +393,7 @@ class _ChatPage:
         return [
             self._messages(session),
             gr.update(submit_btn=not running, stop_btn=running, **typed),
-            history.dump(),
+            history.save(),
             self._list(session),
             gr.update(choices=recorded, value=last, visible=bool(recorded)),
             heat_map(session.logprobs[last] if last else ()),

@@ -5,10 +5,12 @@ Knows no model and no screen.
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
+from asyncgen_apps.gradio_chat.json_bounds import too_complex
 from asyncgen_apps.gradio_chat.reasoning import split_thinking
 
 Role: TypeAlias = Literal["user", "assistant"]
@@ -16,8 +18,19 @@ Role: TypeAlias = Literal["user", "assistant"]
 FORMAT = 1
 TITLE_LENGTH = 42
 UNTITLED = "New chat"
-KEPT_CHARACTERS = 1_500_000
-"""A browser keeps five megabytes for a site, and encryption takes its share."""
+KEPT_BYTES = 1_500_000
+"""Most bytes of all chats in what a browser keeps. It keeps five megabytes for a site, encryption
+takes its share, and the page sends all of it with every event."""
+KEPT_CHATS = 500
+"""Most chats that a browser keeps: the page lists all of them."""
+MOST_TURNS = 1000
+"""Most turns of a chat: the page draws all of them, ten times a second while an answer grows."""
+MOST_FIGURES = 32
+MOST_VALUES = 100_000
+"""Most values and keys of what a browser keeps; with more it is nothing that the page has saved."""
+ANOTHER = "begin another chat."
+_AROUND_TURN = 500
+"""Bytes that a turn takes beside its text, at least, and what it costs to read one."""
 
 
 @dataclass(slots=True)
@@ -37,6 +50,15 @@ class Turn:
     figures: dict[str, str] = field(default_factory=dict)
     error: str = ""
     key: str = field(default_factory=lambda: secrets.token_hex(6))
+    _measured: tuple[str, int] = field(default=("", 2), init=False, repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in what the page sends."""
+        if self._measured[0] is not self.text:
+            self._measured = self.text, sent_bytes(self.text)
+        around = sum(len(name) + len(value) for name, value in self.figures.items())
+        return self._measured[1] + around + len(self.error) + _AROUND_TURN
 
     def dump(self) -> dict[str, Any]:
         """Return it as plain values, without what is empty."""
@@ -60,6 +82,8 @@ class Turn:
             raise ValueError("not a turn")
         figures = saved.get("figures") or {}
         if not isinstance(saved.get("text"), str) or not isinstance(figures, dict):
+            raise ValueError("not a turn")
+        if len(figures) > MOST_FIGURES:
             raise ValueError("not a turn")
         turn = cls(saved["role"], saved["text"], error=str(saved.get("error", "")))
         turn.figures = {str(name): str(value) for name, value in figures.items()}
@@ -136,8 +160,29 @@ class Conversation:
 
     @property
     def size(self) -> int:
-        """About how many characters it takes to keep."""
-        return sum(len(turn.text) + 200 for turn in self.turns)
+        """About how many bytes it takes to keep."""
+        return sum(turn.size for turn in self.turns)
+
+    def refuses(self, text: str) -> str | None:
+        """Say why a question cannot be added; ``None`` if it can.
+
+        Args:
+            text: The question.
+        """
+        if len(self.turns) + 2 > MOST_TURNS:
+            return f"This chat has {len(self.turns)} messages, and {MOST_TURNS} at most: " + ANOTHER
+        if self.size + sent_bytes(text) + _AROUND_TURN > KEPT_BYTES:
+            most = KEPT_BYTES / 1e6
+            return f"This chat would be larger than {most} MB, which is the most of one: " + ANOTHER
+        return None
+
+    def last_turns(self, room: int) -> list[Turn]:
+        """Return the last turns that fit into so many bytes."""
+        first = len(self.turns)
+        while first > 0 and self.turns[first - 1].size <= room:
+            first -= 1
+            room -= self.turns[first].size
+        return self.turns[first:]
 
 
 @dataclass(slots=True)
@@ -202,39 +247,62 @@ class ChatHistory:
         self.conversations.insert(place, self.current)
         self.removed = None
 
-    def trim(self, limit: int = KEPT_CHARACTERS) -> list[str]:
+    def trim(self, limit: int = KEPT_BYTES, chats: int = KEPT_CHATS) -> list[str]:
         """Forget the oldest conversations that a browser has no room for; never the one shown.
 
         Args:
-            limit: Most characters to keep.
+            limit: Most bytes to keep.
+            chats: Most conversations to keep.
 
         Returns:
-            Their titles.
+            Their titles, the oldest first.
         """
+        room, count = limit - self.current.size, 1
+        kept: list[Conversation] = []
         dropped: list[str] = []
-        total = sum(each.size for each in self.conversations)
-        for each in reversed(list(self.conversations)):
-            if total <= limit:
-                break
-            if each is not self.current:
-                total -= each.size
-                self.conversations.remove(each)
+        for each in self.conversations:
+            if each is self.current:
+                kept.append(each)
+            elif not dropped and count < chats and each.size <= room:
+                room, count = room - each.size, count + 1
+                kept.append(each)
+            else:
                 dropped.append(each.title)
-        return dropped
+        self.conversations[:] = kept
+        return dropped[::-1]
 
     def dump(self) -> dict[str, Any]:
-        """Return plain values for the browser."""
+        """Return plain values for the browser; the last turns of a chat that it has no room for."""
         return {
             "format": FORMAT,
             "key": self.key,
             "current": self.current.key,
             "settings": dict(self.settings),
             "conversations": [
-                {"key": each.key, "turns": [turn.dump() for turn in each.turns]}
+                {"key": each.key, "turns": [turn.dump() for turn in each.last_turns(KEPT_BYTES)]}
                 for each in self.conversations
                 if each.turns or each is self.current
             ],
         }
+
+    def save(self) -> str:
+        """Return what the browser keeps: one text, as Gradio walks all other values one by one."""
+        return json.dumps(self.dump(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def load(cls, saved: Any) -> Self:
+        """Read what `save` returned; of anything else, what can be understood."""
+        if not isinstance(saved, str):
+            return cls.restore(saved)
+        try:
+            if too_complex(saved.encode(), MOST_VALUES):
+                return cls.new()
+            found = json.loads(saved)
+            if "\\u" in saved:
+                json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        except ValueError:
+            return cls.new()
+        return cls.restore(found)
 
     @classmethod
     def restore(cls, saved: Any) -> Self:
@@ -248,7 +316,8 @@ class ChatHistory:
         history.key = str(saved.get("key") or history.key)
         settings, listed = saved.get("settings"), saved.get("conversations")
         history.settings = dict(settings) if isinstance(settings, dict) else {}
-        found = [c for each in (listed if isinstance(listed, list) else []) if (c := _read(each))]
+        given = listed[:KEPT_CHATS] if isinstance(listed, list) else []
+        found = [c for each in given if (c := _read(each))]
         if found:
             history.conversations = found
             history.current = found[0]
@@ -261,7 +330,13 @@ def _read(saved: Any) -> Conversation | None:
     if not isinstance(saved, dict) or not isinstance(saved.get("turns"), list):
         return None
     try:
-        turns = [Turn.restore(each) for each in saved["turns"]]
+        turns = [Turn.restore(each) for each in saved["turns"][-MOST_TURNS:]]
     except ValueError:
         return None
     return Conversation(turns, str(saved.get("key") or secrets.token_hex(6)))
+
+
+def sent_bytes(text: str) -> int:
+    """Count the bytes of a text in an event of the page: in JSON that is itself a text in JSON."""
+    kept = json.dumps(text, ensure_ascii=False)
+    return len(json.dumps(kept, ensure_ascii=False).encode(errors="replace"))

@@ -1,21 +1,26 @@
-"""Forgets what Gradio keeps of sessions whose clients have gone.
+"""Forgets what is kept of sessions whose clients have gone, and bounds all of it in bytes.
 
 Anybody can make a session: every call of the API has one, and it holds what its widgets show and
 what nobody read, 0.3 MB and more. Gradio keeps the latest ones. Here a session lasts as long as a
-connection of its client, and then for a while; who comes back later begins with what its browser
-kept. Knows Gradio's queue and states, and the paths on which its clients listen.
+connection of its client, and then for a while, or until others need the room; who comes back later
+begins with what its browser kept. Knows Gradio's queue and states, and the paths on which its
+clients listen.
 """
 
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import gradio as gr
 
+from asyncgen_apps.gradio_chat.guard import EVENT
+from asyncgen_apps.gradio_chat.session_bytes import SESSION_BYTES, UnreadLimit, session_bytes
 from asyncgen_apps.gradio_chat.sessions import Sessions
+from asyncgen_apps.serving.origins import refuse_request
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,6 +33,9 @@ PAGE_SECONDS = 3600.0
 
 CALL_SECONDS = 60.0
 """How long a session that never was a page is kept when nobody listens to it."""
+
+MAX_MEMORY_BYTES = 256 * 2**20
+"""Default limit of the bytes that are kept of all sessions."""
 
 SWEEP_SECONDS = 10.0
 """Between two times that leftovers are looked for, at least."""
@@ -54,14 +62,24 @@ class ChatBlocks(gr.Blocks):
 class SessionCleanupMiddleware:
     """Counts the connections of each session, and removes sessions without one."""
 
-    def __init__(self, app: "ASGIApp", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: "ASGIApp",
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Wrap the page's application.
 
         Args:
             app: The application.
+            max_memory_bytes: Most bytes that are kept of all sessions.
             clock: Tells seconds.
         """
         self._app = app
+        self._max_memory_bytes = max_memory_bytes
+        self._counted: dict[str, int] = {}
+        self._admitted = 0
+        self._unread = UnreadLimit(_forget)
         self._clock = clock
         self._connected: Counter[str] = Counter()
         self._pages: set[str] = set()
@@ -74,11 +92,24 @@ class SessionCleanupMiddleware:
             await self._app(scope, receive, send)
             return
         page = scope["app"].get_blocks()
+        self._unread.watch(page)
         key = self._listener(page, scope)
+        own, size = scope.get(EVENT, (key, 0))
+        if size and not self._make_room(page, own, size):
+            message = (
+                f"the sessions of this page hold {sum(self._counted.values())} bytes, and "
+                f"{self._max_memory_bytes} at most: try again later; see --chat-max-memory, "
+                "launch_options(max_memory_bytes=…)"
+            )
+            await refuse_request(scope, send, 429, "chat_full", message)
+            return
         self._connected[key] += 1
+        self._admitted += size
         try:
             await self._app(scope, receive, send)
         finally:
+            self._admitted -= size
+            self._count(page, own)
             self._connected[key] -= 1
             if not self._connected[key]:
                 del self._connected[key]
@@ -99,12 +130,43 @@ class SessionCleanupMiddleware:
         (key, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])
         return key
 
+    def _make_room(self, page: gr.Blocks, own: str, size: int) -> bool:
+        """Forget idle sessions, those first that were used longest ago, until an event fits.
+
+        Args:
+            page: The page.
+            own: Session of the event, which is kept.
+            size: Bytes that it brings.
+
+        Returns:
+            False if it does not fit.
+        """
+        needed = size + self._admitted + SESSION_BYTES - self._max_memory_bytes
+        if needed + sum(self._counted.values()) <= 0:
+            return True
+        used = page.state_holder.time_last_used
+        for key in sorted(self._counted, key=lambda key: used.get(key, datetime.min)):
+            if key != own and not _is_busy(page, key):
+                _forget(page, key)
+                del self._counted[key]
+                if needed + sum(self._counted.values()) <= 0:
+                    return True
+        return False
+
+    def _count(self, page: gr.Blocks, own: str) -> None:
+        """Count a session that has just been used, new ones, and the one counted longest ago."""
+        known = _known(page)
+        self._counted = {key: size for key, size in self._counted.items() if key in known}
+        oldest = next(iter(self._counted), own)
+        for key in {own, oldest, *(known - self._counted.keys())} & known:
+            session = page.sessions.find(key) if isinstance(page, ChatBlocks) else None
+            self._counted.pop(key, None)
+            self._counted[key] = session_bytes(page, key, session)
+
     def _sweep(self, page: gr.Blocks) -> None:
         """Forget those that nobody has listened to for long enough."""
         now = self._clock()
-        known = {key for kept in _kept(page) for key in kept}
-        if isinstance(page, ChatBlocks):
-            known.update(page.sessions)
+        known = _known(page)
         absent = (key for key in known if key not in self._connected and not _is_busy(page, key))
         self._left = {key: self._left.get(key, now) for key in absent}
         self._pages &= known | self._connected.keys()
@@ -140,6 +202,14 @@ def _kept(page: gr.Blocks) -> Iterator[Any]:
     yield page.state_holder.time_last_used
     yield queue.pending_messages_per_session
     yield queue.pending_event_ids_session
+
+
+def _known(page: gr.Blocks) -> set[str]:
+    """Return the sessions that anything is kept of."""
+    known = {key for kept in _kept(page) for key in kept}
+    if isinstance(page, ChatBlocks):
+        known.update(page.sessions)
+    return known
 
 
 def _forget(page: gr.Blocks, key: str) -> None:

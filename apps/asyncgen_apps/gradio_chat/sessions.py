@@ -32,6 +32,9 @@ Its own limit is 10,000, and anybody can make them."""
 KEPT_ANSWERS = 50
 """Answers whose probabilities are kept, for each page."""
 
+KEPT_LOGPROBS = 60_000
+"""Tokens and alternatives of all these answers: 15 MB. The last answer is always kept."""
+
 
 def client_id(request: gr.Request, proxies: Proxies) -> str:
     """Say whom a request of a page belongs to, as every door of the servers does.
@@ -109,8 +112,15 @@ class Session:
         """Keep the probabilities of an answer, and forget those of the oldest."""
         if logprobs:
             self.logprobs[key] = logprobs
-        while len(self.logprobs) > KEPT_ANSWERS:
+        while len(self.logprobs) > 1 and (
+            len(self.logprobs) > KEPT_ANSWERS or self.num_logprobs > KEPT_LOGPROBS
+        ):
             self.logprobs.popitem(last=False)
+
+    @property
+    def num_logprobs(self) -> int:
+        """Number of tokens whose probabilities are kept, and of their alternatives."""
+        return sum(len(each) * (1 + len(each[0].top)) for each in self.logprobs.values())
 
     def recorded(self, conversation: Conversation) -> list[tuple[str, str]]:
         """Return title and key of each answer of a conversation that has probabilities."""
@@ -137,6 +147,10 @@ class Sessions:
         """Go through their hashes."""
         return iter(self._sessions)
 
+    def find(self, key: str) -> Session | None:
+        """Return the session of a page, if it is there."""
+        return self._sessions.get(key)
+
     def get(self, key: str | None, saved: Any) -> Session:
         """Return the session of a page; if it is not there, it is made.
 
@@ -145,7 +159,7 @@ class Sessions:
         """
         session = self._sessions.get(key or "")
         if session is None:
-            history = ChatHistory.restore(saved)
+            history = ChatHistory.load(saved)
             open_ones = self._sessions.values()
             other = next((each for each in open_ones if each.history.key == history.key), None)
             session = Session(history) if other is None else other.beside()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from asyncgen_apps.gradio_chat.session_cleanup import SessionCleanupMiddleware
-from asyncgen_apps.serving.origins import CheckHost, GuardPage
+from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, GuardPage
+from asyncgen_apps.gradio_chat.session_cleanup import MAX_MEMORY_BYTES, SessionCleanupMiddleware
+from asyncgen_apps.serving.origins import CheckHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ ON_LOAD = f"""() => {{
   document.addEventListener("click", {COPY_ANSWER.strip()}, true);
   document.addEventListener("keydown", {LEAVE_EDITING});
   window.addEventListener("storage", (event) => {{
-    if (event.key === "asyncgen.chat") document.querySelector("#changed").click();
+    if (event.key === "asyncgen.chats") document.querySelector("#changed").click();
   }});
 }}"""
 TOGGLE_THEME = """() => {
@@ -64,7 +65,11 @@ def theme() -> gr.themes.Base:
 
 
 def launch_options(
-    *, origins: Sequence[str] = (), allowed_hosts: Sequence[str] | None = None
+    *,
+    origins: Sequence[str] = (),
+    allowed_hosts: Sequence[str] | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    max_memory_bytes: int = MAX_MEMORY_BYTES,
 ) -> dict[str, Any]:
     """Return keyword arguments that ``launch`` and ``gr.mount_gradio_app`` both take.
 
@@ -74,11 +79,19 @@ def launch_options(
     Args:
         origins: Origins whose pages may speak to this one beside its own; ``"*"`` is any.
         allowed_hosts: Names that the page may be called by; ``None`` or ``"*"`` is any.
+        max_body_bytes: Most bytes of an event of the page, which brings all chats of its browser.
+        max_memory_bytes: Most bytes that are kept of all sessions; the oldest idle ones give way.
+
+    Raises:
+        ValueError: A limit is not above 0.
     """
+    for name, value in (("max_body_bytes", max_body_bytes), ("max_memory_bytes", max_memory_bytes)):
+        if value <= 0:
+            raise ValueError(f"{name} is {value}: must be above 0")
     guards = [
         Middleware(CheckHost, names=allowed_hosts),
-        Middleware(GuardPage, origins=origins),
-        Middleware(SessionCleanupMiddleware),
+        Middleware(GuardPage, origins=origins, max_body_bytes=max_body_bytes),
+        Middleware(SessionCleanupMiddleware, max_memory_bytes=max_memory_bytes),
     ]
     return {
         "app_kwargs": {"middleware": guards},

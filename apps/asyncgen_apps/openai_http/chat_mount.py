@@ -38,6 +38,8 @@ def mount_chat(
     examples: Sequence[str] = (),
     origins: Sequence[str] = (),
     trusted_proxies: Sequence[str] = (),
+    max_body_bytes: int | None = None,
+    max_memory_bytes: int | None = None,
 ) -> FastAPI:
     """Mount the chat page at ``/``, behind all routes that are there.
 
@@ -49,6 +51,8 @@ def mount_chat(
         examples: Questions that an empty chat offers.
         origins: Origins whose pages may speak to it beside its own.
         trusted_proxies: Whose word about the address of a user is taken.
+        max_body_bytes: Most bytes of an event of the page; ``None`` is the page's own default.
+        max_memory_bytes: Most bytes that are kept of all its sessions; ``None`` likewise.
 
     Returns:
         The application.
@@ -61,7 +65,9 @@ def mount_chat(
     app.add_middleware(HeartbeatMiddleware, gate=gate)
     routes = app.router.routes
     own = len(routes)
-    options = chat.launch_options(origins=origins)
+    given = {"max_body_bytes": max_body_bytes, "max_memory_bytes": max_memory_bytes}
+    limits = {name: value for name, value in given.items() if value is not None}
+    options = chat.launch_options(origins=origins, **limits)
     mounted: FastAPI = gradio.mount_gradio_app(app, page, path="/", **options)
     routes[own:] = [_OutsideApi(route) for route in routes[own:]]
     return mounted

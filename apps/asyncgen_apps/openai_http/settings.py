@@ -19,6 +19,8 @@ _ABOVE_ZERO = (
     "head_seconds",
     "max_head_bytes",
     "max_connections",
+    "chat_max_body_bytes",
+    "chat_max_memory_bytes",
 )
 
 
@@ -49,6 +51,9 @@ class ServerSettings:
         max_head_bytes: Longest head of a request, in bytes.
         max_connections: Most connections; on others only ``/health`` and ``/ready`` are answered.
         with_chat: Whether the chat page is mounted at ``/``, where gradio is installed.
+        chat_max_body_bytes: Largest event of the chat page, in bytes; ``None`` is 4 MiB.
+        chat_max_memory_bytes: Most bytes that are kept of the chat page's sessions; ``None`` is
+            256 MiB.
     """
 
     model_names: tuple[str, ...]
@@ -70,6 +75,8 @@ class ServerSettings:
     max_head_bytes: int = HEAD_BYTES
     max_connections: int = field(default_factory=room)
     with_chat: bool = False
+    chat_max_body_bytes: int | None = None
+    chat_max_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values.

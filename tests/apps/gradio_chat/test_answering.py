@@ -74,7 +74,7 @@ async def test_queue_position_is_shown() -> None:
         assert session.statuses[conversation.key] == "In the queue: next"
         model.waiting = 0
         await anext(turns)
-        assert session.statuses[conversation.key] == "PartialAnswer the prompt"
+        assert session.statuses[conversation.key] == "Reading the prompt"
 
 
 async def test_stop_keeps_the_received_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.engine import Engine, EngineStream, EventStream
 from asyncgen_apps.gradio_chat import build_chat
 from asyncgen_apps.gradio_chat.chat import _ChatPage
+from asyncgen_apps.gradio_chat.conversations import KEPT_BYTES, MOST_TURNS
 from asyncgen_apps.gradio_chat.fields import FIELDS
 from asyncgen_apps.gradio_chat.model import ChatModel
 from asyncgen_apps.gradio_chat.sessions import Sessions
@@ -65,7 +67,7 @@ async def test_an_answer_is_drawn_kept_and_measured() -> None:
     assert last[CHAT][0] == {"role": "user", "content": "Who?"}
     assert last[CHAT][1] == {"role": "assistant", "content": "An answer."}
     assert last[BOX]["submit_btn"] is True
-    assert last[STORE]["conversations"][0]["turns"][1]["text"] == "An answer."
+    assert json.loads(last[STORE])["conversations"][0]["turns"][1]["text"] == "An answer."
     assert last[PICKER]["choices"][0][0] == "Who?"
     assert "data-token" in last[HEAT]
     assert page._llm.asked[0][1]["client"] == "203.0.113.7"  # type: ignore[attr-defined]
@@ -153,12 +155,14 @@ async def test_two_pages_of_one_browser_share_their_chats() -> None:
     assert (await anext(following))[CHAT][1]["content"] == "An "
     begun = await page._begin(_request("b"), None)
     assert begun[CHAT] == []
-    assert len(begun[STORE]["conversations"]) == 2
+    assert len(json.loads(begun[STORE])["conversations"]) == 2
     assert await _frames(following) == []
     await page._pick(_request("b"), first[PICKER]["value"], None)
     await page._unload(_request("b"))  # an answer is ended by the page that asked for it
     assert not stream.is_cancelled
-    third = await page._load(_request("c"), begun[STORE] | {"current": first[PICKER]["value"]})
+    third = await page._load(
+        _request("c"), json.loads(begun[STORE]) | {"current": first[PICKER]["value"]}
+    )
     following = page._follow(_request("c"), None)
     assert third[BOX]["stop_btn"] is True
     await page._stop(_request("c"), None)
@@ -218,9 +222,32 @@ async def test_full_browser_storage_drops_the_oldest_chat_with_a_notice(
     told: list[str] = []
     monkeypatch.setattr(gr, "Info", told.append)
     page, values = _page(ScriptedModel())
-    await _frames(page._ask(_request(), "x" * 2_000_000, None, *values))
-    await page._begin(_request(), None)
-    assert "was removed" in told[0]
+    for letter in "xyz":
+        await _frames(page._ask(_request(), letter * 700_000, None, *values))
+        await page._begin(_request(), None)
+    assert len(told) == 1
+    assert "the chat “x" in told[0] and "was removed" in told[0]
+
+
+async def test_a_chat_that_is_full_takes_no_question_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(gr, "Warning", told.append)
+    page, values = _page(ScriptedModel())
+    frames = await _frames(page._ask(_request(), "x" * KEPT_BYTES, None, *values))
+    assert frames == [page._nothing()]
+    assert "larger than 1.5 MB" in told.pop() and page._llm.asked == []  # type: ignore[attr-defined]
+    await _frames(page._ask(_request(), "Who?", None, *values))
+    event: Any = SimpleNamespace(index=[0], value="x" * KEPT_BYTES)
+    await _frames(page._edit(_request(), event, None, *values))
+    assert "larger than 1.5 MB" in told.pop()
+    current = page._sessions.get("a", None).history.current
+    assert [turn.text for turn in current.turns] == ["Who?", "An answer."]
+    current.turns *= MOST_TURNS // 2
+    await _frames(page._ask(_request(), "And?", None, *values))
+    assert f"{MOST_TURNS} at most: begin another chat" in told.pop()
+    assert len(current.turns) == MOST_TURNS
 
 
 def test_exports() -> None:

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen_apps.gradio_chat.conversations import ChatHistory, Conversation, Turn
+from asyncgen_apps.gradio_chat.conversations import (
+    KEPT_BYTES,
+    KEPT_CHATS,
+    ChatHistory,
+    Conversation,
+    Turn,
+)
 
 
 def _talk() -> Conversation:
@@ -101,7 +107,7 @@ def test_trim_forgets_the_oldest_but_never_the_one_shown() -> None:
     for name in ("a", "b", "c"):
         history.begin().ask(name * 1000)
     history.show(history.conversations[-1].key)
-    dropped = history.trim(2500)
+    dropped = history.trim(3500)
     assert dropped == ["b" * 41 + "…"]
     assert history.current.turns[0].text.startswith("a")
     assert history.trim(1) != []
@@ -114,8 +120,8 @@ def test_history_survives_dump_and_restore() -> None:
     history.settings = {"temperature": 0.3}
     history.conversations[0].turns[1].figures = {"tokens": "1 token"}
     history.conversations[0].turns[3].error = "broken"
-    back = ChatHistory.restore(json.loads(json.dumps(history.dump())))
-    assert back == history
+    assert ChatHistory.restore(json.loads(json.dumps(history.dump()))) == history
+    assert ChatHistory.load(history.save()) == history
 
 
 JSON = st.recursive(
@@ -137,7 +143,31 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_store_keeps_the_user_out(saved: Any) -> None:
     wrapped = {"format": 1, "conversations": [saved], "settings": saved, "current": saved}
-    for each in (saved, wrapped):
-        history = ChatHistory.restore(each)
+    for each in (saved, wrapped, json.dumps(saved), json.dumps(wrapped), str(saved)):
+        history = ChatHistory.load(each)
         assert history.current in history.conversations
         assert isinstance(history.settings, dict)
+
+
+def test_thousands_of_chats_are_trimmed_at_once() -> None:
+    history = ChatHistory.new()
+    history.conversations += [Conversation([Turn("user", "x")]) for _ in range(20_000)]
+    assert len(history.trim()) == 20_001 - KEPT_CHATS
+    assert len(history.conversations) == KEPT_CHATS
+
+
+@pytest.mark.parametrize("letter", ['"', "\n", "\\", "é", "😀", "\x01", "x"])
+def test_what_is_kept_of_a_chat_has_an_end_whatever_it_holds(letter: str) -> None:
+    history = ChatHistory.new()
+    history.current.turns = [Turn("user", letter * 100_000) for _ in range(40)]
+    history.trim()
+    assert len(json.dumps(history.save(), ensure_ascii=False).encode()) <= KEPT_BYTES
+    back = ChatHistory.load(history.save()).current
+    assert back.turns == history.current.turns[-len(back.turns) :] != []
+
+
+def test_a_store_of_too_many_values_is_not_read() -> None:
+    assert ChatHistory.load("[" + "[]," * 200_000 + "0]").current.turns == []
+    chat = Conversation([Turn("user", "x")])
+    half = ChatHistory([chat], chat).save().replace('"x"', '"\\ud800"')
+    assert ChatHistory.load(half).current.turns == []

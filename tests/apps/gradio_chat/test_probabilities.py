@@ -54,3 +54,12 @@ def test_model_text_is_escaped_in_the_heat_map(text: str) -> None:
 def test_the_browser_side_is_there() -> None:
     assert "data" in SCRIPT
     assert ".token" in STYLE
+
+
+def test_of_a_long_answer_the_beginning_is_drawn() -> None:
+    entry = logprob("word")
+    drawn = heat_map([entry] * 5000)
+    assert drawn.count("data-token") == 4000  # each with two alternatives
+    assert "1000 more tokens are not drawn" in drawn
+    assert "<dd>5000</dd>" in drawn
+    assert "not drawn" not in heat_map([entry] * 4000)

@@ -9,11 +9,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from asyncgen_apps.serving import origins
 from asyncgen_apps.serving.origins import (
     LOCAL_HOSTS,
     CheckHost,
-    GuardPage,
     check_hosts,
     hosts_for,
     is_host_of,
@@ -142,113 +140,3 @@ async def test_unknown_host_is_refused_with_remedy() -> None:
         assert (await ask(app, "GET", path)).status == 200
     assert (await ask(app, "GET", "/v1/models", host="localhost:8000")).status == 200
     assert (await ask(CheckHost(page, None), "GET", "/v1/models")).status == 200
-
-
-FOREIGN = [
-    {"origin": "https://evil.example"},
-    {"origin": "http://page.example:81"},
-    {"origin": "null"},
-    {"sec_fetch_site": "cross-site"},
-    {"sec_fetch_site": "same-site"},
-    {"sec_fetch_site": "cross-site", "origin": "http://page.example"},
-]
-OWN: list[dict[str, str]] = [
-    {},
-    {"origin": "http://page.example"},
-    {"origin": "https://page.example", "host": "page.example:443"},
-    {"sec_fetch_site": "none"},
-    # Behind a proxy that writes a host of its own, what the browser says counts.
-    {"sec_fetch_site": "same-origin", "origin": "https://page.example", "host": "127.0.0.1:7860"},
-    {"origin": "https://friend.example"},
-    {"sec_fetch_site": "cross-site", "origin": "https://Friend.example"},
-]
-
-
-@pytest.mark.anyio
-@for_each("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_pages_of_other_sites_change_nothing(method: str) -> None:
-    app = GuardPage(page, ("https://friend.example/",))
-    for headers in FOREIGN:
-        got = await ask(app, method, "/gradio_api/queue/join", **headers)
-        assert (got.status, got.code) == (403, "bad_origin")
-        assert (await ask(app, "GET", "/config", **headers)).status == 200
-    for headers in OWN:
-        assert (await ask(app, method, "/gradio_api/queue/join", **headers)).status == 200
-    everybody = GuardPage(page, ("*",))
-    assert (await ask(everybody, method, "/login", **FOREIGN[0])).status == 200
-
-
-@pytest.mark.anyio
-@for_each(
-    "path",
-    [
-        "/gradio_api/upload",
-        "/gradio_api/upload/",
-        "/chat/gradio_api/upload?upload_id=1",
-        "/gradio_api/%75pload",
-        "/gradio_api/upload_progress",
-        "/gradio_api/component_server",
-        "/gradio_api/file=/etc/passwd",
-        "/gradio_api/file/x",
-        "/gradio_api/proxy=http://10.0.0.1/",
-        "/gradio_api/stream/x",
-        "/gradio_api/deep_link",
-        "/gradio_api/process_recording",
-        "/gradio_api/run-history/connect",
-        "/gradio_api/whatever-comes-next",
-        "/gradio_api",
-    ],
-)
-async def test_file_paths_are_forbidden(path: str) -> None:
-    for method in ("GET", "HEAD", "POST"):
-        got = await ask(GuardPage(page), method, path)
-        assert got.status == 403
-        assert method == "HEAD" or got.code == "closed"
-
-
-FILE = {"path": "http://example.org/big", "meta": {"_type": "gradio.FileData"}}
-
-
-@pytest.mark.anyio
-async def test_a_body_names_no_file() -> None:
-    """Gradio would fetch it, and keep it."""
-    app = GuardPage(page)
-    plain = json.dumps({"data": ["hi", [FILE]]})
-    escaped = plain.replace("gradio.", "\\u0067radio.")
-    spelled = [
-        text.encode(code) for text in (plain, escaped) for code in ("utf-8", "utf-16", "utf-32-le")
-    ]
-    for content in spelled:
-        got = await ask(app, "POST", "/gradio_api/queue/join", content)
-        assert (got.status, got.code) == (403, "closed")
-    for harmless in ("what is gradio.FileData?", "\\u0067", {"_type": "x"}):
-        body = json.dumps({"data": [harmless]}).encode()
-        got = await ask(app, "POST", "/gradio_api/queue/join", body)
-        assert got.body == b"took " + body
-
-
-@pytest.mark.anyio
-async def test_a_body_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "MAX_EVENT_BYTES", 10)
-    app = GuardPage(page)
-    assert (await ask(app, "POST", "/gradio_api/run/x", b"x" * 10)).status == 200
-    assert (await ask(app, "POST", "/gradio_api/run/x", b"x" * 11)).status == 413
-
-
-@pytest.mark.anyio
-async def test_a_client_that_leaves_in_its_body_is_not_answered() -> None:
-    messages = [
-        {"type": "http.request", "body": b"{", "more_body": True},
-        {"type": "http.disconnect"},
-    ]
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return messages.pop(0)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/gradio_api/run/x", "headers": []}
-    await GuardPage(page)(scope, receive, send)
-    assert (messages, sent) == ([], [])
