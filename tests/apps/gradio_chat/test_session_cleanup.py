@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Of pandas, which Gradio uses to count its calls.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-SHORT = 0.3
+SHORT = 1.0
 """Seconds that a session is kept here."""
 PATIENCE = 20.0
 
