@@ -1,8 +1,10 @@
 """Limit the size, the slowness and the number of connections before authentication.
 
 uvicorn's protocol, which in addition counts the bytes of a head and looks at the clock. All
-connections of a server share a few timers; none has a task. Knows HTTP's heads and bodies; no
-paths but those of health.
+connections of a server share a few timers; none has a task. What they send is parsed within the
+budget of the loop, one request after the other: behind one that is not answered yet nothing is
+read. A client that leaves is noticed all the same, and so is one that closes only its half of the
+connection: its requests are cancelled. Knows HTTP's heads and bodies; no paths but those of health.
 
 A connection is in one of these states:
 
@@ -18,32 +20,29 @@ refused   the client is gone            ``LINGER_SECONDS``; it was refused, noth
 
 from __future__ import annotations
 
-import json
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from asyncgen_apps.openai_http import refusals
 from asyncgen_apps.openai_http.deadlines import Deadlines
-from asyncgen_apps.openai_http.errors import SERVER, ApiError
-from asyncgen_apps.openai_http.response_writer import ResponseWriter
+from asyncgen_apps.openai_http.hangups import HangupWatch
+from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.serving.sockets import LINGER_BYTES, RESERVE
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from starlette.types import Message, Receive, Scope, Send
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+    from asyncgen_apps.openai_http.errors import ApiError
     from asyncgen_apps.openai_http.settings import ServerSettings
 
-
-ALWAYS_OPEN = frozenset({"/health", "/ready"})
-"""Paths that are answered also when there are too many connections."""
-
-FULL_SECONDS = 2.0
-"""When to come back to a server that has too many connections."""
 
 IDLE_SECONDS = 5.0
 """How long a client whose requests are all answered keeps its connection; uvicorn's default."""
@@ -51,8 +50,16 @@ IDLE_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 """How long a client that was refused may go on sending, so that it hears why."""
 
+MOST_FIELDS = 256
+"""Headers of a request, and parameters in its query. A head of the longest length has room for
+thousands of them, which take the framework 30 ms."""
+
 FLUSH_SECONDS = 60.0
 """How long a client may read nothing of an answer behind which the connection ends."""
+
+
+_END = b"\r\n\r\n"
+"""Ends a head, and a body in chunks."""
 
 
 class ConnectionState(Enum):
@@ -78,6 +85,7 @@ class ConnectionLimits:
         idle: Those that may ask again.
         leaving: Those that were refused.
         flushing: Those that end as soon as their client has read the answer.
+        hangups: Notices clients that leave while they are not read.
         reserved: Those beyond the limit that have not said yet what they want, oldest first.
     """
 
@@ -89,6 +97,7 @@ class ConnectionLimits:
         self.idle = Deadlines(IDLE_SECONDS, LimitedProtocol.timeout_keep_alive_handler)
         self.leaving = Deadlines(LINGER_SECONDS, LimitedProtocol.abort)
         self.flushing = Deadlines(FLUSH_SECONDS, LimitedProtocol.check_flush)
+        self.hangups = HangupWatch(LimitedProtocol.leave)
         self.reserved: dict[LimitedProtocol, None] = {}
 
     def forget(self, connection: LimitedProtocol) -> None:
@@ -107,23 +116,50 @@ def limited_protocol(settings: ServerSettings) -> Callable[..., LimitedProtocol]
     return partial(LimitedProtocol, ConnectionLimits(settings))
 
 
+class _Flow(FlowControl):
+    """Flow control that asks the budget to read on, and never stops the socket itself.
+
+    The budget does, once there is something that it may not parse.
+    """
+
+    def __init__(self, connection: LimitedProtocol, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._connection = connection
+
+    def pause_reading(self) -> None:
+        self.read_paused = True
+
+    def resume_reading(self) -> None:
+        self.read_paused = False
+        self._connection.budget.resume(self._connection)
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """A connection within limits.
 
-    A request that comes whole in one read touches no clock and no table.
+    A request that comes whole in one read, and is short, touches no table.
+
+    Attributes:
+        budget: Budget of the event loop.
     """
+
+    least_slice, most_slice = 4096, 16384  # a header or a chunk may have five bytes
+    most_unread = 128 * 1024  # behind a request: so that its client is seen to leave
 
     # Beside the dictionary of uvicorn's own: a longer one would be slower for every attribute.
     __slots__ = (
         "_body_bytes",
         "_head_bytes",
         "_has_deadline",
+        "_is_held",
         "_is_over_limit",
         "_limits",
         "_max_head_bytes",
         "_other_bytes",
+        "_running",
         "_state",
         "_unread_bytes",
+        "budget",
     )
 
     def __init__(self, limits: ConnectionLimits, *args: Any, **kwargs: Any) -> None:
@@ -136,10 +172,13 @@ class LimitedProtocol(HttpToolsProtocol):
         """
         super().__init__(*args, **kwargs)
         self._limits = limits
+        self.budget = running_budget()
         self._max_head_bytes = limits.settings.max_head_bytes
         self._state = _HEAD
         self._has_deadline = False  # in a table of deadlines
         self._is_over_limit = False
+        self._is_held = False  # by the budget: the socket is not read
+        self._running: RequestResponseCycle | None = None  # the request that was started last
         self._head_bytes = 0
         self._body_bytes = 0  # in this window
         self._other_bytes = 0  # since the last ones of a body, or since a refusal
@@ -150,6 +189,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Register the connection; over the limit, put it into the reserve."""
         super().connection_made(transport)
+        self.flow = _Flow(self, transport)
         self._set_deadline(self._limits.heads)
         beyond = len(self.connections) - self._limits.settings.max_connections
         if beyond > 0:
@@ -163,7 +203,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _enter_reserve(self, beyond: int) -> None:
         """Enter the reserve; if it is full, close the connection silent for longest."""
         self._is_over_limit = True
-        self.app = _RefusalApp(self.app)
+        self.app = refusals.FullApp(self.app)
         reserved = self._limits.reserved
         if beyond > RESERVE:
             if not reserved:
@@ -175,15 +215,39 @@ class LimitedProtocol(HttpToolsProtocol):
         reserved[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the closed connection from the tables."""
+        """Remove the closed connection from the tables, and cancel its requests."""
         if self._has_deadline or self._is_over_limit:
             self._limits.forget(self)
+        self.budget.forget(self)
+        self._limits.hangups.discard(self)
+        self._cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Cancel the requests of a client that sends nothing more: it has left."""
+        self.leave()
+
+    def leave(self) -> None:
+        """Cancel the requests, and close once what is written is read."""
+        self._cancel()
+        if not self.transport.is_closing():
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self._set_deadline(self._limits.flushing)
+
+    def _cancel(self) -> None:
+        """Tell the requests under way that the client has left; start no other."""
+        self.pipeline.clear()
+        for cycle in (self._running, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.flow.resume_writing()
 
     def handle_websocket_upgrade(self) -> None:
         """Hand it to the protocol of WebSockets, if there is room."""
         if self._is_over_limit:
-            self._refuse(_full())
+            self._refuse(refusals.full())
             return
         self._limits.forget(self)
         super().handle_websocket_upgrade()
@@ -212,42 +276,105 @@ class LimitedProtocol(HttpToolsProtocol):
     # What comes in.
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, within the limits."""
-        state = self._state
-        if state is _BODY:
-            self._other_bytes += len(data)
-        elif state is _REFUSED:
+        """Hand received bytes to the budget."""
+        if self._state is _REFUSED:
             self._other_bytes += len(data)
             if self._other_bytes > LINGER_BYTES:
                 self.abort()
             return
-        elif len(data) > (rest := self._max_head_bytes - self._head_bytes):
-            # What may be too much is parsed only as far as it may come.
-            self.data_received(data[:rest])
-            if self.transport.get_protocol() is self:  # else it is a WebSocket now
-                self.data_received(data[rest:])
+        self.budget.take(self, data)
+
+    @property
+    def may_feed(self) -> bool:
+        """See `Reader`: no request waits for its answer, or its body is wanted."""
+        if self.transport.is_closing():
+            return False
+        if self._state is _REFUSED:
+            return True
+        if self.flow.read_paused:
+            return False
+        running = self._running
+        if running is None or running.response_complete:
+            return True
+        return self._state is _BODY and running is self.cycle
+
+    def cut(self, data: bytes | bytearray, most: int) -> int:
+        """See `Reader`: no more than one request, if another follows, and no more of a head than
+        may come.
+        """
+        most = min(len(data), most)
+        if self._state is not _BODY:
+            most = min(most, max(self._max_head_bytes - self._head_bytes, 1))
+        end = data.find(_END, 0, most) + len(_END)
+        return end if end >= len(_END) and data.find(_END, end, most) >= 0 else most
+
+    def hold(self) -> None:
+        """See `Reader`."""
+        self._is_held = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._limits.hangups.add(self)
+
+    def release(self) -> None:
+        """See `Reader`."""
+        self._is_held = False
+        self._limits.hangups.discard(self)
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def feed(self, data: bytes) -> None:
+        """See `Reader`: parse bytes, within the limits."""
+        state = self._state
+        if state is _BODY:
+            self._other_bytes += len(data)
+        elif state is _REFUSED:
             return
         else:
             if state is _IDLE:
                 self._limits.idle.discard(self)
             self._state = _HEAD
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._state is not _IDLE:
             self._look_at_rest()
+
+    def _parse(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+            if self._should_upgrade():
+                self._become_websocket(rest)
+            elif rest:  # no other protocol is spoken here: what follows is HTTP as well
+                self._parse(rest)
+        except httptools.HttpParserError:
+            self._refuse(refusals.invalid())
+
+    def _become_websocket(self, rest: bytes) -> None:
+        """Hand the socket over, with what the client has sent behind the head."""
+        if self._is_answering():  # to a request before it, which is not to blame
+            self.abort()
+            return
+        self.handle_websocket_upgrade()
+        protocol: Any = self.transport.get_protocol()
+        if protocol is not self:
+            rest += self.budget.forget(self)
+            if self._is_held:
+                self.release()
+            if rest:
+                protocol.data_received(rest)
 
     def _look_at_rest(self) -> None:
         """Start the deadline of a request that the read did not complete."""
         if self._state is _HEAD:
             self._set_deadline(self._limits.heads)
             if self._head_bytes >= self._max_head_bytes:
-                self._refuse(_long_head(self._max_head_bytes))
+                self._refuse(refusals.long_head(self._max_head_bytes))
         elif self._state is _BODY:
             self._set_deadline(self._limits.bodies)
-            if (
-                self._other_bytes > self._max_head_bytes
-            ):  # trailers, or chunks that are all but content
-                self.abort()
+            if self._other_bytes > self._max_head_bytes:
+                self._refuse(refusals.no_content(self._max_head_bytes))
 
     def on_headers_complete(self) -> None:
         """Note that the head is whole."""
@@ -258,7 +385,25 @@ class LimitedProtocol(HttpToolsProtocol):
             self._has_deadline = False
         if self._is_over_limit:
             self._limits.reserved.pop(self, None)
-        super().on_headers_complete()
+        if len(self.headers) > MOST_FIELDS or self.url.count(b"&") >= MOST_FIELDS:
+            refused = refusals.many_fields(len(self.headers), MOST_FIELDS)
+            del self.headers[:]
+            self.url = b"/"
+            app, self.app = self.app, refusals.application(refused)
+            super().on_headers_complete()
+            self.app = app
+        else:
+            super().on_headers_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of a head; those behind a body would join the ones that were checked."""
+        if self._state is not _BODY:
+            super().on_header(name, value)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start a request."""
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """Count a piece of the body."""
@@ -278,10 +423,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def end_slow_head(self) -> None:
         """Refuse a connection whose head did not come in time."""
-        if self._is_answering():  # to the request before it, which is not to blame
+        if self._is_held or self._is_answering():  # the client is not to blame
             self._set_deadline(self._limits.heads)
         elif self._head_bytes:
-            self._send_error(_slow_head(self._limits.settings.head_seconds))
+            self._send_error(refusals.slow_head(self._limits.settings.head_seconds))
             self._close()
         else:
             self._close()
@@ -290,7 +435,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """See whether enough of a body has come."""
         settings = self._limits.settings
         # Where this side does not read, or has not asked yet, the client is not to blame.
-        waits_for_us = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        is_paused = self._is_held or self.flow.read_paused
+        waits_for_us = is_paused or self.cycle.waiting_for_100_continue
         is_enough = self._body_bytes >= settings.body_rate * settings.head_seconds
         if waits_for_us or (is_enough and not self.cycle.response_complete):
             self._body_bytes = 0
@@ -298,7 +444,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self.cycle.response_started:
             self.abort()
         else:
-            self._send_error(_slow_body(settings.body_rate))
+            self._send_error(refusals.slow_body(settings.body_rate))
             self._close()
 
     def check_flush(self) -> None:
@@ -312,6 +458,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._cancel()
         self.transport.abort()
 
     def _is_answering(self) -> bool:
@@ -324,9 +471,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Send the error, and close once the client has read it."""
-        if self._is_answering():  # the words would get into the answer
-            self.abort()
-            return
+        if self._is_answering():
+            if self._state is not _BODY or self.cycle.response_started:
+                self.abort()  # the words would get into the answer
+                return
+            self._cancel()
         self._limits.forget(self)
         self._unset_keepalive_if_required()
         self._state = _REFUSED
@@ -337,52 +486,4 @@ class LimitedProtocol(HttpToolsProtocol):
         self._set_deadline(self._limits.leaving)
 
     def _send_error(self, error: ApiError) -> None:
-        body = json.dumps(error.body()).encode()
-        headers = [
-            *self.server_state.default_headers,
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-            *((name.encode(), value.encode()) for name, value in error.headers().items()),
-        ]
-        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-        self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
-
-
-class _RefusalApp:
-    """Application that answers on connections beyond the limit."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the health paths only; then close the connection."""
-
-        async def last(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
-
-        if scope["path"] in ALWAYS_OPEN:
-            await self._app(scope, receive, last)
-        else:
-            await ResponseWriter(last).fail(_full())
-
-
-def _full() -> ApiError:
-    message = "the server has as many connections as it takes; try again"
-    return ApiError(503, message, SERVER, code="overloaded", retry_after=FULL_SECONDS)
-
-
-def _long_head(most: int) -> ApiError:
-    message = f"the head of the request is longer than {most} bytes, the most of this server"
-    return ApiError(431, message, code="head_too_large")
-
-
-def _slow_head(seconds: float) -> ApiError:
-    message = f"the head of the request did not come in {seconds:g} s"
-    return ApiError(408, message, code="head_timeout")
-
-
-def _slow_body(rate: int) -> ApiError:
-    return ApiError(408, f"the body came slower than {rate} bytes a second", code="body_timeout")
+        self.transport.write(refusals.response(error, self.server_state.default_headers))

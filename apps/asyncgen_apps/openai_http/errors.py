@@ -10,6 +10,7 @@ status type                        when
 404    ``invalid_request_error``   no such model or path
 408    ``invalid_request_error``   the head or the body did not come in time
 413    ``invalid_request_error``   the body is too large
+414    ``invalid_request_error``   the query has too many parameters
 415    ``invalid_request_error``   the body is compressed, or not in UTF-8
 422    ``invalid_request_error``   the chat template refuses the messages
 426    ``invalid_request_error``   the path is of WebSockets, and this is no handshake of one

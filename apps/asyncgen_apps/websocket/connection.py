@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from websockets.http11 import Request
 
-    from asyncgen_apps.websocket.read_budget import ReadBudget
+    from asyncgen_apps.serving.read_budget import ReadBudget
     from asyncgen_apps.websocket.session import Session
 
 
@@ -101,6 +101,9 @@ class ConnectionLimit:
 class StreamConnection(ServerConnection):
     """A connection that takes its messages from a session."""
 
+    least_slice, most_slice = 512, 4096  # a frame may have two bytes
+    most_unread = 0
+
     def __init__(
         self, limit: ConnectionLimit, budget: ReadBudget, *args: Any, **kwargs: Any
     ) -> None:
@@ -154,12 +157,7 @@ class StreamConnection(ServerConnection):
         self._limit.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Limit the head of the request, and hand the data to the budget.
-
-        The library allows a head of 1 MiB and then reads without end.
-        """
-        if self.request is None and not self._may_read(len(data)):
-            return
+        """Hand the data to the budget."""
         self._budget.take(self, data)
 
     @property
@@ -169,10 +167,19 @@ class StreamConnection(ServerConnection):
             return False
         return not self._holds or self._holds.isdisjoint(("handshake", "messages"))
 
+    def cut(self, data: bytes | bytearray, most: int) -> int:
+        """See `Reader`."""
+        return min(len(data), most)
+
     def feed(self, data: bytes) -> None:
-        """See `Reader`; what follows the head of the request waits for its answer."""
+        """See `Reader`; what follows the head of the request waits for its answer.
+
+        The library allows a head of 1 MiB and then reads without end.
+        """
         if self.request is not None:
             super().data_received(data)
+            return
+        if not self._may_read(len(data)):
             return
         super().data_received(self._take_head(data))
         if self.request is not None:

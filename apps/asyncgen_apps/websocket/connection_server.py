@@ -20,6 +20,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.websocket.connection import (
     CLOSE_SECONDS,
     ConnectionLimit,
@@ -28,7 +29,6 @@ from asyncgen_apps.websocket.connection import (
 )
 from asyncgen_apps.websocket.http_routes import PAGE, STREAM_PATHS, HttpRoutes
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
-from asyncgen_apps.websocket.read_budget import ReadBudget
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -74,7 +74,6 @@ class ConnectionServer:
         self._paths = paths
         self._plain = HttpRoutes(service, page=page)
         self._limit = ConnectionLimit(service.settings.max_connections)
-        self._budget = ReadBudget()
         self._flush_queue = FlushQueue()
         self._is_closed = False
         self.open_seconds = service.settings.open_seconds
@@ -108,7 +107,7 @@ class ConnectionServer:
         return kind(
             *counted,
             self._limit,
-            self._budget,
+            running_budget(),
             protocol,
             self,
             ping_interval=settings.heartbeat_seconds,
@@ -144,7 +143,7 @@ class ConnectionServer:
             else:
                 async with asyncio.timeout(CLOSE_SECONDS):  # the client reads the reply
                     await connection.wait_closed()
-        except TimeoutError:
+        except (TimeoutError, ConnectionClosed):
             pass
         except Exception:
             _log.exception("a connection has failed")

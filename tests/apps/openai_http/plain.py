@@ -30,6 +30,7 @@ class Plain:
         port: Where.
         server: It.
         seen: Heads that came to the application.
+        left: Paths of the requests that were told that their client has left.
         call: Calls something on the server's loop.
         release: Ends the answers of ``/wait``.
     """
@@ -37,6 +38,7 @@ class Plain:
     port: int
     server: Server
     seen: list[Scope]
+    left: list[str]
     call: Callable[[Callable[[], None]], object]
     release: Callable[[], object]
 
@@ -100,11 +102,13 @@ def reply(wire: socket.socket) -> tuple[int, bytes]:
 def plain(*, backend: dict[str, Any] | None = None, **settings: Any) -> Iterator[Plain]:
     """Run it for as long as the block does.
 
-    Every path says what it got, as JSON; ``/wait`` holds its answer back, ``/deaf`` answers without
-    reading, and ``/huge`` says more than fits into sockets' buffers.
+    Every path says what it got, as JSON; ``/wait`` holds its answer back, ``/watch`` waits for its
+    client to leave, ``/deaf`` answers without reading, and ``/huge`` says more than fits into
+    sockets' buffers.
     """
     listener = bind("127.0.0.1", 0)
     seen: list[Scope] = []
+    left: list[str] = []
     ready = threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []
     go: list[anyio.Event] = []
@@ -122,6 +126,10 @@ def plain(*, backend: dict[str, Any] | None = None, **settings: Any) -> Iterator
             more = message.get("more_body", False)
         if scope["path"] == "/wait":
             await go[0].wait()
+        if scope["path"] == "/watch":
+            assert (await receive())["type"] == "http.disconnect"
+            left.append(scope["path"])
+            return
         said = {"path": scope["path"], "headers": len(scope["headers"]), "body": size}
         content = json.dumps(said).encode() + b" " * (8_000_000 * (scope["path"] == "/huge"))
         length = (b"content-length", str(len(content)).encode())
@@ -145,7 +153,7 @@ def plain(*, backend: dict[str, Any] | None = None, **settings: Any) -> Iterator
     try:
         assert ready.wait(PATIENCE)
         call = loops[0].call_soon_threadsafe
-        yield Plain(listener.getsockname()[1], server, seen, call, lambda: call(go[0].set))
+        yield Plain(listener.getsockname()[1], server, seen, left, call, lambda: call(go[0].set))
     finally:
         for _ in range(2):
             loops[0].call_soon_threadsafe(server.leave)

@@ -1,0 +1,124 @@
+"""Refuse requests before an application sees them: what is said, and how.
+
+Knows the bytes of a response; not when a connection is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from asyncgen_apps.openai_http.errors import SERVER, ApiError
+from asyncgen_apps.openai_http.response_writer import ResponseWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+ALWAYS_OPEN = frozenset({"/health", "/ready"})
+"""Paths that are answered also when there are too many connections."""
+
+FULL_SECONDS = 2.0
+"""When to come back to a server that has too many connections."""
+
+
+def response(error: ApiError, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the bytes of a response behind which the connection ends.
+
+    Args:
+        error: What is said.
+        headers: Of all responses.
+    """
+    body = json.dumps(error.body()).encode()
+    content = [
+        *headers,
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *((name.encode(), value.encode()) for name, value in error.headers().items()),
+    ]
+    lines = b"".join(b"%b: %b\r\n" % header for header in content)
+    return STATUS_LINE[error.status] + lines + b"\r\n" + body
+
+
+def application(error: ApiError) -> ASGIApp:
+    """Return an application that answers with an error, and closes the connection."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await ResponseWriter(_closing(send)).fail(error)
+
+    return refuse
+
+
+class FullApp:
+    """Application that answers on connections beyond the limit."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap the application that answers the health paths."""
+        self._app = app
+        self._refuse = application(full())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the health paths only; then close the connection."""
+        if scope["path"] in ALWAYS_OPEN:
+            await self._app(scope, receive, _closing(send))
+        else:
+            await self._refuse(scope, receive, send)
+
+
+def full() -> ApiError:
+    """Return the error for a connection beyond the limit."""
+    message = "the server has as many connections as it takes; try again"
+    return ApiError(503, message, SERVER, code="overloaded", retry_after=FULL_SECONDS)
+
+
+def long_head(most: int) -> ApiError:
+    """Return the error for a head beyond the limit."""
+    message = f"the head of the request is longer than {most} bytes, the most of this server"
+    return ApiError(431, message, code="head_too_large")
+
+
+def many_fields(headers: int, most: int) -> ApiError:
+    """Return the error for a head of too many headers, or with too many parameters."""
+    if headers > most:
+        message = f"the request has {headers} headers; at most {most} are taken"
+        return ApiError(431, message, code="too_many_headers")
+    message = f"the query has more than {most} parameters, the most that are taken"
+    return ApiError(414, message, code="too_many_parameters")
+
+
+def no_content(most: int) -> ApiError:
+    """Return the error for a body whose chunks hold too little of it."""
+    message = f"{most} bytes of the body's chunks are no content (extensions, trailers)"
+    return ApiError(400, message, code="invalid_http")
+
+
+def invalid() -> ApiError:
+    """Return the error for what cannot be parsed."""
+    return ApiError(400, "this is not a request of HTTP/1.1", code="invalid_http")
+
+
+def slow_head(seconds: float) -> ApiError:
+    """Return the error for a head that did not come in time."""
+    message = f"the head of the request did not come in {seconds:g} s"
+    return ApiError(408, message, code="head_timeout")
+
+
+def slow_body(rate: int) -> ApiError:
+    """Return the error for a body that is too slow."""
+    return ApiError(408, f"the body came slower than {rate} bytes a second", code="body_timeout")
+
+
+def _closing(send: Send) -> Send:
+    """Close the connection behind the answer."""
+
+    async def last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return last
