@@ -33,6 +33,8 @@ _RELEVANT = re.compile(
 )
 
 ALLOWED = {
+    "asyncgen.runtime.thread_state get_default_dtype": "put back behind code of a user",
+    "asyncgen.runtime.thread_state set_default_dtype": "put back behind code of a user",
     "asyncgen.generation.stopping.criteria as_tensor": "given ids; the caller refuses floats",
     "asyncgen.generation.watermarking.bayes randn": "weights that the user trains",
     "asyncgen.generation.watermarking.bayes tensor": "weights that the user trains",

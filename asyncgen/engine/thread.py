@@ -27,6 +27,7 @@ from asyncgen.engine.pauses import Pauses
 from asyncgen.errors import EngineClosedError, EngineDiedError, EngineReentryError
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import describe
+from asyncgen.runtime.user_code import share_thread
 from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
@@ -394,6 +395,7 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
     """Load, serve until the end, answer the rest: the whole life of the thread."""
     engine: Engine | None = None
     _here.shared = shared
+    share_thread()
     try:
         with within():
             load, shared.load = shared.load, None
@@ -426,7 +428,7 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
 
 def _serve(shared: _Shared[L], engine: Engine) -> None:
     """Alternate between the inbox and one step, until told to stop."""
-    inbox, draining = shared.inbox, False
+    inbox, draining, thread = shared.inbox, False, share_thread()
     while True:
         while not (engine.has_work or draining) or not inbox.empty():
             match inbox.get():
@@ -449,6 +451,8 @@ def _serve(shared: _Shared[L], engine: Engine) -> None:
             return
         shared.asks = None
         engine.step()
+        if thread.turns:
+            thread.settle()
 
 
 def _ask(asker: _Shared[Any], asked: _Shared[Any]) -> None:

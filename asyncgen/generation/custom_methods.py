@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.checkpoints.hub import read_text, resolve_code
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError, ModelLoadError
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -207,5 +208,5 @@ def _import(folder: Path) -> ModuleType:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        run_user_code(spec.loader.exec_module, module)
     return module

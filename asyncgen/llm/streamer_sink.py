@@ -13,6 +13,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import host_ints
+from asyncgen.runtime.user_code import run_user_code
 from streamers.cancel import Cancelled
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class StreamerSink:
         fail = getattr(self._streamer, "fail", None)
         if callable(fail):
             try:
-                fail(error)
+                run_user_code(fail, error)
             except BaseException as second:
                 request_failure(second)  # the reader is raised the first
 

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, TypeAlias
 
+from asyncgen.runtime.request_failure import request_failure
+from asyncgen.runtime.user_code import run_user_code
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -39,8 +42,9 @@ def progress_option(value: object) -> str | None:
 def tell(progress: Callable[[str, int, int], object], what: str, done: int, total: int) -> None:
     """Call the user's function; an error of it does not stop the work."""
     try:
-        progress(what, done, total)
-    except Exception:
+        run_user_code(progress, what, done, total)
+    except BaseException as error:
+        request_failure(error)
         _log.exception("`progress` raised")
 
 

@@ -21,14 +21,14 @@ def request_failure(error: BaseException) -> Exception:
         error: The error that was caught.
 
     Returns:
-        The same, if it is an ``Exception``; else a ``RuntimeError`` that names it, with the
-        original chained.
+        The same, if it is an ``Exception`` that a reader can be raised; else, and for the end of
+        an iteration, a ``RuntimeError`` that names it, with the original chained.
 
     Raises:
         BaseException: Ctrl-C or ``SystemExit`` on the main thread, since they are meant for the
             process. An engine on its caller's thread meets them in the middle of any request.
     """
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
     is_users = threading.current_thread() is threading.main_thread()
     if is_users and isinstance(error, KeyboardInterrupt | SystemExit):

@@ -18,6 +18,7 @@ from asyncgen.generation.logits.penalties import (
     FrequencyPenaltyLogitsProcessor,
     PresencePenaltyLogitsProcessor,
 )
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,8 @@ class ForeignRun:
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.params.seed % 2**64)
-            result = self._model.generate(
+            result = run_user_code(
+                self._model.generate,
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 streamer=None if has_beams else streamer,  # transformers takes none beside beams

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -40,6 +40,7 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.mixers.hybrid_context import PackedHybrid
 from asyncgen.models.mixers.packed_states import PackedStates
 from asyncgen.runtime.device_memory import device_memory
+from asyncgen.runtime.user_code import is_of_user, run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,6 +445,9 @@ def _make_scheduler(options: EngineOptions, pool: BlockPool) -> Scheduler:
     if not issubclass(kind, Scheduler):
         raise InvalidRequestError("scheduler", kind, "a subclass of Scheduler")
     scheduler = kind(pool)
+    if is_of_user(scheduler):
+        guarded: Any = partial(run_user_code, cast("Any", scheduler.schedule_batch))
+        scheduler.schedule_batch = guarded  # type: ignore[method-assign]
     scheduler.max_running = options.max_running
     if pool.slots is not None:
         scheduler.max_running = min(options.max_running, pool.slots.num_rows)

@@ -23,6 +23,7 @@ from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import encoder_embeddings
 from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
+from asyncgen.runtime.user_code import UserGenerator, run_user_code
 
 if TYPE_CHECKING:
     import os
@@ -81,7 +82,7 @@ def _steps(method: CustomMethod, plan: Plan) -> Steps:
     rows = _CustomSequences(plan)
     with _seeded(method.seed):
         try:
-            result = _call(method, plan, rows)
+            result = run_user_code(_call, method, plan, rows)
         except _InterruptedError:
             result = None
     if inspect.isgenerator(result):
@@ -265,10 +266,10 @@ def _run_generator(
     generator: Generator[Any, None, Any], rows: _CustomSequences
 ) -> Generator[Step, None, Any]:
     """Pass the steps of a generator method on, until it or every row has ended."""
-    with contextlib.closing(generator):
+    with contextlib.closing(UserGenerator(generator)) as guarded:
         while True:
             try:
-                given = next(generator)
+                given = next(guarded)
             except StopIteration as end:
                 if any(rows.live):
                     yield rows.end()

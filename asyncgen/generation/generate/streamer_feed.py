@@ -6,11 +6,15 @@ row also several. Rows that settle at different speeds wait here for each other.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncgen.runtime.transfer import host_ints
+from asyncgen.runtime.user_code import is_of_user, run_user_code
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from asyncgen.generation.strategies.step import Step
@@ -40,7 +44,11 @@ class StreamerFeed:
             copies: Sequences that each prompt becomes.
             pad_token_id: Stands for rows that have ended.
         """
-        self._streamer = streamer
+        self._put: Callable[[Tensor], object] = streamer.put
+        self._end: Callable[[], object] = streamer.end
+        if is_of_user(streamer):
+            self._put = partial(run_user_code, streamer.put)  # type: ignore[call-arg]
+            self._end = partial(run_user_code, streamer.end)
         self._copies = copies
         self._pad = pad_token_id
         self._waiting: list[list[int]] = []
@@ -48,22 +56,22 @@ class StreamerFeed:
 
     def begin(self, prompts: Tensor) -> None:
         """Hand over the prompts, int64 ``[B, S]``, one for each sequence that comes of them."""
-        self._streamer.put(prompts.repeat_interleave(self._copies, dim=0).cpu())
+        self._put(prompts.repeat_interleave(self._copies, dim=0).cpu())
 
     def step(self, step: Step) -> None:
         """Hand over what a step settled, as far as every row has it."""
         if step.prompt is not None:
-            self._streamer.put(step.prompt.cpu())
+            self._put(step.prompt.cpu())
         elif step.tokens is not None:
-            self._streamer.put(step.tokens.cpu())
+            self._put(step.tokens.cpu())
         elif len(step.token_ids) > 1:
             self._wait(step)
         elif step.token_ids[0]:
-            self._streamer.put(host_ints(step.token_ids[0]))
+            self._put(host_ints(step.token_ids[0]))
 
     def end(self) -> None:
         """Tell the streamer that everything was handed over."""
-        self._streamer.end()
+        self._end()
 
     def _wait(self, step: Step) -> None:
         if not self._waiting:
@@ -78,5 +86,5 @@ class StreamerFeed:
         ready = min(going_on) if going_on else max(lengths)
         for place in range(ready):
             column = [row[place] if place < len(row) else self._pad for row in self._waiting]
-            self._streamer.put(host_ints(column))
+            self._put(host_ints(column))
         self._waiting = [row[ready:] for row in self._waiting]

@@ -16,6 +16,7 @@ from asyncgen.cache.layer_windows import layer_windows
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,7 +131,7 @@ class WrittenModel:
             if name in _OFFERED or not kwargs[name]:
                 del kwargs[name]
         with torch.no_grad():
-            output = self.module(*args, **kwargs)
+            output = run_user_code(self.module, *args, **kwargs)
         if isinstance(output, dict) and not hasattr(output, "logits"):
             output = SimpleNamespace(**output)
         logits = getattr(output, "logits", None)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.batched import Columns
+from asyncgen.runtime.user_code import is_of_user, run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -308,9 +309,10 @@ class LogitsProcessorList(list[Callable[..., Any]]):
         """Run one processor with the arguments that it asks for."""
         owner: Any = processor if inspect.isroutine(processor) else type(processor)
         wanted = _extra_parameters(owner)
-        if not wanted:
-            return processor(input_ids, scores)
-        return processor(input_ids, scores, **_select_arguments(processor, wanted, kwargs))
+        given = _select_arguments(processor, wanted, kwargs) if wanted else {}
+        if is_of_user(processor):
+            return run_user_code(processor, input_ids, scores, **given)
+        return processor(input_ids, scores, **given)
 
 
 def _select_arguments(

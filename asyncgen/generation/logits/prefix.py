@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
             ValueError: That is nothing.
             IndexError: It is a token that there is not.
         """
-        listed = list(map(int, self._allowed(prompt, ids)))
+        listed = run_user_code(lambda: list(map(int, self._allowed(prompt, ids))))
         if not listed:
             raise ValueError(
                 f"`prefix_allowed_tokens_fn` returned an empty list for batch_id {prompt}: "

@@ -12,6 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.checks import check_made_once
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
+from asyncgen.runtime.user_code import is_of_user, run_user_code
 from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
         rows = input_ids.shape[0]
         done = torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
         for criterion in self:
-            verdict = criterion(input_ids, scores, **kwargs)
+            ask = partial(run_user_code, criterion) if is_of_user(criterion) else criterion
+            verdict = ask(input_ids, scores, **kwargs)
             if isinstance(verdict, Tensor):
                 verdict = _verdict(criterion, verdict, rows).to(input_ids.device)
             done = done | verdict

@@ -21,6 +21,7 @@ from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import Forward, encoder_embeddings
 from asyncgen.generation.strategies.layer_outputs import LayerOutputs
 from asyncgen.generation.strategies.step import repeat_rows
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,8 +117,8 @@ class OverriddenForward(Forward):
         arguments = self._arguments(start, last)
         for name in self._unasked & arguments.keys():
             del arguments[name]
-        inputs = self._prepare(self._ids, **arguments)
-        output = call.model(**inputs, return_dict=True)
+        inputs = run_user_code(self._prepare, self._ids, **arguments)
+        output = run_user_code(call.model, **inputs, return_dict=True)
         if self._is_cached and getattr(output, "past_key_values", None) is not None:
             call.cache = output.past_key_values
         elif self._is_cached and self._must_fill and start == 0:

@@ -17,6 +17,7 @@ from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
 from asyncgen.generation.strategies.beam_stream import BeamResult, common_length
 from asyncgen.generation.strategies.constraints import constraints_of
 from asyncgen.generation.strategies.step import Outcome
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,7 +135,8 @@ class ScorerSelection(BeamSelection):
         count = rules.num_candidates // len(self._groups)
         flat = totals.view(len(plan.input_ids), -1)
         found = self.candidates(flat, own.shape[1], count, most_probable)
-        return self._scorer.process(
+        return run_user_code(  # constraints may be a user's
+            self._scorer.process,
             ids,
             found.scores,
             found.tokens,
@@ -169,7 +171,8 @@ class ScorerSelection(BeamSelection):
     def _finish(self, reason: str | None) -> None:
         """Rank everything, hand on the rest, make the documented tensors."""
         plan, beams, stream = self.plan, self.beams, self.stream
-        found = self._scorer.finalize(
+        found = run_user_code(
+            self._scorer.finalize,
             beams.rows,
             beams.live.scores.flatten(),
             beams.tokens,

@@ -1,0 +1,157 @@
+"""Run code of a user on a thread that computes for many, which gets back the state that it had.
+
+Such code may leave a mode of torch entered, or a setting changed: what it leaves behind is put back
+when it returns. A generator gets its own state again when it goes on. On threads of users nothing
+is done: there what their code leaves behind is theirs. A tracer, a profiler, a limit of recursion,
+a direction of rounding and a level of ``vmap`` end with the call, and a generator does not get them
+again.
+
+Settings of the process (the default dtype, the precision of products) are put back as well, to what
+they were before the call. What the engine does not depend on (filters of warnings, ``sys.stdout``,
+signals, the locale) belongs to the application, and stays as it was left.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from asyncgen.runtime.thread_state import Changes
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OURS = ("asyncgen.", "streamers.")
+_TURNS = 2
+"""A turn may drop the objects of a request, and end a mode by that, behind its last call."""
+
+_here = threading.local()
+"""The `SharedThread` that this thread is, as ``thread``; elsewhere nothing."""
+
+
+class SharedThread:
+    """A thread that computes for many requests.
+
+    Attributes:
+        is_user: Whether code of a user runs just now.
+        turns: Turns after which its state has to be looked at; 0 while no code of a user ran.
+    """
+
+    def __init__(self) -> None:
+        """Begin without code of users."""
+        self.is_user = False
+        self.turns = 0
+
+    def settle(self) -> None:
+        """Put back at the end of a turn what was changed beside a call, as a destructor may."""
+        self.turns -= 1
+        _thread_state().restore_thread()
+
+
+def share_thread() -> SharedThread:
+    """Note that this thread computes for many requests, until it ends."""
+    thread = _here.thread = SharedThread()
+    return thread
+
+
+def is_of_user(thing: object) -> bool:
+    """Tell whether the class of an object is not one of this library."""
+    return not type(thing).__module__.startswith(_OURS)
+
+
+def run_user_code(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of a user; what it leaves behind on a shared thread is put back.
+
+    Code that it calls in turn is part of the call.
+
+    Raises:
+        BaseException: The function raised it.
+    """
+    thread = _guarding()
+    if thread is None:
+        return function(*args, **kwargs)
+    return _guarded(thread, contextvars.copy_context(), [], partial(function, *args, **kwargs))
+
+
+class UserGenerator(Generic[T]):
+    """A generator of a user, which finds its own state again whenever it goes on."""
+
+    def __init__(self, generator: Generator[Any, None, T]) -> None:
+        """Keep a generator that was not begun."""
+        self._generator = generator
+        self._own: Changes = []
+        self._context = contextvars.copy_context()
+
+    def __next__(self) -> Any:
+        """Run it to its next value.
+
+        Raises:
+            StopIteration: It has returned; ``value`` is its result.
+        """
+        return self._run(self._generator.__next__)
+
+    def close(self) -> None:
+        """End it where it is."""
+        self._run(self._generator.close)
+
+    def _run(self, function: Callable[[], Any]) -> Any:
+        thread = _guarding()
+        if thread is None:
+            return function()
+        return _guarded(thread, self._context, self._own, function)
+
+
+def _guarding() -> SharedThread | None:
+    """Return the thread whose state has to be put back; ``None`` where nothing is to be done."""
+    thread: SharedThread | None = getattr(_here, "thread", None)
+    if thread is None or thread.is_user or "torch" not in sys.modules:
+        return None
+    return thread
+
+
+def _guarded(
+    thread: SharedThread, context: contextvars.Context, own: Changes, function: Callable[[], T]
+) -> T:
+    """Call a function with changes of its own, which are replaced by those that it leaves."""
+    state = _thread_state()
+    before = state.read_state()
+    limit, profiler, tracer = sys.getrecursionlimit(), sys.getprofile(), sys.gettrace()
+    thread.is_user, thread.turns = True, _TURNS
+    try:
+        state.write_changes(own)
+        return context.run(function)
+    finally:
+        try:
+            # First what could raise in the lines below.
+            try:
+                sys.setprofile(profiler)
+            except BaseException:  # raised by a profiler of the user's, which is off by that
+                sys.setprofile(profiler)
+            sys.settrace(tracer)
+            if sys.getrecursionlimit() != limit:
+                sys.setrecursionlimit(limit)
+            found = state.read_state()
+            if own or found != before:
+                own[:] = state.changes(found, before)
+                state.write_changes(state.changes(before, found))
+        finally:
+            thread.is_user = False
+
+
+def _thread_state() -> Any:
+    """Return the module that knows the state, which brings torch."""
+    global _state
+    if _state is None:
+        _state = importlib.import_module("asyncgen.runtime.thread_state")
+    return _state
+
+
+_state: Any = None
