@@ -305,13 +305,14 @@ class ConstraintListState:
 
     def copy(self, stateful: bool = True) -> ConstraintListState:
         """Make another one, as far as this one or, without ``stateful``, at the beginning."""
-        twin = ConstraintListState(self.constraints)
+        twin = copy.copy(self)
         if stateful:
             begun = self.inprogress_constraint
-            twin.completed = self.completed
-            twin.complete_constraints = [each.copy(True) for each in self.complete_constraints]
+            twin.complete_constraints = list(self.complete_constraints)
             twin.inprogress_constraint = None if begun is None else begun.copy(True)
-            twin.pending_constraints = [each.copy() for each in self.pending_constraints]
+            twin.pending_constraints = list(self.pending_constraints)
+        else:
+            twin.init_state()
         return twin
 
     def _go_on(self, begun: Constraint, token_id: int) -> tuple[bool, bool]:
@@ -327,11 +328,12 @@ class ConstraintListState:
     def _begin(self, token_id: int) -> tuple[bool, bool]:
         for place, pending in enumerate(self.pending_constraints):
             if pending.does_advance(token_id):
-                stepped, complete, _ = pending.update(token_id)
+                begun = pending.copy(stateful=False)  # copies of this state share the others
+                stepped, complete, _ = begun.update(token_id)
                 if complete:
-                    self.complete_constraints.append(pending)
+                    self.complete_constraints.append(begun)
                 elif stepped:
-                    self.inprogress_constraint = pending
+                    self.inprogress_constraint = begun
                 if complete or stepped:
                     del self.pending_constraints[place]
                 return complete, stepped

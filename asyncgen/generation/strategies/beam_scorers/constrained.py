@@ -12,15 +12,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
-from asyncgen.generation.strategies.constraints import Constraint, ConstraintListState
+from asyncgen.generation.strategies.constraints import (
+    Constraint,
+    ConstraintListState,
+    DisjunctiveConstraint,
+    PhrasalConstraint,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from asyncgen.generation.strategies.beam_scorers.search import Continuation, GroupStep
 
+
+_PLAIN = (PhrasalConstraint, DisjunctiveConstraint)
+"""Constraints that begin with what they ask for, and with nothing else."""
 
 _BANK = 100
 """What one token of progress weighs against a sum of log-probabilities, in the order of banks."""
@@ -68,6 +76,9 @@ class ConstrainedBeamSearchScorer(BeamSearchScorer):
             max_length,
         )
         self.constraints = constraints
+        self._longest = max(each.seqlen for each in constraints)
+        self._are_plain = all(type(each) in _PLAIN for each in constraints)
+        self._begun: dict[int, tuple[Constraint, dict[int, int]]] = {}
         self._known: dict[tuple[int, ...], ConstraintListState] = {}
 
     def make_constraint_states(self, n: int) -> list[ConstraintListState]:
@@ -119,9 +130,9 @@ class ConstrainedBeamSearchScorer(BeamSearchScorer):
             decoder_prompt_len=decoder_prompt_len,
             scores_for_all_vocab=scores_for_all_vocab,
         )
-        # Of the next step only sequences of this length are continued.
-        length = input_ids.shape[-1] + 1
-        self._known = {ids: state for ids, state in self._known.items() if len(ids) == length}
+        # The next step continues sequences of this one.
+        length = input_ids.shape[-1]
+        self._known = {ids: state for ids, state in self._known.items() if len(ids) >= length}
         return answer
 
     def _may_end(self, ids: Tensor) -> bool:
@@ -141,21 +152,53 @@ class ConstrainedBeamSearchScorer(BeamSearchScorer):
         totals, size = step.totals, len(beams)
         first = prompt * size
         before = [tuple(ids) for ids in step.input_ids[first : first + size].tolist()]
-        sequences = [(*before[row - first], token) for _, token, row in beams]
-        seen = set(sequences)
-        for row, ids in enumerate(before, start=first):
-            state = self._state(ids)
-            wanted = None if state.completed else state.advance()
-            for token in wanted or ():
-                if (*ids, token) not in seen:
-                    seen.add((*ids, token))
-                    sequences.append((*ids, token))
-                    beams.append((float(totals[row, token]), token, row))
-        if len(sequences) == size:
+        states = [self._state(ids) for ids in before]
+        same = {ids: place for place, ids in enumerate(before)}  # equal beams are one
+        places = [same[ids] for ids in before]
+        seen = {(places[row - first], token) for _, token, row in beams}
+        parents: list[int] = []
+        tokens: list[int] = []
+        for row, (place, state) in enumerate(zip(places, states, strict=True), start=first):
+            for token in () if state.completed else state.advance() or ():
+                if (place, token) not in seen:
+                    seen.add((place, token))
+                    parents.append(row)
+                    tokens.append(token)
+        if not tokens:
             return beams
-        banks = [self._state(ids).get_bank() for ids in sequences]
+        scores: list[float] = totals[parents, tokens].tolist()
+        beams += zip(scores, tokens, parents, strict=True)
+        following = [self._following(state) for state in states]
+        banks = [following[row - first](token) for _, token, row in beams]
         order = _order_by_banks(banks, totals.new_tensor([score for score, _, _ in beams]))
         return [beams[place] for place in order[:size]]
+
+    def _following(self, state: ConstraintListState) -> Callable[[int], int]:
+        """Make the function that tells the bank of a sequence with one more token."""
+        if state.completed or state.inprogress_constraint or not self._are_plain:
+
+            def bank(token: int) -> int:
+                twin = state.copy()
+                twin.add(token)
+                return twin.get_bank()
+
+            return bank
+        now, begun = state.get_bank(), dict[int, int]()
+        for each in reversed(state.pending_constraints):  # a token begins the first that it fits
+            begun |= self._beginnings(each)
+        return lambda token: now + begun.get(token, 0)
+
+    def _beginnings(self, constraint: Constraint) -> dict[int, int]:
+        """Tell what each first token of a constraint adds to the bank; computed once."""
+        key = id(constraint)  # those of all sequences are the same objects
+        if key not in self._begun:
+            first, added = constraint.advance(), dict[int, int]()
+            for token in first if isinstance(first, list) else [first]:
+                twin = constraint.copy(stateful=False)
+                twin.update(token)
+                added[token] = self._longest - twin.remaining()
+            self._begun[key] = constraint, added
+        return self._begun[key][1]
 
     def _state(self, ids: tuple[int, ...]) -> ConstraintListState:
         """Return a sequence's progress; a token behind a known sequence is one step more."""
