@@ -12,7 +12,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from asyncgen.checkpoints.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.checkpoints.packed.packing_plan import (
@@ -27,6 +26,7 @@ from asyncgen.checkpoints.packed.packing_plan import (
 from asyncgen.checkpoints.packed.quantise import quantise
 from asyncgen.checkpoints.tensor_reader import TensorReader, is_finite, tell_broken
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.models.kernels.parameter import Weight
 from asyncgen.runtime.device_memory import memory_to_load
 from asyncgen.runtime.progress import Progress
 from asyncgen.runtime.transfer import host_ints
@@ -174,7 +174,7 @@ def load_weights(
                     tensor[rows] = packed.dequantise().to(tensor.dtype)
                     del packed
                 name = rule.target.rpartition(".")[2]
-                setattr(module, name, nn.Parameter(tensor.to(device), requires_grad=False))
+                setattr(module, name, Weight(tensor.to(device)))
                 # Otherwise this name keeps the original alive while `prepare` makes its copy.
                 del tensor
             if parts is not None:

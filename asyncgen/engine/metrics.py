@@ -32,6 +32,7 @@ class RequestProgress:
         last_token_at: Time of its newest token.
         num_tokens: Tokens generated here so far, those of all samples together.
         cached_tokens: Tokens of the prompt whose keys and values were there already.
+        has_old_weights: Whether the model's weights are those with which the engine opened.
     """
 
     started_at: float | None = None
@@ -39,6 +40,7 @@ class RequestProgress:
     last_token_at: float = 0.0
     num_tokens: int = 0
     cached_tokens: int = 0
+    has_old_weights: bool = True
 
 
 class Measured(Protocol):

@@ -230,7 +230,8 @@ class EngineHandle:
 
         Engines of equal fingerprints give the same request (its seed included) the same tokens,
         also from its middle on, behind ``generated_ids``. ``None`` where that cannot be promised:
-        with torch's kernels, on CUDA, and for a foreign model object.
+        with torch's kernels, on CUDA, and for a foreign model object. It is that of the weights
+        with which the engine opened; once they were written to, `Usage` has none.
         """
         return self._opened.fingerprint
 

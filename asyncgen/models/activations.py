@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asyncgen.models.kernels.parameter import Weight
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -62,7 +64,7 @@ class Xielu(nn.Module):
         """Make the parameters, uninitialised."""
         super().__init__()
         for name, shape in XIELU_PARAMETERS.items():
-            parameter = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+            parameter = Weight(torch.empty(shape, dtype=dtype))
             self.register_parameter(name, parameter)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from asyncgen.models.embedding_and_head import EmbeddingAndHead
 from asyncgen.models.kernels.compiled_layers import compile_layers, compiled_ends
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
+from asyncgen.models.kernels.parameter import VERSION, counting_writes
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
@@ -138,6 +139,8 @@ class DecoderLM(EmbeddingAndHead):
         ]
         self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
+        self._followed: tuple[nn.Parameter, ...] = ()
+        self._num_writes = 0
         self._keeps_spaces = config.layer_plans[0].varied is None  # others hold results, not memory
 
     @property
@@ -172,6 +175,8 @@ class DecoderLM(EmbeddingAndHead):
         norm, head = self.norm.scaler, self.lm_head
         ends = None if head.adds_bias else compiled_ends(norm, head.ready())
         compiled = compile_layers(layers, self.config.hidden_size, self.dtype, ends)
+        self._followed = counting_writes(self)
+        self._num_writes = sum(map(VERSION, self._followed))
         self._plan = Plan(
             self._make_lookup(),
             self._placing(),
@@ -183,11 +188,24 @@ class DecoderLM(EmbeddingAndHead):
             self._finishing(),
         )
 
+    def follow_writes(self) -> None:
+        """Prepare anew what was made of parameters that were written to in place since."""
+        if self._plan is None or sum(map(VERSION, self._followed)) != self._num_writes:
+            self.prepare()
+
+    def _ready(self) -> Plan:
+        """Return the plan, of the parameters as they are now."""
+        if not torch.compiler.is_compiling():
+            self.follow_writes()
+        plan: Plan = self._plan
+        return plan
+
     def embed(self, input_ids: Tensor) -> Tensor:
         """Look ids ``[B, S]`` up in the embedding table, as ``[B, S, E]``.
 
         If layers have rows of their own (`reads_ids`), these stand behind each, for `hidden`.
         """
+        self._ready()
         rows = self.look_up(input_ids)
         if not self.reads_ids:
             return rows
@@ -215,6 +233,7 @@ class DecoderLM(EmbeddingAndHead):
         Returns:
             ``[B, S, E]``.
         """
+        self._ready()
         batch, length, width = embeddings.shape
         rows = None
         if self.reads_ids:
@@ -241,7 +260,7 @@ class DecoderLM(EmbeddingAndHead):
             positions: ``[B, S]`` or ``[1, S]``, int64.
             attention: Does the attention; its cache grows by S positions.
         """
-        plan: Plan = self._plan or self._ready()
+        plan = self._ready()
         batch = input_ids.shape[0]
         stream = plan.lookup(input_ids.reshape(-1))  # [N, E]
         rows = self.layer_inputs.lookup(input_ids.reshape(-1)) if self.reads_ids else None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.models.kernels.linear import Embedding, Linear, half_head_pays
+from asyncgen.models.kernels.parameter import Weight, num_writes
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import needs_other_layout
 
@@ -52,7 +53,7 @@ class EmbeddingAndHead(Prepared):
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.row_scale = config.stream.embedding_scale if config.stream.scales_rows else 1.0
         # A tuple, so that it does not become a parameter of this module as well.
-        self._head_made_of: tuple[nn.Parameter, ...] = ()
+        self._head_made_of: tuple[nn.Parameter, int] | tuple[()] = ()
 
     def _make_head(self, dtype: torch.dtype) -> None:
         """Make the head; called after all modules before it."""
@@ -100,7 +101,7 @@ class EmbeddingAndHead(Prepared):
                 table itself, which must stay in place.
         """
         table = self.embed_tokens.weight
-        self._head_made_of = (table,)
+        self._head_made_of = table, num_writes(table)
         if self.embed_tokens.kernel is not None:
             self.lm_head.share(self.embed_tokens.kernel)
             return
@@ -118,9 +119,7 @@ class EmbeddingAndHead(Prepared):
         """
         self.lm_head.compute_in_place()
         self.embed_tokens.unpack()
-        self.embed_tokens.weight = nn.Parameter(
-            self.embed_tokens.weight.detach().to(self.dtype), requires_grad=False
-        )
+        self.embed_tokens.weight = Weight(self.embed_tokens.weight.detach().to(self.dtype))
         self.prepare()
 
     def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
@@ -144,15 +143,15 @@ class EmbeddingAndHead(Prepared):
         Args:
             stored: ``[V, E]``, of the same content as the table, or the table itself.
         """
-        self.embed_tokens.weight = nn.Parameter(stored, requires_grad=False)
+        self.embed_tokens.weight = Weight(stored)
         self.embed_tokens.prepare()
         self.prepare_head(own_copy=True)
 
     def _tie_head(self) -> None:
         """Let the head compute with the embedding table, on a copy of its own if that is small."""
         table = self.embed_tokens.weight
-        made_of = self._head_made_of
-        if self.lm_head.kernel is not None and made_of and made_of[0] is table:
+        made_of, written = self._head_made_of or (None, 0)
+        if self.lm_head.kernel is not None and made_of is table and num_writes(table) == written:
             return
         others = sum(
             module.in_features * module.out_features

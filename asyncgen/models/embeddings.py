@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.kernels.linear import Embedding, Linear
+from asyncgen.models.kernels.parameter import Weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +202,7 @@ def replace_table(
         allowed = f"layers of this model have tables of {config.vocab_size} rows of their own"
         raise InvalidRequestError("vocab_size", size, allowed)
     core.embed_tokens.unpack()
-    core.embed_tokens.weight = _parameter(table.to(core.device, core.dtype))
+    core.embed_tokens.weight = Weight(table.to(core.device, core.dtype))
     core.embed_tokens.prepare()
     core.config = replace(config, vocab_size=size, raw={**config.raw, "vocab_size": size})
     if config.tie_word_embeddings:
@@ -209,10 +210,10 @@ def replace_table(
     elif head is not None:
         in_place = core.lm_head.is_in_place
         core.lm_head = Linear(config.hidden_size, size, dtype=core.dtype)
-        core.lm_head.weight = _parameter(head.to(core.device, core.dtype))
+        core.lm_head.weight = Weight(head.to(core.device, core.dtype))
         core.lm_head.is_in_place = in_place
     if bias is not None:
-        core.lm_head.bias = _parameter(_resized_bias(bias, size, has_mean=has_mean))
+        core.lm_head.bias = Weight(_resized_bias(bias, size, has_mean=has_mean))
     if row_scale is not None:
         core.row_scale = row_scale
     core.prepare()
@@ -253,10 +254,6 @@ def count_parameters(core: DecoderLM, *, exclude_embeddings: bool = False) -> in
         if not (exclude_embeddings and isinstance(owner, Embedding)):
             total += sum(map(math.prod, rule.shapes))
     return total
-
-
-def _parameter(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor.detach(), requires_grad=False)
 
 
 def _resized_bias(bias: Tensor, size: int, *, has_mean: bool) -> Tensor:

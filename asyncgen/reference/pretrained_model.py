@@ -63,7 +63,9 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
     """A causal language model that is ready to run.
 
     It computes no gradients and stays in evaluation mode. Weights are laid out for speed, so
-    ``parameters()`` does not show all of them; ``to`` moves and converts them as usual.
+    ``parameters()`` does not show all of them; ``to`` moves and converts them as usual. What torch
+    writes to one of them takes effect with the next forward pass, and in an open engine before its
+    next step.
 
     Attributes:
         core: The module that computes.

@@ -122,6 +122,9 @@ class TableCore:
         self.threads: set[str] = set()
         self.num_packed = 0
 
+    def follow_writes(self) -> None:
+        """No weight is ever written to."""
+
     def decode(
         self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext
     ) -> torch.Tensor:

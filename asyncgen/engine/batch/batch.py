@@ -19,6 +19,7 @@ from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sampling.logprobs import decoder_of
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
+from asyncgen.models.kernels.parameter import VERSION
 from asyncgen.runtime.progress import tell
 from asyncgen.runtime.request_failure import request_failure
 from streamers import LoopBell
@@ -111,6 +112,8 @@ class Batch:
         self._readers: dict[RequestState, HiddenReader] = {}  # of sequences with such a reader
         self._num_decoding = 0
         self._num_weights, self._weights_salt = 0, b""  # how often weights may have changed
+        self._weights = runner.weights()
+        self._num_writes = sum(map(VERSION, self._weights))
         self._num_forced_left: int | None = None  # forced tokens that this step may still add
         # Attention needs no budget: a row reads at most the whole pool. Where windows free blocks,
         # a text may be longer than the pool.
@@ -133,11 +136,16 @@ class Batch:
     def forget_weights(self) -> None:
         """Share nothing that was computed before: the weights may have changed.
 
-        Sequences that run keep their keys and values. Those that wait are computed anew.
+        Sequences that run keep their keys and values. Those that wait are computed anew. No request
+        has a fingerprint from now on: that is of the weights with which the engine opened.
         """
         self._num_weights += 1
         self._weights_salt = b"%s%d" % (_WEIGHTS, self._num_weights)
         self._runner.forget_weights()
+        self._weights = self._runner.weights()
+        self._num_writes = sum(map(VERSION, self._weights))
+        for request in self.requests:
+            request.progress.has_old_weights = False
         for state in self.scheduler.waiting_requests.values():
             state.salt = state.salt.split(_WEIGHTS)[0] + self._weights_salt
             state.block_hashes = []
@@ -157,7 +165,9 @@ class Batch:
             key = request.id.encode()
         else:  # with a prefix, so that no salt equals the id of another request
             key = b"cache_salt " + salt.encode() if salt else b""
-        key += self._weights_salt
+        if self._num_weights:
+            key += self._weights_salt
+            request.progress.has_old_weights = False
         sequences = self.requests[request] = {}
         try:
             for index in range(count):
@@ -214,6 +224,8 @@ class Batch:
         Returns:
             The scheduled rows; none if none could run.
         """
+        if sum(map(VERSION, self._weights)) != self._num_writes:
+            self.forget_weights()
         begun, self._begun = self._begun, None
         if begun is not None:
             begun = begun.without_ended()

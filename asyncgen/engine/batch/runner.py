@@ -10,7 +10,9 @@ from array import array
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+from torch import nn
 
+from asyncgen.models.kernels.parameter import counting_writes
 from asyncgen.models.kernels.threads import claim_thread
 from asyncgen.runtime.cpu_threads import CpuBackoff, lower_threads
 from asyncgen.runtime.transfer import to_device
@@ -33,6 +35,9 @@ class PackedDecoder(Protocol):
     """Model module, as the shared batch needs it."""
 
     config: ModelConfig
+
+    def follow_writes(self) -> None:
+        """Compute with the weights as they are now."""
 
     def decode_packed(
         self, input_ids: Tensor, positions: Tensor, last: Tensor, attention: AttentionContext
@@ -84,8 +89,13 @@ class BatchRunner:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """List the parameters of the model that count writes."""
+        return counting_writes(self._core) if isinstance(self._core, nn.Module) else ()
+
     def forget_weights(self) -> None:
-        """Record decode steps anew, as weights may lie elsewhere from now on."""
+        """Compute with the weights as they are now, which may lie elsewhere."""
+        self._core.follow_writes()
         if self._graphs is not None:
             self._graphs.forget()
 

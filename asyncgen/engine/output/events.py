@@ -191,7 +191,7 @@ class EventWriter:
             len(request.prompt_ids),
             self._num_given + progress.num_tokens,
             progress.cached_tokens,
-            request.fingerprint,
+            request.fingerprint if progress.has_old_weights else None,
             request.is_exact,
             sum(text.num_reasoning for text in self._texts),
             request.truncated_tokens,

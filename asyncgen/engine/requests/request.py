@@ -133,7 +133,8 @@ class Request:
     @property
     def is_exact(self) -> bool:
         """True if every engine of this fingerprint gives it the same tokens."""
-        if self.fingerprint is None or self.alone is not None:
+        promised = self.fingerprint is not None and self.progress.has_old_weights
+        if not promised or self.alone is not None:
             return False
         return not self.given or self.params.fingerprint == self.fingerprint
 

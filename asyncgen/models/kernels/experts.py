@@ -19,6 +19,7 @@ from asyncgen.families.plans.experts_plan import MOST_EXPERTS
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack, widens
 from asyncgen.models.kernels.native_packed import PackedStack
+from asyncgen.models.kernels.parameter import Weight, num_writes
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.routing import choose
 
@@ -132,10 +133,12 @@ class Stack(Linear):
 
     def prepare(self) -> None:
         """See `Linear.prepare`."""
+        self.follow_bias()
         if self.weight is None or self.weight.is_meta:
             return
         weight = self.weight.detach().view(-1, self.in_features)
         self.weight = None
+        self._bias_writes = num_writes(self.bias)
         bias = self._bias()
         is_here = weight.device.type == "cpu"
         if not (is_here and widens(weight.dtype, self.dtype)):
@@ -157,10 +160,11 @@ class Stack(Linear):
         is_one = all(part.is_like(parts[0]) for part in parts)
         if not is_one or parts[0].order is not None or self.matrices > MOST_EXPERTS:
             whole = torch.cat([part.dequantise().to(self.dtype) for part in parts])
-            self.weight = nn.Parameter(whole, requires_grad=False)
+            self.weight = Weight(whole)
             self.prepare()
             return
         self.weight = None
+        self._bias_writes = num_writes(self.bias)
         made: Any = PackedStack(parts, self._bias(), self.matrices, self.gates, dtype=self.dtype)
         self.kernel = made
 
@@ -189,7 +193,7 @@ class Exact(nn.Module):
         """Make the tensor, uninitialised, on the current default device."""
         super().__init__()
         empty = torch.empty(shape, dtype=torch.float32)
-        self.weight = nn.Parameter(empty, requires_grad=False)
+        self.weight = Weight(empty)
 
     @property
     def saved_dtype(self) -> torch.dtype:
@@ -220,14 +224,14 @@ class Router(Linear):
     def prepare(self) -> None:
         """See `Linear.prepare`."""
         if self.bias is not None and self.bias.dtype != self.dtype:
-            self.bias = nn.Parameter(self.bias.detach().to(self.dtype), requires_grad=False)
+            self.bias = Weight(self.bias.detach().to(self.dtype))
         super().prepare()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         wide = torch.promote_types(self.dtype, torch.float32)
         if wide != self.dtype:
-            self.weight = nn.Parameter(self.dense_weight().to(wide), requires_grad=False)
+            self.weight = Weight(self.dense_weight().to(wide))
             self.dtype = wide
             self.prepare()
         return self

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from asyncgen.models.kernels.half_product import half_bytes
 from asyncgen.models.kernels.native_linear import widens
-from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
+from asyncgen.models.kernels.native_packed import PackedLinearKernel, PackedStack, supports_packed
+from asyncgen.models.kernels.parameter import Weight, num_writes
 from asyncgen.models.kernels.products import (
     DenseKernel,
     choose_kernel,
@@ -72,13 +73,14 @@ class Linear(nn.Module):
         self.gates = gates
         self.activation = activation
         self.dtype = dtype = dtype or torch.get_default_dtype()
-        self.weight = _parameter(torch.empty(out_features, in_features, dtype=dtype))
+        self.weight = Weight(torch.empty(out_features, in_features, dtype=dtype))
         self.register_parameter(
-            "bias", _parameter(torch.empty(out_features, dtype=dtype)) if bias else None
+            "bias", Weight(torch.empty(out_features, dtype=dtype)) if bias else None
         )
         self.kernel: Kernel | None = None
         self.is_in_place = False
         self._tied = False
+        self._bias_writes = 0  # when the kernel was made
 
     def keeps(self, stored: torch.dtype) -> bool:
         """Return whether the weight may stay in a file's dtype because its kernel widens it."""
@@ -103,10 +105,11 @@ class Linear(nn.Module):
             parts: On the CPU, of all outputs together.
         """
         if self.gates and not all(part.is_like(parts[0]) for part in parts):
-            self.weight = _parameter(torch.cat([one.dequantise().to(self.dtype) for one in parts]))
+            self.weight = Weight(torch.cat([one.dequantise().to(self.dtype) for one in parts]))
             self.prepare()
             return
         self.weight = None
+        self._bias_writes = num_writes(self.bias)
         self.kernel = PackedLinearKernel(
             parts, _detached(self.bias), self.gates, dtype=self.dtype, activation=self.activation
         )
@@ -118,13 +121,15 @@ class Linear(nn.Module):
     def prepare(self) -> None:
         """Lay the weight out for its kernel and free the original; idempotent.
 
-        Call it once weight and bias are loaded, on the thread that will compute. A weight that is
-        still on the meta device is left alone.
+        Call it once weight and bias are loaded, on the thread that will compute, and again after
+        the bias was written to. A weight that is still on the meta device is left alone.
         """
+        self.follow_bias()
         weight = self.weight
         if weight is None or weight.is_meta or self.is_in_place:
             return
         self.weight = None
+        self._bias_writes = num_writes(self.bias)
         self.kernel = choose_kernel(
             weight.detach(),
             _detached(self.bias),
@@ -132,6 +137,16 @@ class Linear(nn.Module):
             gates=self.gates,
             activation=self.activation,
         )
+
+    def follow_bias(self) -> None:
+        """Give the kernel up if it may hold a copy of what the bias was before a write."""
+        kernel: Any = self.kernel
+        if kernel is None or self._tied or num_writes(self.bias) == self._bias_writes:
+            return
+        if isinstance(kernel, (PackedLinearKernel, PackedStack)):
+            self.pack(kernel.parts())
+        else:
+            self.weight, self.kernel = Weight(kernel.dense()), None
 
     def tie(self, table: Tensor, *, own_copy: bool) -> None:
         """Compute with another module's weight.
@@ -151,7 +166,7 @@ class Linear(nn.Module):
         """Make the weight an ordinary parameter again, and compute with that; idempotent."""
         self.is_in_place = True
         if self.weight is None and not self._tied:
-            self.weight = _parameter(self.dense_weight())
+            self.weight = Weight(self.dense_weight())
             self.kernel = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -190,7 +205,7 @@ class Linear(nn.Module):
         if packed and isinstance(kernel, PackedLinearKernel) and _stays(fn, self.dtype):
             return self
         if packed:
-            self.weight = _parameter(self.ready().dense())
+            self.weight = Weight(self.ready().dense())
             self.kernel = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
@@ -220,7 +235,7 @@ class Embedding(nn.Module):
         """Make the table, uninitialised, on the current default device."""
         super().__init__()
         self.dtype = dtype or torch.get_default_dtype()
-        self.weight = _parameter(torch.empty(num_embeddings, features, dtype=self.dtype))
+        self.weight = Weight(torch.empty(num_embeddings, features, dtype=self.dtype))
         self._table: Tensor | None = None
         self.kernel: PackedLinearKernel | None = None
 
@@ -247,12 +262,12 @@ class Embedding(nn.Module):
         """
         (table,) = parts
         self.kernel = PackedLinearKernel([table], None, dtype=self.dtype)
-        self.weight = _parameter(torch.empty(0, table.inputs, dtype=self.dtype, device="cpu"))
+        self.weight = Weight(torch.empty(0, table.inputs, dtype=self.dtype, device="cpu"))
 
     def unpack(self) -> None:
         """Make a packed table an ordinary parameter again; idempotent."""
         if self.kernel is not None:
-            self.weight, self.kernel = _parameter(self.dense_weight()), None
+            self.weight, self.kernel = Weight(self.dense_weight()), None
             self._table = None
 
     def dense_weight(self) -> Tensor:
@@ -301,7 +316,7 @@ class Embedding(nn.Module):
         self.unpack()
         # Loaded numbers are copied into the table, whose dtype may have fewer bits.
         if self.weight.dtype != self.dtype:
-            self.weight = _parameter(self.weight.detach().to(self.dtype))
+            self.weight = Weight(self.weight.detach().to(self.dtype))
         super()._load_from_state_dict(*args)
         self._table = None
 
@@ -321,10 +336,6 @@ def half_head_pays(core: Any) -> bool:
     saved = sum(max(4 * prod(size) - half_bytes(*size), 0) for size in sizes)
     table = head.out_features, head.in_features
     return half_bytes(*table) - 2 * prod(table) <= saved
-
-
-def _parameter(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)
 
 
 def _detached(parameter: nn.Parameter | None) -> Tensor | None:

@@ -207,6 +207,10 @@ class PackedStack:
             matrices=matrices,
         )
 
+    def parts(self) -> list[PackedWeight]:
+        """Give the weights back as one part; a copy."""
+        return [self.weight()]
+
     def weight(self) -> PackedWeight:
         """Give the weights back, one below the other; a copy."""
         parts = [

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from asyncgen import native
 from asyncgen.families.plans.layer_plan import NormPlan
+from asyncgen.models.kernels.parameter import Weight
 from asyncgen.models.kernels.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Norm(Prepared):
         self._shape = shape
         for name, is_there in (("weight", plan.has_weight), ("bias", plan.has_bias)):
             empty = torch.empty(shape, dtype=dtype) if is_there else None
-            made = None if empty is None else nn.Parameter(empty, requires_grad=False)
+            made = None if empty is None else Weight(empty)
             self.register_parameter(name, made)
 
     def prepare(self) -> None:
