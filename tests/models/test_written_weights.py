@@ -64,10 +64,11 @@ def test_a_tied_head_follows_its_table(write: str, tmp_path: Path) -> None:
 
 
 def test_an_open_engine_follows_and_shares_nothing_old(tmp_path: Path) -> None:
-    sizes = {"vocab_size": 300, "max_position_embeddings": 256}
+    sizes: dict[str, Any] = {"vocab_size": 300, "max_position_embeddings": 256}
     save_checkpoint(tmp_path, tie_word_embeddings=True, **sizes)
     model, tokenizer = load_model(tmp_path, device="cpu"), byte_tokenizer()
-    prompt, wanted = "many words that fill some blocks " * 5, {"max_new_tokens": 8}
+    prompt = "many words that fill some blocks " * 5
+    wanted: dict[str, Any] = {"max_new_tokens": 8}
     with LLM(model, tokenizer=tokenizer) as llm:
         first = llm.generate(prompt, **wanted)
         again = llm.generate(prompt, **wanted)

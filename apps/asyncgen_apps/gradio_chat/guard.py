@@ -157,8 +157,8 @@ class GuardPage:
         if max(size, read) <= limit:
             return _Refusal(408, "body_timeout", f"the body did not come in {_BODY_SECONDS} s")
         option = "; see --chat-max-body, launch_options(max_body_bytes=…)" if is_event else ""
-        message = f"the body is larger than {limit} bytes, the most of this page{option}"
-        return _Refusal(413, "request_too_large", message)
+        reason = f"the body is larger than {limit} bytes, the most of this page{option}"
+        return _Refusal(413, "request_too_large", reason)
 
 
 class _ReplayedBody:

@@ -121,9 +121,9 @@ class UnreadLimit:
         self._watched = queue
         send = queue.send_message
 
-        def counted(event: Any, message: Any) -> None:
-            send(event, message)
-            self._count(page, event.session_hash, message)
+        def counted(event: Any, event_message: Any) -> None:
+            send(event, event_message)
+            self._count(page, event.session_hash, event_message)
 
         queue.send_message = counted  # type: ignore[method-assign]
 

@@ -24,7 +24,7 @@ class Weight(nn.Parameter):
         return super().__new__(cls, tensor, requires_grad)
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         """The same memory as a plain tensor; writes to it are counted."""
         return self.detach()
 

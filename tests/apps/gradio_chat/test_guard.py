@@ -92,8 +92,8 @@ async def test_a_body_names_no_file() -> None:
     for content in (plain, escaped):
         got = await ask(app, "POST", "/gradio_api/queue/join", content.encode())
         assert (got.status, got.code) == (403, "closed")
-    for content in spelled:
-        got = await ask(app, "POST", "/gradio_api/queue/join", content)
+    for encoded in spelled:
+        got = await ask(app, "POST", "/gradio_api/queue/join", encoded)
         assert (got.status, got.code) == (400, "invalid_json")
     for harmless in ("what is gradio.FileData?", "\\u0067", {"_type": "x"}):
         body = json.dumps({"data": [harmless]}).encode()

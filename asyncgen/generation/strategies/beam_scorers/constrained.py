@@ -192,8 +192,9 @@ class ConstrainedBeamSearchScorer(BeamSearchScorer):
         """Tell what each first token of a constraint adds to the bank; computed once."""
         key = id(constraint)  # those of all sequences are the same objects
         if key not in self._begun:
-            first, added = constraint.advance(), dict[int, int]()
-            for token in first if isinstance(first, list) else [first]:
+            wanted, added = constraint.advance(), dict[int, int]()
+            for token in wanted if isinstance(wanted, list) else [wanted]:
+                assert token is not None, "a constraint that has not begun asks for something"
                 twin = constraint.copy(stateful=False)
                 twin.update(token)
                 added[token] = self._longest - twin.remaining()
