@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 2.5e-3}
-DTYPES = list(NEAR)
+DTYPES = [
+    dtype
+    for dtype in NEAR
+    if dtype != torch.bfloat16 or not native.kernels or native.supports(dtype)
+]
+"""Those that our kernels have here, if they run here at all."""
 KERNELS = ["ours", "torch"]
 
 ROUTINGS: dict[str, tuple[Routing, bool]] = {
