@@ -25,6 +25,8 @@ NEWCOMERS = 16
 """For each further chunk so many wait to begin, however few decode; so many are a burst."""
 BURST_SECONDS = 3.0
 """So long those of a burst wait for each other, from when so many were there."""
+LONGEST_WAIT = 0.1
+"""Seconds that those that decode wait at a time; the step behind them is theirs too."""
 
 _DECODING = RequestStatus.DECODING
 
@@ -46,6 +48,7 @@ class PrefillBudget:
         cost: PrefillCost | None = None,
         *,
         beside: int | None = None,
+        longest_wait: float = LONGEST_WAIT,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin where nobody decodes.
@@ -58,6 +61,8 @@ class PrefillBudget:
                 they take no longer. ``None``: they are all alike.
             beside: Most tokens of a chunk that one step of those that decode waits for, of 1 to
                 ``chunk``; ``None``: as many as ``chunk``.
+            longest_wait: Seconds that those that decode wait at a time, and for the step in which
+                these are over.
             clock: Says the time in seconds.
         """
         self.chunk = chunk
@@ -65,12 +70,15 @@ class PrefillBudget:
         self._most_chunks = most_chunks
         self._cost = cost
         self._beside = chunk if beside is None else beside
+        self._longest_wait = longest_wait
         self._clock = clock
         self._num_waiting = 0  # of those that decode, for the chunk that comes
         self._is_only_chunk = True  # for which they wait
         self._depth = 0  # of the longest text whose prompt is being read
         self._chunks = 0  # since those that decode had a step, theirs included
+        self._waiting_since: float | None = None  # those that decode, with no step of theirs
         self._some_went_on = False  # of those that decode some have more than their first token
+        self._is_burst = False
         self._burst_end: float | None = None  # of the burst that newcomers are of, or were
 
     def see(self, num_newcomers: int, num_decoding: int) -> None:
@@ -87,7 +95,7 @@ class PrefillBudget:
         elif self._burst_end is None and num_newcomers >= NEWCOMERS and not self._some_went_on:
             self._burst_end = self._clock() + BURST_SECONDS
         most = self._most_chunks
-        is_burst = (
+        self._is_burst = is_burst = (
             most > 1
             and not self._some_went_on
             and self._burst_end is not None
@@ -96,6 +104,11 @@ class PrefillBudget:
         chunks = min(chunks_between(num_newcomers, num_decoding), most)
         self._is_only_chunk = chunks == 1
         self.are_alone = num_decoding > 0 and (is_burst or 0 < self._chunks < chunks)
+        if self.are_alone:
+            now = self._clock()
+            if self._waiting_since is None:
+                self._waiting_since = now
+            self.are_alone = now < self._waiting_since + self._longest_wait
         self._num_waiting = 0 if is_burst else num_decoding
 
     @property
@@ -117,7 +130,11 @@ class PrefillBudget:
         """
         decodes = [row.state.status is _DECODING for row in rows]
         self._chunks = (not all(decodes)) + (self._chunks if alone else 0)
-        self._some_went_on = self._some_went_on or any(decodes)
+        if not alone:
+            self._waiting_since = None
+        # A step behind a long wait is still of the burst; one as no prompt can begin ends it.
+        is_pause = self._is_burst and not self.are_alone
+        self._some_went_on = self._some_went_on or (any(decodes) and not is_pause)
         self._depth = max((row.start + row.count for row in rows if not row.is_last), default=0)
 
 

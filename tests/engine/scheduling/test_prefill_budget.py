@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -41,6 +42,7 @@ def burst(clients: list[str], steps: int, **options: Any) -> tuple[list[int], li
     client, and the tokens that it generates
     """
     bench = Bench(pages=20_000, **{"prefill_chunk_size": None, "max_running": 200, **options})
+    bench.batch._prefill_budget._longest_wait = math.inf  # this machine may be slow
     bench.add([7, 7, 7], **LONG, client=clients[0])
     bench.step()
     bench.step()
@@ -116,11 +118,19 @@ def test_one_client_makes_no_burst_beside_others() -> None:
     assert burst([str(number) for number in range(100)], 2)[1] == [1, 1]
 
 
-def together(number: int, clock: Callable[[], float] | None = None, **options: Any) -> Bench:
+def together(
+    number: int,
+    clock: Callable[[], float] | None = None,
+    *,
+    longest_wait: float = math.inf,
+    **options: Any,
+) -> Bench:
     """An engine to which so many prompts of 100 tokens have come at once."""
     bench = Bench(pages=20_000, **{"prefill_chunk_size": None, "max_running": 200, **options})
-    if clock is not None:
-        bench.batch._prefill_budget = PrefillBudget(256, 4, clock=clock)
+    if clock is None:
+        bench.batch._prefill_budget._longest_wait = longest_wait
+    else:
+        bench.batch._prefill_budget = PrefillBudget(256, 4, clock=clock, longest_wait=longest_wait)
     for which in range(number):
         bench.add(prompt(which), **LONG)
     return bench
@@ -201,6 +211,32 @@ def test_burst_delays_streams_by_seconds_at_most() -> None:
     now[0] = 3.0
     assert steps(bench, 1) == 2
     assert steps(bench, 4) == 3  # from here on they are streams that run
+    bench.engine.abort_all("cancelled")
+
+
+def test_in_a_burst_nobody_waits_for_long_at_a_time() -> None:
+    now = [0.0]
+    bench = together(100, lambda: now[0], longest_wait=0.1)
+    found = []
+    for _ in range(12):
+        found.append(steps(bench, 1))
+        now[0] += 0.04  # of a step
+    # The first tokens are there behind the first step, then three go by without them.
+    assert found == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+    bench.engine.abort_all("cancelled")
+
+
+def test_no_stream_waits_for_long_behind_several_chunks() -> None:
+    now = [0.0]
+    bench = together(1, lambda: now[0], longest_wait=0.1)
+    assert steps(bench, 2) == 2
+    for number in range(1, 100):
+        bench.add(prompt(number), **LONG)
+    found = []
+    for _ in range(5):
+        now[0] += 0.11
+        found.append(steps(bench, 1))
+    assert found == [3, 3, 4, 4, 5]  # of four chunks there are two
     bench.engine.abort_all("cancelled")
 
 
