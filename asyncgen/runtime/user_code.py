@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextvars
 import importlib
+import inspect
 import sys
 import threading
 from functools import partial
@@ -79,6 +80,21 @@ def run_user_code(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     if thread is None:
         return function(*args, **kwargs)
     return _guarded(thread, contextvars.copy_context(), [], partial(function, *args, **kwargs))
+
+
+def guard_methods(thing: object) -> None:
+    """Let the public methods of an object that a user wrote put back what they leave behind.
+
+    Args:
+        thing: Belongs to the library; those of its methods that a class of a user overrides, and
+            that this class adds, are replaced in it.
+    """
+    kind = type(thing)
+    for name in dir(kind):
+        method = getattr(kind, name)
+        is_theirs = inspect.isfunction(method) and not method.__module__.startswith(_OURS)
+        if is_theirs and not name.startswith("_"):
+            setattr(thing, name, partial(run_user_code, getattr(thing, name)))
 
 
 class UserGenerator(Generic[T]):

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -40,7 +40,7 @@ from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.mixers.hybrid_context import PackedHybrid
 from asyncgen.models.mixers.packed_states import PackedStates
 from asyncgen.runtime.device_memory import device_memory
-from asyncgen.runtime.user_code import is_of_user, run_user_code
+from asyncgen.runtime.user_code import guard_methods, run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,10 +444,8 @@ def _make_scheduler(options: EngineOptions, pool: BlockPool) -> Scheduler:
     kind = named[chosen] if isinstance(chosen, str) else chosen
     if not issubclass(kind, Scheduler):
         raise InvalidRequestError("scheduler", kind, "a subclass of Scheduler")
-    scheduler = kind(pool)
-    if is_of_user(scheduler):
-        guarded: Any = partial(run_user_code, cast("Any", scheduler.schedule_batch))
-        scheduler.schedule_batch = guarded  # type: ignore[method-assign]
+    scheduler = run_user_code(kind, pool)
+    guard_methods(scheduler)
     scheduler.max_running = options.max_running
     if pool.slots is not None:
         scheduler.max_running = min(options.max_running, pool.slots.num_rows)
