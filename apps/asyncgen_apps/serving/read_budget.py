@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter, thread_time
 from typing import Protocol
 from weakref import WeakKeyDictionary
+
+from asyncgen_apps.serving.time_slices import short_turns
 
 TURN_SECONDS = 0.004
 """Time that all connections of a loop may parse in one of its turns."""
@@ -101,6 +104,7 @@ class ReadBudget:
         self._allowance = TURN_SECONDS
         self._turn_began = 0.0
         self._is_scheduled = False
+        self._while_queued = ExitStack()
 
     def take(self, connection: Reader, data: bytes) -> None:
         """Parse data of a connection, now if it is little, else in slices.
@@ -150,16 +154,19 @@ class ReadBudget:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._while_queued.enter_context(short_turns())
             self._turn_began = thread_time()
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         """Parse slices, one connection after the other, until the time of this turn is over.
 
-        After that the loop rests as long: the threads that decode need the interpreter too.
+        After that it rests for as long as the loop worked since the turn before: what is parsed has
+        to be answered, and the threads that decode need the interpreter too.
         """
         began = thread_time()
-        scale = 0.5 if began - self._turn_began > LONG_TURN else 2.0
+        worked = began - self._turn_began
+        scale = 0.5 if worked > LONG_TURN else 2.0
         self._allowance = min(max(self._allowance * scale, _LEAST_SECONDS), TURN_SECONDS)
         self._renew(perf_counter())
         while self._queue and self._spent < self._allowance:
@@ -175,7 +182,9 @@ class ReadBudget:
         self._is_scheduled = bool(self._queue)
         if self._queue:
             self._turn_began = began
-            asyncio.get_running_loop().call_later(self._spent, self._turn)
+            asyncio.get_running_loop().call_later(max(worked, self._spent), self._turn)
+        else:
+            self._while_queued.close()
 
     def _renew(self, now: float) -> None:
         self._renewal = now + 2 * TURN_SECONDS
