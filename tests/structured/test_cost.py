@@ -16,7 +16,7 @@ from asyncgen.structured.output_format import OutputFormat, read_output_format
 from asyncgen.structured.pattern_cost import MOST_OPTIONAL_PARTS, optional_parts
 from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
-from tests.structured.attacks import ACCEPTED, BOUNDED, REFUSED
+from tests.structured.attacks import ACCEPTED, BOUNDED, REFUSED, REFUSED_SLOWLY
 
 EOS = 256
 MOST_SECONDS = 0.15
@@ -30,13 +30,24 @@ def compile_asked(asked: dict[str, Any]) -> Any:
     return compile_grammar(output_format, byte_tokenizer(), 260)
 
 
-@for_each("asked", REFUSED, ids=lambda asked: str(asked)[:60])
-def test_what_would_hold_the_interpreter_is_refused_by_name(asked: dict[str, Any]) -> None:
+def require_refusal(asked: dict[str, Any]) -> None:
+    """Prove that a format is refused by its parameter's name, in a line."""
     (name,) = asked
     with pytest.raises(InvalidRequestError) as refused:
         compile_asked(asked)
     assert refused.value.parameter == name
     assert len(str(refused.value)) < 700 and "\n" not in str(refused.value)
+
+
+@for_each("asked", REFUSED, ids=lambda asked: str(asked)[:60])
+def test_what_would_hold_the_interpreter_is_refused_by_name(asked: dict[str, Any]) -> None:
+    require_refusal(asked)
+
+
+@pytest.mark.gate
+@for_each("asked", REFUSED_SLOWLY, ids=lambda asked: str(asked)[:60])
+def test_what_costs_much_to_refuse_is_refused_by_name(asked: dict[str, Any]) -> None:
+    require_refusal(asked)
 
 
 def test_the_limit_is_told_with_its_remedy() -> None:
@@ -122,7 +133,7 @@ class _Timed:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@for_each("asked", [*REFUSED, *BOUNDED], ids=lambda asked: str(asked)[:60])
+@for_each("asked", [*REFUSED, *REFUSED_SLOWLY, *BOUNDED], ids=lambda asked: str(asked)[:60])
 def test_no_call_holds_the_interpreter_for_long(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
