@@ -13,26 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.marker_search import START
+from asyncgen.structured.prototype import (
+    forced_problem,
+    hidden_problem,
+    is_of_lexer,
+    problem_of,
+    replay,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from ctypes import Array
 
     from torch import Tensor
 
     from asyncgen.structured.marker_search import MarkerSearch
     from asyncgen.structured.output_format import OutputFormat
-
-
-MOST_FORCED = 4096
-"""Most tokens that a grammar may force at one place, since they are computed in one call."""
-
-
-def forced_problem(count: int) -> str | None:
-    """Tell what is wrong with the number of tokens that are forced at one place."""
-    if count <= MOST_FORCED:
-        return None
-    return f"it forces {count} tokens at one place; at most {MOST_FORCED}"
+    from asyncgen.structured.prototype import Prototype
 
 
 class Grammar:
@@ -47,12 +44,13 @@ class Grammar:
         tokens: The tokenizer of the grammar engine.
         search: Search for the place where the format begins; ``None`` if it begins at once.
         own_eos: End-of-text ids of that tokenizer, which may differ from those of a row.
+        problem: What is wrong with a row that has become too complex; ``None`` while none has.
     """
 
     def __init__(
         self,
         output_format: OutputFormat,
-        prototype: Any,
+        prototype: Prototype,
         tokens: Any,
         vocab_size: int,
         search: MarkerSearch | None = None,
@@ -61,7 +59,7 @@ class Grammar:
 
         Args:
             output_format: The source of the grammar.
-            prototype: A matcher of llguidance at the beginning; only copied.
+            prototype: Gives matchers of llguidance at the beginning.
             tokens: The tokenizer of llguidance that it was compiled for.
             vocab_size: Number of scores in a row.
             search: Search for the place where the format begins; ``None`` if it begins at once.
@@ -74,6 +72,7 @@ class Grammar:
         self.is_canonical = bool(tokens.is_canonical)
         self.tokens = tokens
         self.own_eos = frozenset(map(int, tokens.eos_tokens))
+        self.problem: str | None = None
         self._prototype = prototype
 
     def matcher(self, eos_token_ids: Collection[int] = ()) -> Matcher:
@@ -83,7 +82,7 @@ class Grammar:
             eos_token_ids: Ids that end a row: allowed only if the grammar is complete, whatever
                 their text.
         """
-        return Matcher(self, self._prototype.deep_copy(), frozenset(eos_token_ids))
+        return Matcher(self, self._prototype.latest, frozenset(eos_token_ids))
 
     def start(self, text: bytes) -> tuple[int, ...] | None:
         """Return the ids with which an answer of the format may begin, of a text.
@@ -97,10 +96,14 @@ class Grammar:
             ``None`` if the format does not begin so.
         """
         if text not in self._starts:
+            prototype = self._prototype.latest
+            if prototype.is_broken:
+                prototype = next(prototype.replacements(), prototype)
+                self._prototype.follow_to(prototype)
             found = (
                 ids
                 for ids in map(self._tokenized, (text, text.lstrip()))
-                if self._prototype.deep_copy().validate_tokens(list(ids)) == len(ids)
+                if prototype.copy().validate_tokens(list(ids)) == len(ids)
             )
             self._starts[text] = next(found, None)
         return self._starts[text]
@@ -124,8 +127,10 @@ class Matcher:
         "_eos",
         "_forced",
         "_foreign_eos",
+        "_consumed",
         "_inner",
         "_place",
+        "_prototype",
         "_steps",
         "_tail",
         "grammar",
@@ -134,12 +139,14 @@ class Matcher:
         "token_ids",
     )
 
-    def __init__(self, grammar: Grammar, inner: Any, eos: frozenset[int]) -> None:
+    def __init__(self, grammar: Grammar, prototype: Prototype, eos: frozenset[int]) -> None:
         """Begin; made by :meth:`Grammar.matcher`."""
         self.grammar = grammar
         self.token_ids: list[int] = []
         self.is_lost = self.has_ended = False
-        self._inner = inner
+        self._prototype = prototype
+        self._inner = prototype.copy()
+        self._consumed: list[int] = []
         self._eos = eos
         self._foreign_eos = grammar.own_eos - eos
         # For rollback, of each id: the tokens of the grammar that it consumed, and the values of
@@ -152,9 +159,7 @@ class Matcher:
 
     def copy(self) -> Matcher:
         """Return a new matcher at the beginning."""
-        inner = self._inner.deep_copy()
-        inner.reset()
-        return Matcher(self.grammar, inner, self._eos)
+        return self.grammar.matcher(self._eos)
 
     @property
     def is_free(self) -> bool:
@@ -226,6 +231,7 @@ class Matcher:
             self.token_ids.pop()
             if consumed:
                 self._inner.rollback(consumed)
+                del self._consumed[-consumed:]
 
     def follow(self, token_ids: Sequence[int], start: int = 0) -> None:
         """Move to a row's ids, from the ids that they have in common with the present ones.
@@ -274,7 +280,11 @@ class Matcher:
             _set(bits, self._forced[self._place])
             return
         self._inner.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * 4)
-        self._check()
+        if self._has_stopped():
+            self._move(lambda inner: inner.compute_bitmask())
+            self._look_ahead()  # what was forced here may have been cut short
+            self.fill(words)
+            return
         ends = self._inner.is_accepting()
         for token_id in self._foreign_eos:
             _set(bits, token_id, value=False)
@@ -298,8 +308,13 @@ class Matcher:
 
     def _takes(self, token_id: int) -> bool:
         taken = self._inner.try_consume_tokens((token_id,)) == 1
-        self._check()
-        return taken
+        if not taken and hidden_problem(self._inner):
+            self._prototype.is_broken = True
+        if self._has_stopped():
+            taken = self._move(lambda inner: inner.try_consume_tokens((token_id,)) == 1)
+        if taken:
+            self._consumed.append(token_id)
+        return bool(taken)
 
     def _seek(self, token_id: int) -> int:
         """Search for the text before the format; return the number of ids consumed after it."""
@@ -309,6 +324,8 @@ class Matcher:
         if rest is None:
             return 0
         self._tail = None
+        if hidden_problem(self._inner):
+            self._prototype.is_broken = True
         start = self.grammar.start(rest)
         if start is None:
             self.is_lost = True
@@ -330,7 +347,8 @@ class Matcher:
         if self.is_free or not self.grammar.is_canonical or self._inner.is_stopped():
             return
         forced = tuple(self._inner.compute_ff_tokens())
-        self._check()
+        if self._has_stopped():
+            forced = tuple(self._move(lambda inner: inner.compute_ff_tokens()))
         if (problem := forced_problem(len(forced))) is not None:
             raise self._error(problem)
         size = self.grammar.vocab_size
@@ -351,11 +369,45 @@ class Matcher:
         """Return the text that is forced next, up to the last whole character."""
         return bytes(self._inner.compute_ff_bytes()).decode(errors="ignore")
 
-    def _check(self) -> None:
-        """Raise an error of the grammar engine."""
-        if self._inner.is_error():
-            problem = self._inner.get_error().strip().partition("\n")[0]
-            raise self._error(f"it is too complex to go on at this place: {problem[:300]}")
+    def _has_stopped(self) -> bool:
+        """Tell whether the lexer has stopped, in this row or in another one.
+
+        Raises:
+            InvalidRequestError: The row itself cannot go on.
+        """
+        if self._prototype.is_broken:
+            return True
+        if not self._inner.is_error():
+            return False
+        problem = problem_of(self._inner)
+        if not is_of_lexer(problem):
+            raise self._too_complex(problem)
+        self._prototype.is_broken = True
+        return True
+
+    def _move(self, operation: Callable[[Any], Any]) -> Any:
+        """Do an operation with a lexer that has not stopped, and stay there.
+
+        Raises:
+            InvalidRequestError: It is this row at which lexers stop, or too many were made.
+        """
+        problem = problem_of(self._inner) or "other answers of this format were too complex"
+        for prototype in self._prototype.replacements() if self.grammar.problem is None else ():
+            inner = prototype.copy()
+            is_there = replay(inner, self._consumed)
+            found = operation(inner) if is_there else None
+            problem = problem_of(inner) or hidden_problem(inner)
+            if is_there and not problem:
+                self._prototype.follow_to(prototype)
+                self._prototype, self._inner = prototype, inner
+                return found
+            prototype.is_broken = True
+        raise self._too_complex(problem)
+
+    def _too_complex(self, problem: str) -> InvalidRequestError:
+        """Return the error of a row that cannot go on; then no other of its request does."""
+        self.grammar.problem = self.grammar.problem or problem
+        return self._error(f"it is too complex to go on at this place: {self.grammar.problem}")
 
     def _error(self, problem: str) -> InvalidRequestError:
         source = self.grammar.output_format

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.dry_run import dry_run, dry_run_products
-from asyncgen.structured.grammar import Grammar, forced_problem
+from asyncgen.structured.grammar import Grammar
 from asyncgen.structured.lark_cost import LarkCost
 from asyncgen.structured.marker_search import START, MarkerSearch
 from asyncgen.structured.pattern_cost import cost_problem, optional_parts
+from asyncgen.structured.prototype import Prototype, RenewalBudget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +119,8 @@ class Compiler:
             allowed = f"the tokenizer is of a kind that llguidance does not read: {error}"
             raise InvalidRequestError("tokenizer", type(backend).__name__, allowed) from error
         self._vocab_size = vocab_size
-        self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], Prototype] = OrderedDict()
+        self._budget = RenewalBudget()
         self._searches: dict[tuple[tuple[bytes, ...], bytes], MarkerSearch] = {}
         self._lock = threading.Lock()
 
@@ -126,17 +128,21 @@ class Compiler:
         """Compile an output format, or take it from the cache; see `compile_grammar`."""
         key = output_format.kind, output_format.source
         with self._lock:
-            matcher = self._kept.get(key)
-            if matcher is not None:
+            prototype = self._kept.get(key)
+            if prototype is not None:
+                prototype = self._kept[key] = prototype.latest
                 self._kept.move_to_end(key)
-        if matcher is None:
-            matcher = self._compiled(output_format)
+        if prototype is None or prototype.is_broken:
+            broken, prototype = prototype, self._compiled(output_format)
+            if broken is not None:
+                broken.follow_to(prototype)
             with self._lock:
-                self._kept[key] = matcher
+                self._kept[key] = prototype
+                self._kept.move_to_end(key)
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
         search = self._search_of(output_format) if output_format.after else None
-        return Grammar(output_format, matcher, self._tokens, self._vocab_size, search)
+        return Grammar(output_format, prototype, self._tokens, self._vocab_size, search)
 
     def _search_of(self, output_format: OutputFormat) -> MarkerSearch:
         """Return the search for where a format begins; the vocabulary is read once for each."""
@@ -150,8 +156,8 @@ class Compiler:
                 self._searches[key] = MarkerSearch(markers, texts, key[1])
             return self._searches[key]
 
-    def _compiled(self, output_format: OutputFormat) -> Any:
-        """Return a matcher at the beginning of the grammar, to be copied."""
+    def _compiled(self, output_format: OutputFormat) -> Prototype:
+        """Return what gives matchers at the beginning of the grammar."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = _LIMITS_OF_GRAMMARS if output_format.parameter == "grammar" else _LIMITS
@@ -159,23 +165,15 @@ class Compiler:
         costs = self._problem_of_cost(output_format, grammar, limits)
         if costs is not None:
             raise _refused(output_format, costs)
-        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=LLParserLimits(**limits))
-        problem = matcher.get_error() if matcher.is_error() else ""
-        problem = problem or "; ".join(matcher.get_grammar_warnings())
-        if not problem:
-            # Compute the first mask here, so that its errors are raised before the first step.
-            first = matcher.deep_copy()
-            first.compute_bitmask()  # forces, without the interpreter lock
-            while forced := first.compute_ff_tokens():
-                problem = forced_problem(len(forced)) or ""
-                if problem or first.try_consume_tokens(forced) < len(forced):
-                    break
-            if not first.is_stopped():
-                first.compute_bitmask()
-            problem = first.get_error() if first.is_error() else problem
-        if problem:
-            raise _refused(output_format, problem)
-        return matcher
+        tokens = self._tokens
+
+        def make() -> Any:
+            return LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(**limits))
+
+        prototype = Prototype(make, self._budget)
+        if prototype.problem:
+            raise _refused(output_format, prototype.problem)
+        return prototype
 
     def _problem_of_cost(
         self, output_format: OutputFormat, grammar: str, limits: Mapping[str, Any]
