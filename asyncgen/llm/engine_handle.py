@@ -24,6 +24,7 @@ from asyncgen.llm.preparing import PreparingThreads
 from asyncgen.llm.together import is_prompts
 from asyncgen.runtime.cpu_threads import computing_threads
 from asyncgen.runtime.deprecation import renamed
+from asyncgen.text.foreign_tokenizer import given_tokenizer
 from asyncgen.types import check_prompt, length_of
 
 if TYPE_CHECKING:
@@ -238,7 +239,8 @@ class EngineHandle:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; needs a loaded model."""
-        return self._opened.tokenizer
+        own: Tokenizer = given_tokenizer(self._opened.tokenizer)
+        return own
 
     @property
     def config(self) -> ModelConfig:

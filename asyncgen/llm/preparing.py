@@ -25,6 +25,7 @@ import anyio.lowlevel
 from asyncgen.errors import InvalidRequestError, OverloadedError
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import request_failure
+from asyncgen.runtime.user_code import share_thread
 from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ class _Crew:
                         task.refuse(error)
 
     def _work(self) -> None:
-        here = threading.current_thread()
+        here, shared = threading.current_thread(), share_thread()
         while True:
             try:
                 task = self._inbox.get(timeout=_IDLE_SECONDS)
@@ -361,6 +362,8 @@ class _Crew:
                 return
             if task.is_begun:
                 task.run()
+            if shared.turns:
+                shared.settle()
             if not self._settle(task, here):
                 return
             del task  # and the request with it

@@ -242,9 +242,7 @@ _OF_TORCH = [
 ]
 """State of torch that each thread has for itself."""
 
-_ALL = [
-    _Field(_arithmetic, _set_arithmetic),
-    _Field(torch.get_num_threads, torch.set_num_threads),
+_OF_ALL = [
     _Field(torch.get_default_dtype, torch.set_default_dtype),
     _Field(partial(getattr, default_device, "CURRENT_DEVICE"), _set_default_device),
     _Field(_precisions, _set_precisions),
@@ -260,9 +258,16 @@ _ALL = [
     _backend("cudnn_enabled", "cudnn_enabled"),
     _backend("cudnn_benchmark", "cudnn_benchmark"),
     _backend("cudnn_deterministic", "cudnn_deterministic"),
+]
+"""Settings of torch that the whole process shares."""
+
+_ALL = [
+    *_OF_ALL,
+    _Field(_arithmetic, _set_arithmetic),
+    _Field(torch.get_num_threads, torch.set_num_threads),
     *_OF_TORCH,
 ]
-"""The same, and settings of torch that the whole process shares."""
+"""The same, and the state of this thread."""
 
 _READERS = [field.read for field in _ALL]
 
@@ -270,6 +275,18 @@ _READERS = [field.read for field in _ALL]
 def read_state() -> State:
     """Read every field."""
     return tuple([read() for read in _READERS])
+
+
+def with_settings(state: State, settings: State) -> State:
+    """Return a state with the settings of the process of another one."""
+    count = len(_OF_ALL)
+    return (*settings[:count], *state[count:])
+
+
+def put_back(before: State, found: State, wanted: State) -> None:
+    """Give the fields that differ from what was before the values that are wanted."""
+    fields = zip(_ALL, before, found, wanted, strict=True)
+    write_changes([(field, right) for field, old, now, right in fields if now != old])
 
 
 def changes(wanted: State, found: State) -> Changes:

@@ -7,7 +7,9 @@ a direction of rounding and a level of ``vmap`` end with the call, and a generat
 again.
 
 Settings of the process (the default dtype, the precision of products) are put back as well, to what
-they were before the call. What the engine does not depend on (filters of warnings, ``sys.stdout``,
+they were before the call, or before the calls that overlap. A call cannot tell its own changes from
+those that the application makes on another thread meanwhile, and these are put back, too. What the
+engine does not depend on (the event loop of the thread, filters of warnings, ``sys.stdout``,
 signals, the locale) belongs to the application, and stays as it was left.
 """
 
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from asyncgen.runtime.thread_state import Changes
+    from asyncgen.runtime.thread_state import Changes, State
 
 
 P = ParamSpec("P")
@@ -33,6 +35,11 @@ T = TypeVar("T")
 _OURS = ("asyncgen.", "streamers.")
 _TURNS = 2
 """A turn may drop the objects of a request, and end a mode by that, behind its last call."""
+
+_running: dict[SharedThread, State] = {}
+"""State to be put back of each call that runs; changes of its keys are guarded by `_lock`."""
+
+_lock = threading.Lock()
 
 _here = threading.local()
 """The `SharedThread` that this thread is, as ``thread``; elsewhere nothing."""
@@ -138,7 +145,7 @@ def _guarded(
 ) -> T:
     """Call a function with changes of its own, which are replaced by those that it leaves."""
     state = _thread_state()
-    before = state.read_state()
+    before, wanted = _begin(thread, state)
     limit, profiler, tracer = sys.getrecursionlimit(), sys.getprofile(), sys.gettrace()
     thread.is_user, thread.turns = True, _TURNS
     try:
@@ -157,9 +164,26 @@ def _guarded(
             found = state.read_state()
             if own or found != before:
                 own[:] = state.changes(found, before)
-                state.write_changes(state.changes(before, found))
+                state.put_back(before, found, wanted)
         finally:
+            with _lock:
+                del _running[thread]
             thread.is_user = False
+
+
+def _begin(thread: SharedThread, state: Any) -> tuple[State, State]:
+    """Note that a call begins; return the state before it, and the one to be put back.
+
+    What the settings of the process are while another call runs may be of that call, and is not
+    what they are to be behind both.
+    """
+    with _lock:
+        before = wanted = state.read_state()
+        for other in _running.values():
+            wanted = state.with_settings(before, other)
+            break
+        _running[thread] = wanted
+    return before, wanted
 
 
 def _thread_state() -> Any:

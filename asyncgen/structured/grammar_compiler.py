@@ -78,7 +78,7 @@ def compiler_of(parameter: str, tokenizer: Any, vocab_size: int) -> Compiler:
         raise InvalidRequestError(parameter, "given", remedy) from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not hasattr(backend, "to_str"):
-        kind = type(tokenizer).__name__
+        kind = tokenizer.__class__.__name__
         allowed = f"needs a tokenizer of the library `tokenizers`, and this is a {kind}"
         raise InvalidRequestError(parameter, "given", allowed)
     with _lock:

@@ -7,11 +7,13 @@ tokenizer means when it is loaded from a folder. What is changed in the object l
 from __future__ import annotations
 
 import tempfile
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from tokenizers import Tokenizer as Backend
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.runtime.user_code import is_of_user, run_user_code
 from asyncgen.text.tokenizer import Tokenizer
 
 
@@ -19,8 +21,9 @@ def own_tokenizer(given: Any) -> Tokenizer:
     """Return a tokenizer of this library that does what an object of any library does.
 
     Args:
-        given: A tokenizer of this library, or an object with the methods of one, which is returned
-            as it is; of `tokenizers`, whose special tokens then have no roles; or of transformers.
+        given: A tokenizer of this library, which is returned as it is; an object with the methods
+            of one, whose methods then put back what they leave behind on threads of engines; of
+            `tokenizers`, whose special tokens then have no roles; or of transformers.
 
     Returns:
         The tokenizer.
@@ -30,7 +33,7 @@ def own_tokenizer(given: Any) -> Tokenizer:
         ModelLoadError: A tokenizer of transformers cannot be written, or its files be read.
     """
     if isinstance(given, Tokenizer) or hasattr(given, "encode_ids"):
-        return given
+        return cast("Tokenizer", _Guarded(given)) if is_of_user(given) else given
     if isinstance(given, Backend):
         return Tokenizer(Backend.from_str(given.to_str()))
     if callable(getattr(given, "save_pretrained", None)):
@@ -40,12 +43,44 @@ def own_tokenizer(given: Any) -> Tokenizer:
     raise InvalidRequestError("tokenizer", kind, allowed)
 
 
+def given_tokenizer(own: Any) -> Any:
+    """Return the object that `own_tokenizer` was given, where it guards one."""
+    return own.guarded if type(own) is _Guarded else own
+
+
+class _Guarded:
+    """A tokenizer that a user wrote, on threads that compute for many.
+
+    Attributes:
+        guarded: The object.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.guarded = given
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.guarded)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = getattr(self.guarded, name)
+        return partial(run_user_code, found) if callable(found) else found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return run_user_code(self.guarded, *args, **kwargs)
+
+    def __len__(self) -> int:
+        return run_user_code(len, self.guarded)
+
+
 def _read_back(given: Any) -> Tokenizer:
     """Write a tokenizer of transformers into a folder, and read the folder."""
     name = type(given).__name__
     with tempfile.TemporaryDirectory() as folder:
         try:
-            given.save_pretrained(folder)
+            run_user_code(given.save_pretrained, folder)
             found = Tokenizer.from_folder(folder)
         except Exception as error:
             message = f"the tokenizer object {name} cannot be taken over: {error}; give its folder"

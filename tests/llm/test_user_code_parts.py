@@ -5,6 +5,7 @@ A model, a scheduler and a report of progress see all requests, so each has an e
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class Culprit:
     def __init__(self) -> None:
         self.leave: Leave = LEFT["nothing"]
         self.calls = 0
+        self.states: dict[str, list[Any]] = {}
 
     def __call__(self, *args: object) -> None:
         self.calls += 1
@@ -113,7 +115,36 @@ def with_foreign_model(culprit: Culprit) -> tuple[asyncgen.LLM, dict[str, Any]]:
     return asyncgen.LLM(Foreign(), tokenizer=byte_tokenizer()), {}
 
 
-PARTS = (with_scheduler, with_progress, with_constraint, with_written_model, with_foreign_model)
+def with_tokenizer(culprit: Culprit) -> tuple[asyncgen.LLM, dict[str, Any]]:
+    class Mine:
+        """Looks at the state, and leaves another, on the threads that prepare and decode."""
+
+        def __init__(self) -> None:
+            self.inner = asyncgen.load_tokenizer("demo")
+
+        def encode_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return self.watched(self.inner.encode_ids, text, add_special_tokens)
+
+        def decode(self, ids: list[int], **given: Any) -> str:
+            return self.watched(self.inner.decode, ids, **given)
+
+        def watched(self, function: Any, *args: Any, **given: Any) -> Any:
+            culprit.states.setdefault(threading.current_thread().name[:16], []).append(seen())
+            found = function(*args, **given)
+            culprit()
+            return found
+
+    return asyncgen.LLM("demo", num_threads=1, tokenizer=Mine()), {}
+
+
+PARTS = (
+    with_scheduler,
+    with_tokenizer,
+    with_progress,
+    with_constraint,
+    with_written_model,
+    with_foreign_model,
+)
 
 
 def demand(make_one: Callable[[Culprit], Any], rows: tuple[str, ...]) -> None:
@@ -139,6 +170,7 @@ def demand(make_one: Callable[[Culprit], Any], rows: tuple[str, ...]) -> None:
         return [llm.generate(prompt, max_new_tokens=6, **each).token_ids for each in asked]
 
     with llm:
+        assert make_one is not with_tokenizer or type(llm.tokenizer).__name__ == "Mine"
         right, clean = tokens(), states[0]
         for row in rows:
             culprit.leave, culprit.calls = LEFT[row], 0
@@ -148,6 +180,12 @@ def demand(make_one: Callable[[Culprit], Any], rows: tuple[str, ...]) -> None:
             assert is_whole or set(states) == {clean}, row
         culprit.leave = LEFT["nothing"]
         assert tokens() == right
+    assert all(len(set(found)) == 1 for found in culprit.states.values())
+    assert make_one is not with_tokenizer or len(culprit.states) == 2
+
+
+def test_what_a_tokenizer_leaves_behind_reaches_no_request() -> None:
+    demand(with_tokenizer, ROWS[:1])
 
 
 def test_what_a_scheduler_leaves_behind_reaches_no_request() -> None:

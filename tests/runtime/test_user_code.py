@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 from asyncgen.runtime.thread_state import read_state, restore_thread
 from asyncgen.runtime.user_code import UserGenerator, run_user_code, share_thread
 from tests.cases import for_each
+from tests.doubles.models import PATIENCE
 from tests.left_behind import LEFT, RAISED, enter, number, seen
 
 if TYPE_CHECKING:
@@ -133,6 +135,34 @@ def test_calls_within_a_call_are_part_of_it() -> None:
         assert number.get() == 0
 
     on_a_thread(run)
+
+
+def test_settings_of_the_process_are_right_behind_calls_that_overlap() -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        torch.set_default_dtype(torch.float64)
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    def second() -> None:
+        assert torch.get_default_dtype() == torch.float64
+        may_end.set()
+        assert ended.wait(PATIENCE)
+        assert torch.get_default_dtype() == torch.float32
+
+    def run_first() -> None:
+        try:
+            run_user_code(first)
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(on_a_thread, run_first)
+        assert begun.wait(PATIENCE)
+        on_a_thread(partial(run_user_code, second))
+        running.result()
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_thread_of_a_user_keeps_what_its_code_left() -> None:
