@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from asyncgen.errors import InvalidRequestError, shorten
 
@@ -121,13 +121,47 @@ class TokenLogprob:
         token_id: The chosen token.
         token: Its text, decoded alone.
         logprob: Natural log of its probability under the raw logits.
-        top: The ``top_logprobs`` most probable tokens, most probable first.
+        top: The ``top_logprobs`` most probable tokens, most probable first. Those of an engine are
+            made each time they are read: kept, they would be millions of objects, which Python's
+            garbage collector goes through again and again while everything waits.
     """
 
     token_id: int
     token: str
     logprob: float
     top: tuple[TopLogprob, ...] = ()
+
+
+_TOP: Any = TokenLogprob.__dict__["top"]
+"""The slot of the alternatives: as they were given, or packed."""
+
+
+def packed_top(
+    ids: Iterable[int], texts: Iterable[str], logprobs: Iterable[float]
+) -> tuple[TopLogprob, ...]:
+    """Pack alternatives for a `TokenLogprob`, in which alone they look like what this returns.
+
+    Returns:
+        One flat tuple of the three columns. The collector lets go of a tuple without containers.
+    """
+    return cast("tuple[TopLogprob, ...]", (*ids, *texts, *logprobs))
+
+
+def _top(entry: TokenLogprob) -> tuple[TopLogprob, ...]:
+    kept: tuple[Any, ...] = _TOP.__get__(entry)
+    if not kept or kept[0].__class__ is not int:
+        return kept
+    count = len(kept) // 3
+    return tuple(map(TopLogprob, kept[:count], kept[count : 2 * count], kept[2 * count :]))
+
+
+def _keep_top(entry: TokenLogprob, top: tuple[TopLogprob, ...]) -> None:
+    _TOP.__set__(entry, top)
+
+
+# Behind the decorator, which takes an attribute of the class for a default. A dataclass reads its
+# fields as attributes wherever it compares, shows, copies or pickles itself.
+TokenLogprob.top = property(_top, _keep_top)  # type: ignore[assignment, misc]
 
 
 @dataclass(frozen=True, slots=True)

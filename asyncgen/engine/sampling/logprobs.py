@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.types import TokenLogprob, TopLogprob
+from asyncgen.types import TokenLogprob, packed_top
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,18 @@ class RawLogprobs:
     Attributes:
         token_id: The chosen token.
         logprob: Natural logarithm of its probability.
-        top: Ids and log-probabilities of the most probable tokens, most probable first.
+        top_ids: The most probable tokens, most probable first.
+        top_logprobs: Theirs.
     """
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top_ids: list[int]
+    top_logprobs: list[float]
 
     def named(self, decode: Callable[[int], str]) -> TokenLogprob:
         """Add the text of each token, which ``decode`` returns."""
-        top = tuple(TopLogprob(other, decode(other), value) for other, value in self.top)
+        top = packed_top(self.top_ids, map(decode, self.top_ids), self.top_logprobs)
         return TokenLogprob(self.token_id, decode(self.token_id), self.logprob, top)
 
 
@@ -57,7 +59,7 @@ def raw_logprobs(logits: Tensor, token_ids: list[int], top: list[int]) -> list[R
     values = best.values.tolist() if best else [[]] * len(top)
     ids = best.indices.tolist() if best else [[]] * len(top)
     return [
-        RawLogprobs(token_id, own, tuple(zip(row_ids[:count], row_values[:count], strict=True)))
+        RawLogprobs(token_id, own, row_ids[:count], row_values[:count])
         for token_id, (own,), row_ids, row_values, count in zip(
             token_ids, chosen.tolist(), ids, values, top, strict=True
         )

@@ -319,8 +319,8 @@ def test_raw_log_probabilities_go_only_to_requesting_rows() -> None:
     assert sampled.logprobs.keys() == {1, 2}
     expected = logits[0].log_softmax(-1)
     assert sampled.logprobs[1].logprob == pytest.approx(float(expected[6]))
-    assert [token for token, _ in sampled.logprobs[1].top[:2]] == [5, 6]
-    assert len(sampled.logprobs[1].top) == 3 and sampled.logprobs[2].top == ()
+    assert sampled.logprobs[1].top_ids[:2] == [5, 6]
+    assert [len(sampled.logprobs[row].top_logprobs) for row in (1, 2)] == [3, 0]
 
 
 def test_processed_scores_are_for_criteria_that_look_at_them() -> None:
