@@ -174,10 +174,10 @@ class ReadBudget:
             self._now = max(self._now, start)
             waiting = self._unread.get(connection)
             if waiting is not None:  # else it was closed
-                waiting.is_queued = False
                 if connection.may_feed:
                     self._feed_slice(connection, waiting, start)
                 else:
+                    waiting.is_queued = False
                     _set_hold(connection, waiting)
         self._is_scheduled = bool(self._queue)
         if self._queue:
@@ -206,6 +206,7 @@ class ReadBudget:
         if self._unread.get(connection) is not waiting:
             return  # it was closed
         self._shares[connection] = start + seconds
+        waiting.is_queued = False  # not before: what is parsed may call `resume`
         is_fast = seconds < _FAST
         waiting.size = (
             min(2 * waiting.size, connection.most_slice) if is_fast else connection.least_slice

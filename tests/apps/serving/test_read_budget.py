@@ -163,6 +163,24 @@ def test_one_that_may_not_go_on_is_resumed_and_one_that_fails_ends(clock: Clock)
     asyncio.run(main())
 
 
+def test_one_that_what_it_parses_resumes_is_read_again(clock: Clock) -> None:
+    """As the frame does that ends a WebSocket; nobody would notice that its client leaves."""
+
+    async def main() -> None:
+        budget, fed = ReadBudget(), list[Fed]()
+        one = Fed(clock, fed, 0.0, then=lambda: budget.resume(one))
+        budget.take(one, bytes(2048))
+        assert one.is_held
+        await turn_until(lambda: len(one.data) == 2048)
+        await asyncio.sleep(0)
+        assert not one.is_held
+        budget.take(one, bytes(8192))
+        await turn_until(lambda: len(one.data) == 2048 + 8192)
+        assert not one.is_held
+
+    asyncio.run(main())
+
+
 def test_small_pieces_wait_once_the_time_is_spent(clock: Clock) -> None:
     async def main() -> None:
         budget, fed = ReadBudget(), list[Fed]()
