@@ -356,14 +356,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_answering():  # to a request before it, which is not to blame
             self.abort()
             return
+        rest += self.budget.forget(self)
+        if self._is_held:
+            self.release()  # first: whether the socket is read is up to the next protocol then
         self.handle_websocket_upgrade()
         protocol: Any = self.transport.get_protocol()
-        if protocol is not self:
-            rest += self.budget.forget(self)
-            if self._is_held:
-                self.release()
-            if rest:
-                protocol.data_received(rest)
+        if protocol is not self and rest:
+            protocol.data_received(rest)
 
     def _look_at_rest(self) -> None:
         """Start the deadline of a request that the read did not complete."""

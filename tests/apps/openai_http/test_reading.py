@@ -15,6 +15,7 @@ import pytest
 from asyncgen_apps.openai_http.connections import MOST_FIELDS, LimitedProtocol
 from asyncgen_apps.serving import read_budget
 from asyncgen_apps.serving.read_budget import TURN_SECONDS
+from asyncgen_apps.websocket.connection import StreamConnection
 from tests.apps.openai_http.plain import plain, reply, request, rest
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
@@ -200,6 +201,44 @@ def test_frames_behind_a_handshake_are_read() -> None:
                         first, length = file.read(2)
                         file.read(int.from_bytes(file.read(2)) if length == 126 else length)
                         pongs += first == 0x8A
+
+
+@for_each("port", ["port", "ws_port"])
+def test_nothing_is_received_while_frames_behind_a_handshake_wait(
+    port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends faster than frames are parsed waits: what has come would fill the memory."""
+    held: set[StreamConnection] = set()
+    was_held: list[StreamConnection] = []
+    beyond: list[int] = []
+    hold, release = StreamConnection.hold, StreamConnection.release
+    received = StreamConnection.data_received
+
+    def note_hold(connection: StreamConnection) -> None:
+        held.add(connection)
+        was_held.append(connection)
+        hold(connection)
+
+    def note_release(connection: StreamConnection) -> None:
+        held.discard(connection)
+        release(connection)
+
+    def note_data(connection: StreamConnection, data: bytes) -> None:
+        if connection in held:
+            beyond.append(len(data))
+        received(connection, data)
+
+    monkeypatch.setattr(StreamConnection, "hold", note_hold)
+    monkeypatch.setattr(StreamConnection, "release", note_release)
+    monkeypatch.setattr(StreamConnection, "data_received", note_data)
+    pongs = (b"\x8a\xfd" + bytes(4 + 125)) * 4000  # nothing answers those
+    with running(scripted()) as served:
+        with socket.create_connection(("127.0.0.1", getattr(served, port))) as wire:
+            wire.sendall(upgrade() + pongs + b"\x88\x80\0\0\0\0")
+            while wire.recv(65536):
+                pass
+    assert was_held
+    assert not sum(beyond)
 
 
 # Clients that leave.
