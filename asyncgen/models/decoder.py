@@ -7,6 +7,7 @@ code. Models know nothing of batching, caches, sampling or text.
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from asyncgen.models.embedding_and_head import EmbeddingAndHead
 from asyncgen.models.kernels.compiled_layers import compile_layers, compiled_ends
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
-from asyncgen.models.kernels.parameter import VERSION, counting_writes
+from asyncgen.models.kernels.parameter import VERSION, counting_writes, num_writes
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
@@ -87,6 +88,10 @@ class Plan(NamedTuple):
         """Compute logits ``[N, V]`` of normalised rows ``[N, E]``."""
         found = self.product(rows)
         return found if self.finish is None else self.finish(found)
+
+
+FOLLOWING: Final = threading.RLock()
+"""Held while a model follows writes: threads of several engines may compute with it."""
 
 
 class DecoderLM(EmbeddingAndHead):
@@ -157,8 +162,10 @@ class DecoderLM(EmbeddingAndHead):
         """Lay out every weight for its kernel; idempotent, and again after weights were replaced.
 
         A loader may call `Linear.prepare` and its like module by module before, so that no two
-        large matrices exist twice at once. A tied head that was made of this table is kept.
+        large matrices exist twice at once. A tied head that was made of this table is kept. What
+        another thread writes meanwhile counts as written behind it.
         """
+        before = {name: num_writes(weight) for name, weight in self.named_parameters()}
         for module in self.modules():
             if isinstance(module, (Linear, Embedding, Norm)):
                 module.prepare()
@@ -176,7 +183,9 @@ class DecoderLM(EmbeddingAndHead):
         ends = None if head.adds_bias else compiled_ends(norm, head.ready())
         compiled = compile_layers(layers, self.config.hidden_size, self.dtype, ends)
         self._followed = counting_writes(self)
-        self._num_writes = sum(map(VERSION, self._followed))
+        self._num_writes = sum(
+            before.get(name, num_writes(weight)) for name, weight in self.named_parameters()
+        )
         self._plan = Plan(
             self._make_lookup(),
             self._placing(),
@@ -190,8 +199,14 @@ class DecoderLM(EmbeddingAndHead):
 
     def follow_writes(self) -> None:
         """Prepare anew what was made of parameters that were written to in place since."""
-        if self._plan is None or sum(map(VERSION, self._followed)) != self._num_writes:
-            self.prepare()
+        if self._is_behind():
+            with FOLLOWING:
+                if self._is_behind():  # no other thread has followed meanwhile
+                    self.prepare()
+
+    def _is_behind(self) -> bool:
+        """Tell whether there is no plan, or one of parameters before they were written to."""
+        return self._plan is None or sum(map(VERSION, self._followed)) != self._num_writes
 
     def _ready(self) -> Plan:
         """Return the plan, of the parameters as they are now."""

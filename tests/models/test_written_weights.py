@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from asyncgen.llm.llm import LLM
+from asyncgen.models.decoder import FOLLOWING, DecoderLM
 from asyncgen.reference.load_model import PreTrainedModel, load_model
 from tests.cases import for_each
 from tests.checkpoints.test_saving import FAMILIES as SAVED
@@ -83,6 +85,49 @@ def test_an_open_engine_follows_and_shares_nothing_old(tmp_path: Path) -> None:
     assert found.token_ids == expected.token_ids != first.token_ids
     assert (again.usage.cached_tokens, found.usage.cached_tokens) == (160, 0)
     assert found.usage.fingerprint is None
+
+
+def test_what_is_written_while_it_follows_is_followed_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may write to the table after a tied head was made of it."""
+    save_checkpoint(tmp_path, tie_word_embeddings=True, vocab_size=300)
+    model, late = load_model(tmp_path, device="cpu"), True
+    table, make_head = next(model.parameters()), DecoderLM._tie_head
+
+    def make_and_write(core: DecoderLM) -> None:
+        nonlocal late
+        make_head(core)
+        if late:
+            late = False
+            table.mul_(1.5)
+
+    with LLM(model, tokenizer=byte_tokenizer()) as llm:
+        llm.generate("a", max_new_tokens=2)
+        monkeypatch.setattr(DecoderLM, "_tie_head", make_and_write)
+        table.mul_(1.2)
+        for _ in range(2):
+            llm.generate("a", max_new_tokens=2)
+        assert not late
+        assert torch.equal(model.core.lm_head.dense_weight(), table.detach())
+
+
+def test_one_thread_at_a_time_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that lay out the same weights would leave parts of the older ones."""
+    save_checkpoint(tmp_path, tie_word_embeddings=True)
+    model, prepare, waits = load_model(tmp_path, device="cpu"), DecoderLM.prepare, []
+
+    def watched(core: DecoderLM) -> None:
+        other = threading.Thread(target=lambda: waits.append(not FOLLOWING.acquire(blocking=False)))
+        other.start()
+        other.join()
+        prepare(core)
+
+    logits(model)
+    monkeypatch.setattr(DecoderLM, "prepare", watched)
+    next(model.parameters()).mul_(2)
+    logits(model)
+    assert waits == [True]
 
 
 def test_weights_of_inference_mode_load(tmp_path: Path) -> None:

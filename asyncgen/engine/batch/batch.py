@@ -141,9 +141,10 @@ class Batch:
         """
         self._num_weights += 1
         self._weights_salt = b"%s%d" % (_WEIGHTS, self._num_weights)
-        self._runner.forget_weights()
+        # Before it follows them: the next step sees what is written meanwhile.
         self._weights = self._runner.weights()
         self._num_writes = sum(map(VERSION, self._weights))
+        self._runner.forget_weights()
         for request in self.requests:
             request.progress.has_old_weights = False
         for state in self.scheduler.waiting_requests.values():
