@@ -187,6 +187,7 @@ class EngineHandle:
     async def _tokenize(
         self, prompt: Prompt, given: Mapping[str, Any], waiting: Waiting
     ) -> list[int]:
+        self._thread.require_own_process()
         check_prompt(prompt)
         read = partial(_token_ids, self._opened, prompt, given)
         length = length_of(prompt)

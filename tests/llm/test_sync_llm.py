@@ -485,6 +485,7 @@ def test_forked_child_gets_an_error() -> None:
             for use in (
                 llm.start, lambda: llm.generate("abc"), lambda: llm.generate(["abc"]),
                 lambda: llm.stream("abc"), lambda: next(stream),
+                lambda: llm.tokenize("abc"), lambda: llm.count_tokens("abc"),
             ):
                 try:
                     use()
