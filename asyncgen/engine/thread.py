@@ -14,7 +14,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -410,10 +410,11 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
         else:
             shared.failure = _death(error)
         if engine is not None:
-            _log.exception("the decode thread died")
             # Before the readers get the error, who may then check whether the engine lives.
             shared.stopping = True
             engine.fail_all(_death(error))
+            with suppress(BaseException):  # a handler of the user's may raise
+                _log.exception("the decode thread died")
     finally:
         shared.stopping = True
         # Before the signal, so that no loop waits in its join while gigabytes are freed.

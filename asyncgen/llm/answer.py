@@ -378,7 +378,7 @@ class Answer:
         if self._unread or not self._ended:
             return
         failure = self._failure
-        if isinstance(failure, StopIteration | StopAsyncIteration):
+        if issubclass(type(failure), StopIteration | StopAsyncIteration):
             raise _no_end(failure) from failure
         if failure is not None:
             raise failure
@@ -459,6 +459,6 @@ class Answer:
         return Timing(None, first, total, (steps - 1) / seconds if seconds > 0 else None)
 
 
-def _no_end(failure: Exception) -> RuntimeError:
+def _no_end(failure: BaseException | None) -> RuntimeError:
     """Return the error that replaces one which would end the reader's loop silently."""
     return RuntimeError(f"the request raised {failure!r}")

@@ -158,12 +158,12 @@ class StreamerSink:
     def fail(self, error: BaseException) -> None:
         """Tell the streamer what ended the request, if it has a method for that."""
         self._is_over = True
-        fail = getattr(self._streamer, "fail", None)
-        if callable(fail):
-            try:
+        try:
+            fail = run_user_code(getattr, self._streamer, "fail", None)
+            if callable(fail):
                 run_user_code(fail, error)
-            except BaseException as second:
-                request_failure(second)  # the reader is raised the first
+        except BaseException as second:
+            request_failure(second)  # the reader is raised the first
 
     def _hand_over(self, event: TokenEvent) -> None:
         """Give the streamer the ids of an event."""

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, TypeAlias
 
 from asyncgen.runtime.request_failure import request_failure
@@ -45,7 +46,8 @@ def tell(progress: Callable[[str, int, int], object], what: str, done: int, tota
         run_user_code(progress, what, done, total)
     except BaseException as error:
         request_failure(error)
-        _log.exception("`progress` raised")
+        with suppress(Exception):  # a filter of the user's may raise
+            _log.exception("`progress` raised")
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -12,6 +12,7 @@ Event loops and threads of users do not use this: there a cancelled task, Ctrl-C
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 
 def request_failure(error: BaseException) -> Exception:
@@ -28,10 +29,12 @@ def request_failure(error: BaseException) -> Exception:
         BaseException: Ctrl-C or ``SystemExit`` on the main thread, since they are meant for the
             process. An engine on its caller's thread meets them in the middle of any request.
     """
-    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-        return error
+    kind = type(error)  # `isinstance` asks an error for its `__class__`, which may raise
+    is_end = issubclass(kind, StopIteration | StopAsyncIteration)
+    if issubclass(kind, Exception) and not is_end:
+        return cast("Exception", error)
     is_users = threading.current_thread() is threading.main_thread()
-    if is_users and isinstance(error, KeyboardInterrupt | SystemExit):
+    if is_users and issubclass(kind, KeyboardInterrupt | SystemExit):
         raise error
     failure = RuntimeError(f"code of the request raised {describe(error)}; only this request ends")
     failure.__cause__ = error

@@ -220,6 +220,28 @@ async def test_death_reaches_everybody(caplog: pytest.LogCaptureFixture) -> None
     assert "decode thread died" in caplog.text
 
 
+async def test_death_reaches_its_readers_if_logging_raises() -> None:
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise SystemExit
+
+    engine, handler, log = FakeEngine(), Raising(), logging.getLogger("asyncgen.engine")
+    thread = thread_over(engine)
+    thread.start()
+    await thread.wait_ready()
+    request, sink = request_for()
+    thread.post(request)
+    assert engine.in_step.acquire(timeout=PATIENCE)
+    engine.raises = ZeroDivisionError()
+    log.addHandler(handler)
+    try:
+        engine.go.release()
+        await thread.wait_finished()
+    finally:
+        log.removeHandler(handler)
+    assert [type(item) for item in sink.items] == [EngineDiedError]
+
+
 async def test_a_reader_of_a_dead_engine_finds_it_dead() -> None:
     found: list[bool] = []
 

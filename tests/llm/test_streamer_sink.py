@@ -59,6 +59,14 @@ class Told(Recorder):
         self.seen.append(error)
 
 
+class Shy(Recorder):
+    """One whose `fail` cannot even be looked up."""
+
+    @property
+    def fail(self) -> Any:
+        raise SystemExit
+
+
 @pytest.fixture
 def llm() -> Iterator[LLM]:
     with LLM(TableModel(script=STORY, prompt_length=2), tokenizer=TOKENIZER) as found:
@@ -237,3 +245,9 @@ async def test_streams_of_the_engine_and_async_streamers_share_one_kind_of_queue
     streamer = AsyncTextIteratorStreamer(TOKENIZER)
     assert type(streamer._own_subscription().inbox) is Mailbox
     assert type(InLoop().inbox(lambda: None)) is Mailbox
+
+
+def test_reader_is_told_though_fail_cannot_be_looked_up(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="planned"):
+        llm.generate(PROMPT, streamer=Shy(ValueError("planned")), max_new_tokens=20)
+    assert llm.generate(PROMPT, max_new_tokens=3).text == STORY[:3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,14 @@ def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
     run(Terminal(), 2.0, progress=fail)
     assert "`progress` raised" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_a_filter_of_the_log_that_raises_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(logging.getLogger("asyncgen.progress"), "filters", [fail])
+    run(Terminal(), 2.0, progress=fail)
 
 
 def test_every_loading_function_reports_progress() -> None:

@@ -19,7 +19,7 @@ from asyncgen.generation.logits.base import (
     Stage,
 )
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.llm.llm import AsyncLLM
+from asyncgen.llm.llm import LLM, AsyncLLM
 from asyncgen.reference.continuous_batching.manager import ContinuousBatchingManager
 from asyncgen.runtime.request_failure import describe, request_failure
 from asyncgen.text.sequence_text import SequenceText
@@ -45,6 +45,13 @@ class Silent(Bare):
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
+
+
+class Masked(Exception):
+    """One that tells nobody its class."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise Bare("planned")
 
 
 KINDS: tuple[type[BaseException], ...] = (
@@ -244,6 +251,20 @@ def test_error_without_text_does_not_end_the_manager() -> None:
         assert done is not None and len(done.generated_tokens) == 3
     finally:
         manager.stop(block=True)
+
+
+def test_error_that_hides_its_class_ends_its_request_alone() -> None:
+    def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        raise Masked
+
+    found: type[BaseException] | None = None
+    with LLM(TableModel(), tokenizer=byte_tokenizer()) as llm:
+        try:
+            llm.generate([1, 2], logits_processor=[processor], max_new_tokens=3)
+        except Exception as error:  # pytest would ask it for its class
+            found = type(error)
+        assert found is Masked
+        assert llm.generate([1, 2], max_new_tokens=3).token_ids
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
