@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.response_model import adapter_of
 from asyncgen.structured.schema_narrowing import narrow_schema
-from asyncgen.structured.schema_support import UnsupportedSchemaError, check_schema, ends_in_escape
+from asyncgen.structured.schema_support import (
+    UnsupportedSchemaError,
+    check_schema,
+    check_size,
+    ends_in_escape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,6 +112,10 @@ def read_output_format(params: Mapping[str, Any]) -> OutputFormat | None:
 
 
 def _of_schema(value: Any, parameter: str = "json_schema") -> OutputFormat:
+    try:
+        check_size(value)
+    except UnsupportedSchemaError as error:
+        raise InvalidRequestError(parameter, value, str(error)) from None
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -164,6 +173,10 @@ def _of_regex(value: str) -> OutputFormat:
 
 
 def _of_choice(value: Any) -> OutputFormat:
+    size = sum(map(len, value))
+    if size > MOST_CHARACTERS:
+        allowed = f"{size} characters; at most {MOST_CHARACTERS}"
+        raise InvalidRequestError("choice", value, allowed)
     texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
     return OutputFormat("choice", "lark", f"start: {texts}")
 

@@ -27,6 +27,9 @@ MOST_UNITS = 2_000
 MOST_JOINED_UNITS = 10_000
 """Most units of the least common multiple, if several may hold for one value."""
 
+MOST_SIZE = 2**20
+"""Most characters of a schema as JSON: one call reads or writes it, and holds the interpreter."""
+
 _DATA = frozenset(("const", "enum", "default", "examples", "example"))
 _MAPS = frozenset(
     ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
@@ -48,6 +51,7 @@ def check_schema(schema: Any) -> None:
     Raises:
         UnsupportedSchemaError: A keyword cannot be enforced; names it.
     """
+    check_size(schema)
     units = []
     weights: list[int] = []
     is_joined = False
@@ -77,6 +81,31 @@ def check_schema(schema: Any) -> None:
         raise UnsupportedSchemaError(f"`pattern`: {problem}")
     if units and (max(units) > MOST_UNITS or (is_joined and math.lcm(*units) > MOST_JOINED_UNITS)):
         raise UnsupportedSchemaError(f"`multipleOf`: at most {MOST_UNITS} units of the last digit")
+
+
+def check_size(schema: Any) -> None:
+    """Check that a schema is not too large, before anything else reads it.
+
+    Args:
+        schema: A JSON schema, or its JSON.
+
+    Raises:
+        UnsupportedSchemaError: It is too large.
+    """
+    size = -2
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += each
+            waiting += each.values()
+        elif isinstance(each, list | tuple):
+            waiting += each
+        size += 2 + len(each) if isinstance(each, str) else 2
+        if isinstance(each, int):
+            size += each.bit_length() // 4
+        if size + len(waiting) > MOST_SIZE:
+            raise UnsupportedSchemaError(f"it is too large: at most {MOST_SIZE} characters of JSON")
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:

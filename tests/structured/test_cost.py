@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from asyncgen.engine.requests.tool_call_output import _kept
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.grammar_compiler import compile_grammar
 from asyncgen.structured.lark_cost import LarkCost
@@ -62,6 +63,37 @@ def test_the_schema_of_a_tool_has_the_same_limits() -> None:
     calls = OutputFormat("tool_choice", "lark", f'start: "<call>" %json {schema}')
     with pytest.raises(InvalidRequestError, match="`tool_choice`.*too expensive"):
         compile_grammar(calls, byte_tokenizer(), 260)
+
+
+@for_each(
+    "asked",
+    [
+        {"json_schema": {"const": "a" * 2**20}},
+        {"json_schema": '{"const": "' + "a" * 2**20 + '"}'},
+        {"json_schema": {"enum": [[1, 2.5, None, True]] * 2**17}},
+        {"json_schema": {"properties": {f"key{number}": {} for number in range(2**17)}}},
+        {"json_schema": {"const": 1 << 2**23}},
+    ],
+    ids=lambda asked: str(asked)[:40] if not isinstance(asked["json_schema"], dict) else "dict",
+)
+def test_a_large_schema_is_refused_before_it_is_read(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncgen.structured.output_format.json", None)
+    with pytest.raises(InvalidRequestError, match="`json_schema` is .*too large: at most 1048576"):
+        read_output_format(asked)
+
+
+def test_a_large_schema_of_a_tool_is_refused_before_it_is_read() -> None:
+    function = {"name": "f", "parameters": {"const": "a" * 2**20}}
+    with pytest.raises(InvalidRequestError, match="`tools` is 'f': it is too large"):
+        _kept(function, "tools")
+
+
+def test_a_large_choice_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncgen.structured.output_format.json", None)
+    with pytest.raises(InvalidRequestError, match="`choice` is .*at most 65536"):
+        read_output_format({"choice": ["a", "b" * 2**16]})
 
 
 @for_each(("pattern", "text", "other"), ACCEPTED, ids=lambda text: text[:30])
