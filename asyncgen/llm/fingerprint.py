@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen import native
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,5 +137,7 @@ def _logits(model: PreTrainedModel) -> torch.Tensor:
     ids = torch.linspace(0, size - 1, min(_PROBE, most), dtype=torch.float32, device="cpu").long()[
         None
     ]
-    logits: torch.Tensor = model(input_ids=ids, use_cache=False, return_dict=True).logits
+    # The model may have hooks of a user.
+    output: Any = run_user_code(model, input_ids=ids, use_cache=False, return_dict=True)
+    logits: torch.Tensor = output.logits
     return logits[0].float().contiguous()

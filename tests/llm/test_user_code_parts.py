@@ -192,6 +192,24 @@ def test_what_a_scheduler_leaves_behind_reaches_no_request() -> None:
     demand(with_scheduler, ROWS[:2])
 
 
+def test_what_a_hook_of_the_model_leaves_behind_does_not_open_the_engine_with_it() -> None:
+    states: list[Any] = []
+
+    def look(input_ids: Any, scores: Any) -> Any:
+        states.append(seen())
+        return scores
+
+    for row in ("nothing", "inference mode", "function mode"):
+        model, culprit = asyncgen.load_model("demo"), Culprit()
+        culprit.leave = LEFT[row]
+        model.register_forward_hook(culprit)
+        tokenizer = asyncgen.load_tokenizer("demo")
+        with asyncgen.LLM(model, tokenizer=tokenizer, num_threads=1) as llm:
+            llm.generate(PROMPT, max_new_tokens=2, logits_processor=[look])
+        assert culprit.calls, row
+    assert len(set(states)) == 1
+
+
 @pytest.mark.gate
 @for_each("part", PARTS, ids=lambda part: part.__name__)
 def test_what_a_part_leaves_behind_reaches_no_request(part: Any) -> None:
