@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-from asyncgen.errors import InvalidRequestError, OverloadedError
+from asyncgen.errors import EngineReentryError, InvalidRequestError, OverloadedError
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.user_code import share_thread
@@ -46,6 +46,9 @@ LONG_TEXT = 4096
 
 _RETRY_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
+
+_here = threading.local()
+"""The lock of the engine that this thread prepares for, as ``lock``; elsewhere nothing."""
 
 
 class PreparingThreads:
@@ -89,6 +92,7 @@ class PreparingThreads:
         Raises:
             InvalidRequestError: It took too long.
             OverloadedError: Too many threads hang, and the text is long; or there is no thread.
+            EngineReentryError: A thread of the same engine asks.
         """
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who is leaving
         self._refuse(length)
@@ -140,6 +144,11 @@ class PreparingThreads:
             crew.close()
 
     def _refuse(self, length: int) -> None:
+        if getattr(_here, "lock", None) is self._lock:
+            raise EngineReentryError(
+                "code that an engine is preparing a request with (a tokenizer) asks the same "
+                "engine, which would wait for itself; ask from another task, or use a second engine"
+            )
         most = MOST_ABANDONED if length > LONG_TEXT else 16 * MOST_ABANDONED
         if self.num_abandoned >= most:
             raise OverloadedError(
@@ -343,6 +352,7 @@ class _Crew:
 
     def _work(self) -> None:
         here, shared = threading.current_thread(), share_thread()
+        _here.lock = self._lock
         while True:
             try:
                 task = self._inbox.get(timeout=_IDLE_SECONDS)
