@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.structured import prototype
+from asyncgen.structured import grammar_compiler, prototype
 from asyncgen.structured.grammar_compiler import compile_grammar, compiler_of
 from asyncgen.structured.output_format import read_output_format
 from tests.cases import for_each
@@ -87,6 +87,19 @@ def test_it_fails_alone_wherever_its_neighbour_stands(
     asked: dict[str, Any], costly: str, text: str
 ) -> None:
     check_neighbours(asked, costly, text, range(len(text)))
+
+
+def test_states_of_several_rows_may_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer meets 50 states, no lexer may have more than 80, and none of them fails."""
+    monkeypatch.setitem(grammar_compiler._LIMITS, "max_lexer_states", 80)
+    asked = {"regex": "|".join(f"{first}[{first}-z]{{50}}" for first in "abcdef")}
+    tokenizer = byte_tokenizer()
+    first_lexer = compiled(asked, tokenizer)._prototype
+    for first in "abcdef":
+        matcher = compiled(asked, tokenizer).matcher([EOS])
+        assert len(steps(matcher, first + "z" * 50)) == 51 and matcher.is_complete
+    assert first_lexer.is_broken
+    exhaust(compiled({"regex": "[a-z]{100}"}, tokenizer), "z" * 100)
 
 
 def test_a_format_that_has_not_begun_begins_with_a_new_lexer() -> None:
