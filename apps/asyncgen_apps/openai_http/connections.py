@@ -55,7 +55,8 @@ MOST_FIELDS = 256
 thousands of them, which take the framework 30 ms."""
 
 FLUSH_SECONDS = 60.0
-"""How long a client may read nothing of an answer behind which the connection ends."""
+"""How long a client may read nothing of an answer that fills the socket, or behind which the
+connection ends."""
 
 
 _END = b"\r\n\r\n"
@@ -84,7 +85,7 @@ class ConnectionLimits:
         bodies: Those whose body is coming.
         idle: Those that may ask again.
         leaving: Those that were refused.
-        flushing: Those that end as soon as their client has read the answer.
+        flushing: Those whose client has to read before they go on, or end.
         hangups: Notices clients that leave while they are not read.
         reserved: Those beyond the limit that have not said yet what they want, oldest first.
     """
@@ -226,6 +227,18 @@ class LimitedProtocol(HttpToolsProtocol):
     def eof_received(self) -> None:
         """Cancel the requests of a client that sends nothing more: it has left."""
         self.leave()
+
+    def pause_writing(self) -> None:
+        """Start the time of a client that reads nothing: the socket is full."""
+        super().pause_writing()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._set_deadline(self._limits.flushing)
+
+    def resume_writing(self) -> None:
+        """Stop that time: the client reads."""
+        if not self.transport.is_closing():
+            self._limits.flushing.discard(self)
+        super().resume_writing()
 
     def leave(self) -> None:
         """Cancel the requests, and close once what is written is read."""
@@ -449,7 +462,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def check_flush(self) -> None:
         """Close the connection if its client has read nothing."""
         left = self.transport.get_write_buffer_size()
-        if left == self._unread_bytes:
+        if left and left >= self._unread_bytes >= 0:
             self.abort()
         else:
             self._unread_bytes = left

@@ -265,6 +265,16 @@ def test_unread_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> N
         wait_for(lambda: served.num_open == 0)
 
 
+@pytest.mark.parametrize("path", ["/", "/huge", "/wait"])
+def test_unread_answers_give_the_place_back(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more was asked behind them."""
+    monkeypatch.setattr(connections, "FLUSH_SECONDS", SHORT)
+    with plain() as served, served.dial() as wire:
+        wire.sendall(request("/huge") + request(path))
+        wait_for(lambda: len(served.seen) >= 1)
+        wait_for(lambda: served.num_open == 0)
+
+
 # Connections that are too many.
 
 
