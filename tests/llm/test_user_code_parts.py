@@ -13,7 +13,7 @@ import pytest
 
 import asyncgen
 from asyncgen.engine.scheduling.scheduler import FIFOScheduler
-from asyncgen.errors import EngineReentryError
+from asyncgen.errors import EngineDiedError, EngineReentryError
 from asyncgen.generation.strategies.constraints import PhrasalConstraint
 from tests.cases import for_each
 from tests.doubles.models import PATIENCE, byte_tokenizer
@@ -236,3 +236,13 @@ def test_part_that_asks_its_engine_is_refused(part: Any) -> None:
         again = llm.generate(prompt, max_new_tokens=4, do_sample=False, **given).token_ids
         assert asked.wait(PATIENCE)  # the last token of a foreign model comes before its end
         assert again == right
+
+
+def test_a_row_that_a_scheduler_returns_twice_is_not_computed_twice() -> None:
+    class Twice(FIFOScheduler):
+        def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
+            return 2 * super().schedule_batch(token_budget, cache_budget)
+
+    with asyncgen.LLM("demo", scheduler=Twice) as llm:
+        with pytest.raises(EngineDiedError, match="returned a row twice"):
+            llm.generate("Once", max_new_tokens=4)

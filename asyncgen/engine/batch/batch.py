@@ -7,6 +7,7 @@ An error in a row fails its request alone.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
 
+
+_STATE = attrgetter("state")
 
 _FINISHED = RequestStatus.FINISHED
 """Status from which on a sequence has ended."""
@@ -353,6 +356,8 @@ class Batch:
         if not rows and scheduler.passes_decoding:  # no prompt could begin
             scheduler.passes_decoding = False
             rows = scheduler.schedule_batch(budget, entries)
+        if len(set(map(_STATE, rows))) < len(rows):
+            raise RuntimeError("`schedule_batch` of the `scheduler` returned a row twice")
         prefill.note(rows, alone=scheduler.passes_decoding)
         return rows
 
