@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from asyncgen.runtime.user_code import UserDraws
+
 
 SECONDS = tuple(step * 10.0**power for power in range(-4, 3) for step in (1.0, 2.5, 5.0))
 """Upper bounds of latencies: 0.1 ms to 500 s."""
@@ -33,6 +35,7 @@ class RequestProgress:
         num_tokens: Tokens generated here so far, those of all samples together.
         cached_tokens: Tokens of the prompt whose keys and values were there already.
         has_old_weights: Whether the model's weights are those with which the engine opened.
+        user_draws: Random numbers of the user's code; ``None`` before any of it ran.
     """
 
     started_at: float | None = None
@@ -41,6 +44,7 @@ class RequestProgress:
     num_tokens: int = 0
     cached_tokens: int = 0
     has_old_weights: bool = True
+    user_draws: UserDraws | None = None
 
 
 class Measured(Protocol):

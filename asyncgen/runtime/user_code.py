@@ -6,6 +6,8 @@ is done: there what their code leaves behind is theirs. A tracer, a profiler, a 
 a direction of rounding and a level of ``vmap`` end with the call, and a generator does not get them
 again.
 
+Its random numbers are its request's own, drawn from the request's seed (see `user_draws`).
+
 Settings of the process (the default dtype, the precision of products) are put back as well, to what
 they were before the call, or before the calls that overlap. A call cannot tell its own changes from
 those that the application makes on another thread meanwhile, and these are put back, too. What the
@@ -18,13 +20,15 @@ from __future__ import annotations
 import contextvars
 import importlib
 import inspect
+import secrets
 import sys
 import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from asyncgen.runtime.thread_state import Changes, State
 
@@ -45,18 +49,40 @@ _here = threading.local()
 """The `SharedThread` that this thread is, as ``thread``; elsewhere nothing."""
 
 
+class UserDraws:
+    """Random numbers of the code that a user passed with one request.
+
+    Attributes:
+        seed: Seeds a generator at its first use.
+        generators: Generators of torch by device, as far as they are used.
+    """
+
+    __slots__ = ("generators", "seed")
+
+    def __init__(self, seed: int) -> None:
+        """Begin before the first number."""
+        self.seed = seed
+        self.generators: dict[Any, Any] = {}
+
+
 class SharedThread:
     """A thread that computes for many requests.
 
     Attributes:
         is_user: Whether code of a user runs just now.
         turns: Turns after which its state has to be looked at; 0 while no code of a user ran.
+        draws: Those of the request that it computes for; of its own where it is none's turn.
+        active: Those of the code of a user that runs just now.
+        mode: Redirects what such code draws; ``None`` before there was any.
     """
 
     def __init__(self) -> None:
         """Begin without code of users."""
         self.is_user = False
         self.turns = 0
+        self.draws = UserDraws(secrets.randbits(64))
+        self.active: UserDraws | None = None
+        self.mode: Any = None
 
     def settle(self) -> None:
         """Put back at the end of a turn what was changed beside a call, as a destructor may."""
@@ -86,7 +112,28 @@ def run_user_code(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     thread = _guarding()
     if thread is None:
         return function(*args, **kwargs)
-    return _guarded(thread, contextvars.copy_context(), [], partial(function, *args, **kwargs))
+    context, call = contextvars.copy_context(), partial(function, *args, **kwargs)
+    return _guarded(thread, context, [], thread.draws, call)
+
+
+@contextmanager
+def drawing_from(draws: UserDraws | None) -> Iterator[None]:
+    """Let the code of users that runs in this block draw from these; ``None`` changes nothing."""
+    thread: SharedThread | None = getattr(_here, "thread", None)
+    if thread is None or draws is None:
+        yield
+        return
+    before, thread.draws = thread.draws, draws
+    try:
+        yield
+    finally:
+        thread.draws = before
+
+
+def active_draws() -> UserDraws | None:
+    """Return the draws of the code of a user that runs on this thread, if any does."""
+    thread: SharedThread | None = getattr(_here, "thread", None)
+    return None if thread is None else thread.active
 
 
 def guard_methods(thing: object) -> None:
@@ -112,6 +159,8 @@ class UserGenerator(Generic[T]):
         self._generator = generator
         self._own: Changes = []
         self._context = contextvars.copy_context()
+        thread: SharedThread | None = getattr(_here, "thread", None)
+        self._draws = None if thread is None else thread.draws
 
     def __next__(self) -> Any:
         """Run it to its next value.
@@ -129,7 +178,7 @@ class UserGenerator(Generic[T]):
         thread = _guarding()
         if thread is None:
             return function()
-        return _guarded(thread, self._context, self._own, function)
+        return _guarded(thread, self._context, self._own, self._draws or thread.draws, function)
 
 
 def _guarding() -> SharedThread | None:
@@ -141,17 +190,28 @@ def _guarding() -> SharedThread | None:
 
 
 def _guarded(
-    thread: SharedThread, context: contextvars.Context, own: Changes, function: Callable[[], T]
+    thread: SharedThread,
+    context: contextvars.Context,
+    own: Changes,
+    draws: UserDraws,
+    function: Callable[[], T],
 ) -> T:
     """Call a function with changes of its own, which are replaced by those that it leaves."""
-    state = _thread_state()
+    state, random = _thread_state(), _user_draws()
+    if thread.mode is None:
+        thread.mode = random.DrawingMode(draws)
+    mode = thread.mode
+    mode.draws = draws
     before, wanted = _begin(thread, state)
     limit, profiler, tracer = sys.getrecursionlimit(), sys.getprofile(), sys.gettrace()
     thread.is_user, thread.turns = True, _TURNS
     try:
         state.write_changes(own)
+        random.enter(mode)
+        thread.active = draws
         return context.run(function)
     finally:
+        thread.active = None
         try:
             # First what could raise in the lines below.
             try:
@@ -161,6 +221,7 @@ def _guarded(
             sys.settrace(tracer)
             if sys.getrecursionlimit() != limit:
                 sys.setrecursionlimit(limit)
+            random.leave(mode)
             found = state.read_state()
             if own or found != before:
                 own[:] = state.changes(found, before)
@@ -194,4 +255,17 @@ def _thread_state() -> Any:
     return _state
 
 
+def _user_draws() -> Any:
+    """Return the module that redirects draws; at its first use it meets torch's functions."""
+    global _random
+    if _random is None:
+        module = importlib.import_module("asyncgen.runtime.user_draws")
+        with _lock:
+            if _random is None:
+                module.redirect_functions(active_draws)
+                _random = module
+    return _random
+
+
 _state: Any = None
+_random: Any = None

@@ -16,6 +16,7 @@ from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked_processors import CheckedProcessors
 from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor
+from asyncgen.runtime.user_code import drawing_from
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.pooling import HiddenReader
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.shortlist import RowPlan
+    from asyncgen.runtime.user_code import UserDraws
     from asyncgen.structured.grammar import Matcher
 
 
@@ -147,6 +149,11 @@ class Sequence(RequestState):
         most = self.request.stop_checks.max_length
         return most is None or len(self.tokens) + 1 < most
 
+    @property
+    def user_draws(self) -> UserDraws:
+        """The random numbers of the code that the user passed."""
+        return self.request.user_draws
+
     def input_ids(self, device: torch.device) -> Tensor:
         """Return the tokens so far, int64 [1, T]; only new tokens are copied to the device."""
         length = len(self.tokens)
@@ -179,7 +186,8 @@ class Sequence(RequestState):
         stop_checks, stops = self.request.stop_checks, False
         if self.needs_scores:
             device = torch.device("cpu") if scores is None else scores.device
-            stops = bool(stop_checks.tensor_criteria(self.input_ids(device), scores).item())
+            with drawing_from(self.user_draws):
+                stops = bool(stop_checks.tensor_criteria(self.input_ids(device), scores).item())
         reason = stop_checks.reason(self.index, self.tokens[-1], len(self.tokens), stops=stops)
         return reason if self.matcher is None else self._match(self.matcher, reason)
 

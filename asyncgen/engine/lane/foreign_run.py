@@ -80,18 +80,16 @@ class ForeignRun:
         ids = torch.tensor(
             [request.prompt_ids] * rows, dtype=torch.int64, device=device_of(self._model)
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(request.params.seed % 2**64)
-            result = run_user_code(
-                self._model.generate,
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                streamer=None if has_beams else streamer,  # transformers takes none beside beams
-                stopping_criteria=[streamer.stops],
-                logits_processor=[*_penalties(request), *request.params.processors],
-                **_negative_prompt(request),
-                **_foreign_config(request),
-            )
+        result = run_user_code(
+            self._model.generate,
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            streamer=None if has_beams else streamer,  # transformers takes none beside beams
+            stopping_criteria=[streamer.stops],
+            logits_processor=[*_penalties(request), *request.params.processors],
+            **_negative_prompt(request),
+            **_foreign_config(request),
+        )
         if has_beams:
             has_encoder = getattr(self._model.config, "is_encoder_decoder", False)
             start = 1 if has_encoder else ids.shape[1]  # a decoder begins with one id of its own

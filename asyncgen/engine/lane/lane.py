@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from asyncgen.engine.requests.prepare import num_rows
 from asyncgen.engine.requests.request import fail
 from asyncgen.runtime.request_failure import request_failure
+from asyncgen.runtime.user_code import drawing_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,7 +313,8 @@ class SideLane:
         if request is None:
             return False
         try:
-            goes_on = self._run_of(request).turn()
+            with drawing_from(request.user_draws):
+                goes_on = self._run_of(request).turn()
         except BaseException as error:
             # A processor of this request raised, or a row holds NaN.
             fail(request, request_failure(error), self._metrics)

@@ -67,7 +67,6 @@ def load_method(
         processors,
         criteria,
         extras={**helper_arguments(function, params.assistant_model), **params.method_arguments},
-        seed=params.seed,
         needs_ids=True,
         is_recipe=is_recipe,
     )

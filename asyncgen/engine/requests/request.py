@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from asyncgen.engine.metrics import RequestProgress
+from asyncgen.runtime.user_code import UserDraws
 from asyncgen.text.sequence_text import SequenceText
 
 if TYPE_CHECKING:
@@ -143,6 +144,13 @@ class Request:
         """The text that each sample had generated before."""
         rows = range(self.params.num_samples)
         return [each.shown for each in self.given] if self.given else ["" for _ in rows]
+
+    @property
+    def user_draws(self) -> UserDraws:
+        """The random numbers of the code that the user passed with it."""
+        if self.progress.user_draws is None:
+            self.progress.user_draws = UserDraws(self.params.seed)
+        return self.progress.user_draws
 
     def tokens_of(self, index: int) -> list[int]:
         """Return the ids that a sample continues: the first ids, and those generated before."""

@@ -22,6 +22,7 @@ from asyncgen.generation.logits.checked_processors import raise_named
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import Readback, to_device
+from asyncgen.runtime.user_code import drawing_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.sampling.random_draws import HashDraw
     from asyncgen.engine.sampling.shortlist import RankedProcessor, RowPlan
     from asyncgen.generation.logits.checked_processors import CheckedProcessors
+    from asyncgen.runtime.user_code import UserDraws
 
 
 class SampledRow(Protocol):
@@ -58,6 +60,10 @@ class SampledRow(Protocol):
     is_greedy: bool
     top_logprobs: int | None
     needs_scores: bool
+
+    @property
+    def user_draws(self) -> UserDraws | None:
+        """Random numbers of the user's code; ``None`` where it has no seed."""
 
     def input_ids(self, device: torch.device) -> Tensor:
         """Return the tokens so far, int64 [1, T]."""
@@ -334,9 +340,10 @@ class ScoreBatch:
 
     @contextmanager
     def guarded(self, row: int) -> Iterator[None]:
-        """Turn an exception into the failure of one row."""
+        """Turn an exception into the failure of one row, whose code draws its own numbers."""
         try:
-            yield
+            with drawing_from(self.rows[row].user_draws):
+                yield
         except BaseException as error:
             self.failures.setdefault(row, request_failure(error))
 

@@ -27,7 +27,7 @@ from asyncgen.runtime.user_code import UserGenerator, run_user_code
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from torch import Tensor
 
@@ -49,7 +49,6 @@ class CustomMethod:
         stopping_criteria: Built-in and user criteria; a method that asks them can be cancelled.
         extras: The caller's own arguments, for the parameters that the function names.
         emit: Takes the steps that a plain function reports through a ``streamer`` it asked for.
-        seed: Seeds torch's generator around a plain function; ``None`` leaves it alone.
         needs_ids: Whether the result has to be token ids, or may be anything.
         is_recipe: Whether it wants the documented arguments of ``generate`` instead of prepared
             inputs, as methods loaded from a folder do.
@@ -61,7 +60,6 @@ class CustomMethod:
     stopping_criteria: StoppingCriteriaList
     extras: dict[str, Any] = field(default_factory=dict)
     emit: Callable[[Step], object] | None = None
-    seed: int | None = None
     needs_ids: bool = False
     is_recipe: bool = False
 
@@ -80,11 +78,10 @@ def custom_strategy(method: CustomMethod) -> Strategy:
 @torch.no_grad()
 def _steps(method: CustomMethod, plan: Plan) -> Steps:
     rows = _CustomSequences(plan)
-    with _seeded(method.seed):
-        try:
-            result = run_user_code(_call, method, plan, rows)
-        except _InterruptedError:
-            result = None
+    try:
+        result = run_user_code(_call, method, plan, rows)
+    except _InterruptedError:
+        result = None
     if inspect.isgenerator(result):
         result = yield from _run_generator(cast("Generator[Any, None, Any]", result), rows)
     else:
@@ -374,14 +371,3 @@ def _ids_of(result: Any) -> Tensor | None:
     if isinstance(found, torch.Tensor) and found.dim() == 2 and not found.is_floating_point():
         return found
     return None
-
-
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Torch's generator seeded for a while."""
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**64)
-        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.engine.making import request_for, sequence_of
 if TYPE_CHECKING:
     from asyncgen.engine.batch.sequence import Sequence
 
-ROWS: Any = [None, None]
+ROWS: Any = [SimpleNamespace(user_draws=None)] * 2
 
 
 def row_of(**given: Any) -> Sequence:
