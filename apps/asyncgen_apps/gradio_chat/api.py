@@ -6,6 +6,7 @@ others: what ``AsyncLLM.stream`` takes beyond them can name files and code.
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from reprlib import repr as short_repr
 from typing import Any
 
 import gradio as gr
@@ -17,6 +18,7 @@ from asyncgen_apps.gradio_chat.settings import checked, stream_params
 from asyncgen_apps.gradio_chat.statistics import describe
 from asyncgen_apps.gradio_chat.streaming import read_throttled
 from asyncgen_apps.serving.clients import Proxies
+from asyncgen_apps.serving.sliced_json import shown_key
 
 ROLES = ("system", "user", "assistant")
 _TOLD = ("role", "content", "reasoning_content", "reasoning", "thinking")
@@ -57,10 +59,14 @@ def chat_function(
         Yields:
             The text so far.
         """
-        prompt = [*_messages(history or []), {"role": "user", "content": message}]
-        values = {**shown, "top_logprobs": 0, **_settings(settings or {})}
+        if not isinstance(message, str):
+            raise _refusal(f"`message` is {_shown(message)}: a text is taken")
+        earlier = _messages([] if history is None else history)
+        prompt = [*earlier, {"role": "user", "content": message}]
+        own = _settings({} if settings is None else settings)
+        values = {**shown, "top_logprobs": 0, **own}
         if values["strategy"] == "assistant" and assistant_model is None:
-            raise gr.Error("`strategy` is assistant: there is no draft model here")
+            raise _refusal("`strategy` is assistant: there is no draft model here")
         if values["system"]:
             prompt.insert(0, {"role": "system", "content": values["system"]})
         try:
@@ -68,37 +74,54 @@ def chat_function(
             params["client"] = client_id(request, proxies)
             stream = llm.stream(prompt, **params)
         except Exception as error:
-            raise gr.Error(describe(error), print_exception=False) from error
+            raise _refusal(describe(error)) from error
         async with aclosing(read_throttled(stream)) as partials:
             async for partial in partials:
                 yield partial.text
                 if partial.failure is not None:
-                    message = describe(partial.failure)
-                    raise gr.Error(message, print_exception=False) from partial.failure
+                    raise _refusal(describe(partial.failure)) from partial.failure
 
     return chat
 
 
-def _messages(history: list) -> list[dict[str, Any]]:
-    """Return the messages, each with a known role and a text."""
+def _messages(history: object) -> list[dict[str, Any]]:
+    """Return the messages, each with a known role and a text, and with nothing unknown."""
+    if not isinstance(history, list):
+        raise _refusal(f"`history` is {_shown(history)}: a list of messages is taken")
     for each in history:
         known = isinstance(each, dict) and each.get("role") in ROLES
         if not known or not isinstance(each.get("content"), str):
-            raise gr.Error(
-                f"`history` holds {each!r}: a `role` of {', '.join(ROLES)} and a text as `content`",
-                print_exception=False,
-            )
+            roles = ", ".join(ROLES)
+            reason = f"a `role` of {roles} and a text as `content`"
+            raise _refusal(f"`history` holds {_shown(each)}: {reason}")
+        unknown = next((name for name in each if name not in _TOLD), None)
+        if unknown is not None:
+            reason = f"unknown. Known: {', '.join(_TOLD)}"
+            raise _refusal(f"`history` holds a message with {_shown(unknown)}: {reason}")
+        wrong = next((name for name in _TOLD if not isinstance(each.get(name), str | None)), None)
+        if wrong is not None:
+            raise _refusal(f"`history` holds {_shown(each[wrong])} as `{wrong}`: a text is taken")
     return [{name: each[name] for name in _TOLD if each.get(name) is not None} for each in history]
 
 
-def _settings(settings: dict) -> Values:
+def _settings(settings: object) -> Values:
     """Return the settings if all of them are known and in range."""
+    if not isinstance(settings, dict):
+        raise _refusal(f"`settings` is {_shown(settings)}: an object of names and values is taken")
     known = checked(settings)
     for name, value in settings.items():
         if name not in known:
             names = ", ".join(each.name for each in FIELDS)
-            raise gr.Error(
-                f"`settings` has {name!r} as {value!r}: unknown, or out of range. Known: {names}",
-                print_exception=False,
-            )
+            reason = f"unknown, or out of range. Known: {names}"
+            raise _refusal(f"`settings` has {_shown(name)} as {_shown(value)}: {reason}")
     return known
+
+
+def _refusal(message: str) -> gr.Error:
+    """Return an error that the caller is told and that is not logged."""
+    return gr.Error(message, print_exception=False)
+
+
+def _shown(value: object) -> str:
+    """Render a value of the caller's for an error: it may be as long as its body."""
+    return shown_key(short_repr(value))

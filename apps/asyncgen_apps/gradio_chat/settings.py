@@ -6,6 +6,7 @@ no use for is hidden, and not sent either. Knows no widgets.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
@@ -82,6 +83,8 @@ def _suits(field: Field, value: Any) -> bool:
     if value is None:
         return field.neutral is None
     if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if isinstance(value, float) and not isfinite(value):
         return False
     if field.kind == "integer" and value != int(value):
         return False
