@@ -83,7 +83,8 @@ class _ChatPage:
         self._encode = encoder(llm)
         self._sessions = Sessions()
         look: dict[str, Any] = {"title": name, "fill_height": True, "fill_width": True}
-        with ChatBlocks(self._sessions, analytics_enabled=False, **look) as self.blocks:
+        look["analytics_enabled"] = False
+        with ChatBlocks(self._sessions, proxies, **look) as self.blocks:
             self._draw(name)
             self._wire()
         self.blocks.state_session_capacity = MOST_SESSIONS

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import gradio as gr
+from starlette.requests import HTTPConnection
 
 from asyncgen_apps.gradio_chat.guard import EVENT
 from asyncgen_apps.gradio_chat.session_bytes import SESSION_BYTES, UnreadLimit, session_bytes
-from asyncgen_apps.gradio_chat.sessions import Sessions
+from asyncgen_apps.gradio_chat.sessions import Sessions, client_id
+from asyncgen_apps.serving.clients import Proxies
 from asyncgen_apps.serving.origins import refuse_request
 
 if TYPE_CHECKING:
@@ -48,14 +50,16 @@ _LISTENING = re.compile(
 class ChatBlocks(gr.Blocks):
     """A page that knows its sessions."""
 
-    def __init__(self, sessions: Sessions, **options: Any) -> None:
+    def __init__(self, sessions: Sessions, proxies: Proxies, **options: Any) -> None:
         """Begin to draw it.
 
         Args:
             sessions: The open pages.
+            proxies: Whose word about the address of a user is taken.
             **options: For Gradio.
         """
         self.sessions = sessions
+        self.proxies = proxies
         super().__init__(**options)
 
 
@@ -72,13 +76,16 @@ class SessionCleanupMiddleware:
 
         Args:
             app: The application.
-            max_memory_bytes: Most bytes that are kept of all sessions.
+            max_memory_bytes: Most bytes that are kept of all sessions, and half of it of those of
+                one client.
             clock: Tells seconds.
         """
         self._app = app
         self._max_memory_bytes = max_memory_bytes
+        self._share = max_memory_bytes // 2
         self._counted: dict[str, int] = {}
-        self._admitted = 0
+        self._owners: dict[str, str] = {}  # client of each session
+        self._admitted: Counter[str] = Counter()  # bytes of events under way, by client
         self._unread = UnreadLimit(_forget)
         self._clock = clock
         self._connected: Counter[str] = Counter()
@@ -95,21 +102,24 @@ class SessionCleanupMiddleware:
         self._unread.watch(page)
         key = self._listener(page, scope)
         own, size = scope.get(EVENT, (key, 0))
-        if size and not self._make_room(page, own, size):
+        client = _client_of(page, HTTPConnection(scope))
+        full = self._make_room(page, own, size, client) if size else None
+        if full is not None:
             message = (
-                f"the sessions of this page hold {sum(self._counted.values())} bytes, and "
-                f"{self._max_memory_bytes} at most: try again later; see --chat-max-memory, "
+                f"{full} at most: try again later; see --chat-max-memory, "
                 "launch_options(max_memory_bytes=…)"
             )
             await refuse_request(scope, send, 429, "chat_full", message)
             return
         self._connected[key] += 1
-        self._admitted += size
+        self._admitted[client] += size
         try:
             await self._app(scope, receive, send)
         finally:
-            self._admitted -= size
-            self._count(page, own)
+            self._admitted[client] -= size
+            if not self._admitted[client]:
+                del self._admitted[client]
+            self._count(page, own, client)
             self._connected[key] -= 1
             if not self._connected[key]:
                 del self._connected[key]
@@ -130,38 +140,55 @@ class SessionCleanupMiddleware:
         (key, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])
         return key
 
-    def _make_room(self, page: gr.Blocks, own: str, size: int) -> bool:
+    def _make_room(self, page: gr.Blocks, own: str, size: int, client: str) -> str | None:
         """Forget idle sessions, those first that were used longest ago, until an event fits.
+
+        Those of its client give way before it holds more than its share, and only they; those of
+        all before the page holds more than it may.
 
         Args:
             page: The page.
             own: Session of the event, which is kept.
             size: Bytes that it brings.
+            client: Whose event it is.
 
         Returns:
-            False if it does not fit.
+            Whose sessions hold how many bytes, if it does not fit.
         """
-        needed = size + self._admitted + SESSION_BYTES - self._max_memory_bytes
-        if needed + sum(self._counted.values()) <= 0:
-            return True
         used = page.state_holder.time_last_used
-        for key in sorted(self._counted, key=lambda key: used.get(key, datetime.min)):
-            if key != own and not _is_busy(page, key):
-                _forget(page, key)
-                del self._counted[key]
-                if needed + sum(self._counted.values()) <= 0:
-                    return True
-        return False
+        for limit, whose in ((self._share, client), (self._max_memory_bytes, None)):
+            keys = [key for key in self._counted if whose in (None, self._owners.get(key))]
+            held = sum(self._counted[key] for key in keys)
+            needed = size + SESSION_BYTES - limit
+            needed += self._admitted.total() if whose is None else self._admitted[whose]
+            for key in sorted(keys, key=lambda key: used.get(key, datetime.min)):
+                if needed + held <= 0:
+                    break
+                if key != own and not _is_busy(page, key):
+                    _forget(page, key)
+                    held -= self._counted.pop(key)
+            if needed + held > 0:
+                subject = (
+                    "the sessions of this page hold" if whose is None else "your sessions hold"
+                )
+                return f"{subject} {held} bytes, and {limit}"
+        return None
 
-    def _count(self, page: gr.Blocks, own: str) -> None:
-        """Count a session that has just been used, new ones, and the one counted longest ago."""
+    def _count(self, page: gr.Blocks, own: str, client: str) -> None:
+        """Count a session that has just been used, new ones, and the one counted longest ago.
+
+        A session belongs to the client of its first event.
+        """
         known = _known(page)
         self._counted = {key: size for key, size in self._counted.items() if key in known}
+        self._owners = {key: owner for key, owner in self._owners.items() if key in known}
         oldest = next(iter(self._counted), own)
         for key in {own, oldest, *(known - self._counted.keys())} & known:
             session = page.sessions.find(key) if isinstance(page, ChatBlocks) else None
             self._counted.pop(key, None)
             self._counted[key] = session_bytes(page, key, session)
+            if key not in self._owners:
+                self._owners[key] = client if key == own else _owner_of(page, key) or client
 
     def _sweep(self, page: gr.Blocks) -> None:
         """Forget those that nobody has listened to for long enough."""
@@ -186,6 +213,21 @@ def _session_of(page: gr.Blocks, event_id: str) -> str:
         return str(event.session_hash)
     pending = queue.pending_event_ids_session.items()
     return next((key for key, events in pending if event_id in events), event_id)
+
+
+def _client_of(page: gr.Blocks, request: HTTPConnection) -> str:
+    """Say whom a request belongs to."""
+    return client_id(request, page.proxies if isinstance(page, ChatBlocks) else Proxies(()))
+
+
+def _owner_of(page: gr.Blocks, key: str) -> str | None:
+    """Return the client of a session by its events; ``None`` if none waits or runs."""
+    queue = page._queue
+    for event_id in queue.pending_event_ids_session.get(key, ()):
+        event = queue.event_ids_to_events.get(event_id)
+        if event is not None:
+            return _client_of(page, event.request)
+    return None
 
 
 def _is_busy(page: gr.Blocks, key: str) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import gradio as gr
+    from starlette.requests import HTTPConnection
 
     from asyncgen import TokenLogprob
     from asyncgen_apps.engine import EventStream
@@ -36,11 +37,11 @@ KEPT_LOGPROBS = 60_000
 """Tokens and alternatives of all these answers: 15 MB. The last answer is always kept."""
 
 
-def client_id(request: gr.Request, proxies: Proxies) -> str:
+def client_id(request: gr.Request | HTTPConnection, proxies: Proxies) -> str:
     """Say whom a request of a page belongs to, as every door of the servers does.
 
     Args:
-        request: Of an event.
+        request: Of an event, or what brings it.
         proxies: Whose word about an address is taken.
     """
     client, headers = getattr(request, "client", None), getattr(request, "headers", {})

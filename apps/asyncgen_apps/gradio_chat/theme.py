@@ -80,7 +80,8 @@ def launch_options(
         origins: Origins whose pages may speak to this one beside its own; ``"*"`` is any.
         allowed_hosts: Names that the page may be called by; ``None`` or ``"*"`` is any.
         max_body_bytes: Most bytes of an event of the page, which brings all chats of its browser.
-        max_memory_bytes: Most bytes that are kept of all sessions; the oldest idle ones give way.
+        max_memory_bytes: Most bytes that are kept of all sessions, and half of it of those of one
+            client; the oldest idle ones give way.
 
     Raises:
         ValueError: A limit is not above 0.

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from asyncgen_apps.gradio_chat import build_chat, launch_options, session_bytes
+from asyncgen_apps.gradio_chat import build_chat, launch_options, session_bytes, session_cleanup
 from asyncgen_apps.gradio_chat.conversations import ChatHistory, Conversation, Turn
 from asyncgen_apps.gradio_chat.session_bytes import SESSION_BYTES, UnreadLimit, size_of
 from asyncgen_apps.gradio_chat.sessions import Session
@@ -113,6 +113,46 @@ async def test_an_event_that_does_not_fit_is_refused_by_name() -> None:
         assert "--chat-max-memory" in got.json()["detail"]
         assert "b" not in page.sessions
         assert (await client.post("/gradio_api/run/predict", json=small)).status_code == 200
+
+
+@asynccontextmanager
+async def another_of(client: httpx.AsyncClient, address: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the same page at another address."""
+    app = client._transport.app  # type: ignore[attr-defined]
+    transport = httpx.ASGITransport(app, client=(address, 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as other:
+        yield other
+
+
+async def test_one_client_leaves_the_others_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        served(max_memory_bytes=4 * MEGABYTE) as (page, client),
+        another_of(client, "10.0.0.2") as other,
+    ):
+
+        async def load(by: httpx.AsyncClient, key: str) -> httpx.Response:
+            loaded = event(page, "_load", key, kept(key, "x" * 1000))
+            return await by.post("/gradio_api/run/predict", json=loaded)
+
+        assert (await load(other, "first")).status_code == 200
+        for number in range(15):  # what is over its share makes its own idle ones give way
+            assert (await load(client, f"a{number}")).status_code == 200
+        assert {"first", "a14"} < set(page.sessions)
+        assert "a0" not in page.sessions
+        monkeypatch.setattr(session_cleanup, "_is_busy", lambda page, key: True)
+        got = await load(client, "a15")
+        assert (got.status_code, got.json()["error"]["code"]) == (429, "chat_full")
+        assert "your sessions hold" in got.json()["detail"]
+        assert f"{2 * MEGABYTE} at most" in got.json()["detail"]
+        assert (await load(other, "b")).status_code == 200
+
+
+async def test_a_call_without_a_session_belongs_to_who_made_it() -> None:
+    async with served() as (page, client), another_of(client, "10.0.0.2") as other:
+        body = {"data": ["hi", [], {}]}
+        event_id = (await other.post("/gradio_api/call/chat", json=body)).json()["event_id"]
+        assert session_cleanup._owner_of(page, event_id) == "10.0.0.2"
+        assert session_cleanup._owner_of(page, "unknown") is None
 
 
 @pytest.mark.parametrize("name", ["max_body_bytes", "max_memory_bytes"])
