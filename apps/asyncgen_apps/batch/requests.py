@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from asyncgen_apps.openai_http.bodies import BODIES, CHAT_PATH, TEXT_PATH
-from asyncgen_apps.serving.sliced_json import RepeatedKeyError, unique_keys
+from asyncgen_apps.serving.sliced_json import RepeatedKeyError, decoded, unique_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
 def custom_id_of(content: bytes | None) -> str | None:
     """Return the sender's name for a line, if it can be read; never raises."""
     try:
-        found = json.loads(content or b"")
+        found = json.loads(decoded(content or b""))
     except (ValueError, RecursionError):
         return None
     name = found.get("custom_id") if isinstance(found, dict) else None
@@ -117,7 +117,7 @@ def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -
     if content is None:
         raise LineError("line_too_long", f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
-        found = json.loads(content, object_pairs_hook=unique_keys)
+        found = json.loads(decoded(content), object_pairs_hook=unique_keys)
     except RepeatedKeyError as error:
         raise LineError("invalid_json", error.msg) from None
     except (ValueError, RecursionError) as error:

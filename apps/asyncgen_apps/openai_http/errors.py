@@ -160,7 +160,7 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
         message = f"`{field}` is not supported by this server"
         return ApiError(400, message, param=field, code="unsupported_parameter")
     if error.get("type") == "json_invalid":
-        return ApiError(400, "the body is not JSON", code="invalid_json")
+        return ApiError(400, "the body is not JSON in UTF-8", code="invalid_json")
     # Where it takes one thing or another, what each would have to be.
     same = [error] if long else [one for name, one in located if name == field]
     complaints = "; or ".join(dict.fromkeys(map(_complaint, same)))

@@ -21,7 +21,13 @@ from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE
 from asyncgen_apps.serving.origins import route_path
-from asyncgen_apps.serving.sliced_json import RepeatedKeyError, TooManyNested, parse, unique_keys
+from asyncgen_apps.serving.sliced_json import (
+    RepeatedKeyError,
+    TooManyNested,
+    decoded,
+    parse,
+    unique_keys,
+)
 from asyncgen_apps.serving.time_slices import rest, short_turns, slices
 
 if TYPE_CHECKING:
@@ -231,7 +237,8 @@ class FastPathMiddleware:
             if _is_json(scope):
                 try:
                     # Too deep to be parsed is not JSON either.
-                    answer = make(json.loads(b"".join(pieces), object_pairs_hook=unique_keys), name)
+                    text = decoded(b"".join(pieces))
+                    answer = make(json.loads(text, object_pairs_hook=unique_keys), name)
                 except (ValueError, RecursionError, ApiError):
                     pass
                 else:
@@ -293,7 +300,7 @@ def _check_large(
         except RepeatedKeyError as error:
             return repeated_key(error)
         except (ValueError, RecursionError):
-            return ApiError(400, "the body is not JSON", code="invalid_json")
+            return ApiError(400, "the body is not JSON in UTF-8", code="invalid_json")
 
 
 def _may_be_json(scope: Scope) -> bool:

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 
 from asyncgen_apps.openai_http.middleware import repeated_key
-from asyncgen_apps.serving.sliced_json import RepeatedKeyError, unique_keys
+from asyncgen_apps.serving.sliced_json import RepeatedKeyError, decoded, unique_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -41,7 +41,7 @@ class _StrictRequest(Request):
 
     async def json(self) -> Any:
         try:
-            return json.loads(await self.body(), object_pairs_hook=unique_keys)
+            return json.loads(decoded(await self.body()), object_pairs_hook=unique_keys)
         except RepeatedKeyError as error:
             self.repeated = error
             raise

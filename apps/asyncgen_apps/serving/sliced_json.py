@@ -51,6 +51,22 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def decoded(content: bytes | str) -> str:
+    """Return the text of JSON, with or without a byte order mark.
+
+    The standard parser also takes UTF-16 and UTF-32; here JSON has the one encoding that its
+    standard has, so that all who read a body see the same text.
+
+    Raises:
+        UnicodeDecodeError: It is not UTF-8.
+        ValueError: It has zero bytes, as other encodings have.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8-sig")
+    if isinstance(content, bytes) and "\0" in text:
+        raise json.JSONDecodeError("not in UTF-8", "", 0)
+    return text
+
+
 def shown_key(name: str) -> str:
     """Shorten a key of a client for an error: it may be as long as its message."""
     return name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
@@ -60,7 +76,7 @@ def parse(content: bytes | str) -> object:
     """Parse JSON; a thread that works in time slices pauses meanwhile.
 
     Args:
-        content: Text, or bytes in any encoding of JSON.
+        content: Text, or its bytes in UTF-8.
 
     Raises:
         RepeatedKeyError: An object has a key twice.
@@ -69,7 +85,7 @@ def parse(content: bytes | str) -> object:
             character.
         RecursionError: It is nested too deep.
     """
-    return json.loads(content, cls=_Decoder)
+    return json.loads(decoded(content), cls=_Decoder)
 
 
 def _check_text(text: str, start: tuple[str, int]) -> None:

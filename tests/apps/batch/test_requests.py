@@ -114,3 +114,11 @@ def test_a_default_yields_to_whatever_says_the_same(given: Any, left: set[str]) 
     assert found.keys() - given.keys() == left - given.keys()
     assert given.items() <= found.items()
     assert with_defaults({"do_sample": False}, {"top_p": 0.5}) == {"top_p": 0.5}
+
+
+@for_each("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_lines_are_utf_8(encoding: str) -> None:
+    content = json.dumps(REQUEST).encode(encoding)
+    assert custom_id_of(content) is None
+    with pytest.raises(LineError, match="not JSON"):
+        understand(content, {}, "demo")

@@ -46,7 +46,7 @@ def test_a_body_that_does_not_come() -> None:
 LONG = " " * (LARGE + 1)
 
 
-def _asked(served: Running, path: str, body: str, **headers: str) -> tuple[int, str]:
+def _asked(served: Running, path: str, body: str | bytes, **headers: str) -> tuple[int, str]:
     wire = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
     names = {"content-type": "application/json", **headers}
     wire.request("POST", path, body, {name.replace("_", "-"): names[name] for name in names})
@@ -100,6 +100,13 @@ def test_bodies_are_utf_8_and_not_compressed() -> None:
             {"content_type": "application/json;charset=utf8"},
         ):
             assert _asked(served, "/v1/completions", body, **headers)[0] == 200
+        for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-32-be"):  # what no header says
+            for more in ("", LONG):
+                for path in ("/v1/completions", "/v1/embeddings", "/tokenize"):
+                    status, said = _asked(served, path, (body + more).encode(encoding))
+                    assert (status, "not UTF-8" in said or "in UTF-8" in said) == (400, True), said
+        marked = body.encode("utf-8-sig")
+        assert _asked(served, "/v1/completions", marked)[0] == 200
 
 
 TEXT: dict[str, Any] = {"model": "demo", "prompt": "Once", "temperature": 0, "max_tokens": 3}
@@ -217,7 +224,7 @@ async def test_a_large_body_is_checked_beside_the_loop(headers: list[tuple[bytes
 
 @pytest.mark.anyio
 @for_each("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
-async def test_a_large_body_in_what_small_ones_may_be_in(encoding: str) -> None:
+async def test_a_large_body_is_in_what_small_ones_are_in(encoding: str) -> None:
     read: list[object] = []
 
     def make(content: object, request_id: str) -> ASGIApp:
@@ -226,7 +233,9 @@ async def test_a_large_body_in_what_small_ones_may_be_in(encoding: str) -> None:
 
     text = PADDED.decode().replace("x", "é", 1)
     head, _ = await large(text.encode(encoding), make, JSON)
-    assert head["status"] == 404 and read == [json.loads(text)]
+    is_read = encoding == "utf-8-sig"
+    assert head["status"] == (404 if is_read else 400)
+    assert read == [json.loads(text)] * is_read
 
 
 ENTRIES: dict[str, tuple[Any, Any]] = {
