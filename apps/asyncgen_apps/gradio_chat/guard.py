@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from asyncgen_apps.gradio_chat.endpoints import CALLED, called_by
 from asyncgen_apps.gradio_chat.json_bounds import too_complex
 from asyncgen_apps.gradio_chat.session_bytes import size_of
 from asyncgen_apps.serving.origins import header_of, is_own_origin, refuse_request
@@ -206,6 +207,7 @@ def _refuse_body(scope: Scope, body: bytes) -> _Refusal | None:
         return _Refusal(400, "invalid_json", "the body is not JSON in UTF-8")
     key = event.get("session_hash") if isinstance(event, dict) else None
     key = key if isinstance(key, str) else ""
+    scope[CALLED] = called_by(event)
     scope[EVENT] = key, len(body) + size_of(event)
     return _long_key(key) if len(key) > MOST_KEY else None
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
+from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 
+from asyncgen_apps.gradio_chat.endpoints import CheckEndpoint, refuse_malformed
 from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, GuardPage
 from asyncgen_apps.gradio_chat.session_cleanup import MAX_MEMORY_BYTES, SessionCleanupMiddleware
 from asyncgen_apps.serving.origins import CheckHost
@@ -92,10 +94,14 @@ def launch_options(
     guards = [
         Middleware(CheckHost, names=allowed_hosts),
         Middleware(GuardPage, origins=origins, max_body_bytes=max_body_bytes),
+        Middleware(CheckEndpoint),
         Middleware(SessionCleanupMiddleware, max_memory_bytes=max_memory_bytes),
     ]
     return {
-        "app_kwargs": {"middleware": guards},
+        "app_kwargs": {
+            "middleware": guards,
+            "exception_handlers": {RequestValidationError: refuse_malformed},
+        },
         "theme": theme(),
         "css": STYLE.read_text(encoding="utf-8"),
         "footer_links": [],
