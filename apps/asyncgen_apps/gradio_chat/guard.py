@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from starlette.requests import HTTPConnection
 
 from asyncgen_apps.gradio_chat.endpoints import CALLED, called_by
 from asyncgen_apps.gradio_chat.json_bounds import too_complex
 from asyncgen_apps.gradio_chat.session_bytes import size_of
+from asyncgen_apps.gradio_chat.sessions import client_id
+from asyncgen_apps.serving.clients import Proxies
 from asyncgen_apps.serving.origins import header_of, is_own_origin, refuse_request
 from asyncgen_apps.serving.sliced_json import RepeatedKeyError, unique_keys
 
@@ -45,8 +49,9 @@ _BODY_SECONDS = 60.0
 """Within which a body must have come."""
 
 _MOST_READING = 64 * 2**20
-"""Most bytes of all bodies that are on their way."""
+"""Most bytes of all bodies that are on their way; those of one client have half of it."""
 
+_NO_PROXIES = Proxies(())
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _PAGE_API = re.compile(r"/gradio_api(?:/(?P<first>[^/]*))?")
 _SESSION = re.compile(r"/gradio_api/heartbeat/(?P<key>[^/]*)")
@@ -84,7 +89,7 @@ class GuardPage:
         self._app = app
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._max_body_bytes = max_body_bytes
-        self._reading = 0
+        self._reading: Counter[str] = Counter()  # bytes on their way, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the path and the origin of a request, then its body."""
@@ -139,6 +144,7 @@ class GuardPage:
         size = int(length[:20]) if length.isdecimal() else 0
         parts: list[bytes] = []
         read = 0
+        client = _client_of(scope)
         try:
             with anyio.move_on_after(_BODY_SECONDS):
                 while max(size, read) <= limit:
@@ -147,19 +153,29 @@ class GuardPage:
                         raise _ClientGone
                     parts.append(message.get("body", b""))
                     read += len(parts[-1])
-                    self._reading += len(parts[-1])
-                    if self._reading > max(_MOST_READING, limit):
-                        reason = f"bodies on their way have more than {_MOST_READING} bytes"
+                    self._reading[client] += len(parts[-1])
+                    share = max(_MOST_READING // 2, limit)
+                    if self._reading[client] > share or self._reading.total() > 2 * share:
+                        whose = "your bodies" if self._reading[client] > share else "bodies"
+                        reason = f"{whose} on their way have too many bytes"
                         return _Refusal(429, "chat_full", f"{reason}: try again later")
                     if not message.get("more_body", False) and read <= limit:
                         return b"".join(parts)
         finally:
-            self._reading -= read
+            self._reading[client] -= read
+            if not self._reading[client]:
+                del self._reading[client]
         if max(size, read) <= limit:
             return _Refusal(408, "body_timeout", f"the body did not come in {_BODY_SECONDS} s")
         option = "; see --chat-max-body, launch_options(max_body_bytes=…)" if is_event else ""
         reason = f"the body is larger than {limit} bytes, the most of this page{option}"
         return _Refusal(413, "request_too_large", reason)
+
+
+def _client_of(scope: Scope) -> str:
+    """Say whom a request belongs to."""
+    page = scope["app"].get_blocks() if "app" in scope else None
+    return client_id(HTTPConnection(scope), getattr(page, "proxies", _NO_PROXIES))
 
 
 class _ReplayedBody:

@@ -56,7 +56,8 @@ async def test_what_no_function_takes_is_refused(capfd: pytest.CaptureFixture[st
             assert (got.status_code, words in got.text) == (status, True), (path, got.text[:300])
             assert len(got.text) < 1000
         follow: dict[str, Any] = event(page, "_load", "a", None)
-        for wrong in ({"batched": True}, {"data": []}, {"data": [None, None]}):
+        others: list[dict[str, Any]] = [{"batched": True}, {"data": []}, {"data": [None, None]}]
+        for wrong in others:
             got = await ask(client, "run/predict", {**follow, **wrong})
             assert (got.status_code, got.json()["error"]["code"]) == (400, "bad_event")
         assert (await ask(client, "run/predict", follow)).status_code == 200

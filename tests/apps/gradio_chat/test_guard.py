@@ -201,31 +201,41 @@ async def test_the_session_of_a_heartbeat_has_a_length() -> None:
 
 
 @pytest.mark.anyio
-async def test_bodies_on_their_way_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_MOST_READING", 30)
-    app, codes = GuardPage(page, max_body_bytes=30), []
+async def test_bodies_on_their_way_are_bounded_for_each_client_and_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "_MOST_READING", 60)
+    app = GuardPage(page, max_body_bytes=30)
+    statuses: list[tuple[str, int]] = []
 
-    async def read_one_more() -> None:
-        """Send 20 bytes, and before the rest let another do so."""
-        pieces = [b"[" + b"1" * 19, b"]"]
+    async def read(*addresses: str) -> None:
+        """Send 20 bytes, and before the rest let the next client do so."""
+        pieces = [b"[" + b"1" * 18, b"]"]
 
         async def receive() -> Any:
-            if len(pieces) == 1:
-                got = await ask(app, "POST", JOIN, b"[" + b"1" * 18 + b"]")
-                codes.append((got.status, got.code))
-            body = pieces.pop(0)
-            return {"type": "http.request", "body": body, "more_body": bool(pieces)}
+            if len(pieces) == 1 and addresses[1:]:
+                await read(*addresses[1:])
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
         async def send(message: Any) -> None:
-            codes.append(message.get("status"))
+            if "status" in message:
+                statuses.append((addresses[0], message["status"]))
 
-        scope = {"type": "http", "method": "POST", "path": JOIN, "headers": []}
+        client = (addresses[0], 1)
+        scope = {"type": "http", "method": "POST", "path": JOIN, "headers": [], "client": client}
         await app(scope, receive, send)
 
     for _ in range(2):  # what was read is given back
-        await read_one_more()
-        assert codes == [(429, "chat_full"), 200, None]
-        codes.clear()
+        await read("10.0.0.1", "10.0.0.1")
+        assert statuses == [("10.0.0.1", 429), ("10.0.0.1", 200)]
+        statuses.clear()
+        await read("10.0.0.1", "10.0.0.2", "10.0.0.2")
+        assert statuses == [("10.0.0.2", 429), ("10.0.0.2", 200), ("10.0.0.1", 200)]
+        statuses.clear()
+        await read("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+        assert dict(statuses)["10.0.0.4"] == 429
+        statuses.clear()
+    assert not app._reading
 
 
 def seconds(work: Callable[[], object]) -> float:
