@@ -89,8 +89,8 @@ class CompletionResponse(CancellableResponse):
             if self._usage_options is not None:
                 await self._stream(streams, reply, self._usage_options)
             elif plan.logprobs or plan.choices > 1:
-                large = LargeReply(streams, self._serializer, self._gate.turns)
-                await reply.parts(await large.read())
+                with LargeReply(streams, self._serializer, self._gate) as large:
+                    await reply.parts(await large.read())
             else:
                 await reply.whole(await whole(streams, self._serializer))
 

@@ -35,6 +35,7 @@ class Gate:
         ready: True if routers should send new requests.
         draining: True if new requests are refused.
         turns: Turns of the loop for the large replies of these requests.
+        reply_bytes: Bytes of these replies that are kept until their ends.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,6 +51,7 @@ class Gate:
         self.ready = True
         self.draining = False
         self.turns = LoopTurns()
+        self.reply_bytes = 0
 
     @property
     def count(self) -> int:

@@ -8,21 +8,23 @@ other fields are encoded at the end, one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.to_thread
 
 from asyncgen_apps.openai_http.bodies import check_whole
+from asyncgen_apps.openai_http.concurrency_limit import BUSY_SECONDS
 from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.response_writer import encode
-from asyncgen_apps.serving.limits import MOST_REPLY
+from asyncgen_apps.serving.limits import MOST_REPLIES, MOST_REPLY
 from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Mapping
 
     from asyncgen import TokenEvent
+    from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.request_streams import RequestStreams
     from asyncgen_apps.openai_http.serializers import Serializer
     from asyncgen_apps.serving.time_slices import LoopTurns
@@ -46,29 +48,38 @@ class EncodedList:
 
 
 class LargeReply:
-    """Reply to one request, gathered from its events."""
+    """Reply to one request, gathered from its events; its bytes count in a ``with`` block."""
 
-    def __init__(self, streams: RequestStreams, serializer: Serializer, turns: LoopTurns) -> None:
+    def __init__(self, streams: RequestStreams, serializer: Serializer, gate: Gate) -> None:
         """Describe it.
 
         Args:
             streams: Entered; their results keep no log-probabilities.
             serializer: Lays the reply out.
-            turns: Turns of this loop.
+            gate: Counts the bytes of all replies, and has the turns of this loop.
         """
         self._streams = streams
         self._serializer = serializer
-        self._turns = turns
+        self._gate = gate
+        self._turns = gate.turns
         self._has_turn = anyio.Lock(fast_acquire=True)  # so that many streams wait as one reply
         self._prompts: dict[int, Lists] = {}
         self._choices: dict[int, Lists] = {}
         self._num_bytes = 0
 
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the memory back."""
+        self._gate.reply_bytes -= self._num_bytes
+
     async def read(self) -> list[bytes | bytearray]:
         """Read all streams to their ends; return the reply in parts.
 
         Raises:
-            ApiError: It is too large, or the engine was closed meanwhile.
+            ApiError: It is too large, all replies together are, or the engine was closed meanwhile.
             Exception: The first stream to fail raised it.
         """
         streams, echo = self._streams, self._serializer.echo
@@ -110,6 +121,14 @@ class LargeReply:
                 found += b"," * (before > 0) + encode(value)[1:-1].encode()
                 added += len(found) - before
         self._num_bytes += added
+        self._gate.reply_bytes += added
+        if self._gate.reply_bytes > MOST_REPLIES:
+            message = (
+                f"replies in one piece have more than {MOST_REPLIES >> 20} MiB of "
+                "log-probabilities together: try again, or ask for a stream (`stream: true`)"
+            )
+            busy = BUSY_SECONDS
+            raise ApiError(429, message, "rate_limit_error", code="overloaded", retry_after=busy)
         if self._num_bytes > MOST_REPLY:
             message = (
                 f"the reply has more than {MOST_REPLY >> 20} MiB of log-probabilities: "

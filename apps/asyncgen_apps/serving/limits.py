@@ -25,6 +25,9 @@ several threads would do so one after another before a stream can run."""
 MOST_REPLY = 2**27
 """Most bytes of log-probabilities of a reply in one piece, which are kept until its end."""
 
+MOST_REPLIES = 2**29
+"""Most bytes of log-probabilities of all such replies together."""
+
 MOST_SAMPLES = 128
 """Most rows of one request: each costs the engine memory, also while it waits."""
 

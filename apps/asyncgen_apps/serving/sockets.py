@@ -23,6 +23,10 @@ HEAD_BYTES = 64 * 1024
 LINGER_BYTES = 1024 * 1024
 """Bytes that a refused client may still send, so that it can read the refusal."""
 
+UNSENT_BYTES = 32 * 1024
+"""Bytes that the kernel keeps unsent for a connection. It would keep megabytes, and ask for more
+only once a third of them is read: a client that reads slowly would seem to read nothing."""
+
 MOST = 4096
 """Default limit of connections, however many files may be open: each takes memory."""
 
@@ -84,6 +88,8 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     plain = socket.create_server((host, port), family=family, backlog=backlog)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have what their listener has
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return Listener(fileno=plain.detach())
 
 

@@ -335,14 +335,20 @@ class StreamConnection(ServerConnection):
 
     def _limit_stall(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self._send_seconds, self._give_up)
+            unsent = self.transport.get_write_buffer_size()
+            self._deadline = self.loop.call_later(self._send_seconds, self._give_up, unsent)
 
     def _limit_end(self) -> None:
         # The library limits the time of a closing handshake only while a task awaits it.
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.close_timeout or 0.0, self.abort)
 
-    def _give_up(self) -> None:
+    def _give_up(self, unsent: int) -> None:
+        """End the connection unless its client has read anything."""
+        if self.transport.get_write_buffer_size() < unsent:
+            self._deadline = None
+            self._limit_stall()
+            return
         if self._session is not None:
             self._session.give_up()
         self.abort()

@@ -122,6 +122,18 @@ def test_log_probabilities_kept_for_a_reply_have_a_limit(
     demo.wait_idle()
 
 
+def test_all_replies_together_have_a_limit(demo: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {**TEXT, "n": 4, "logprobs": 5}
+    for _ in range(2):  # what is refused counts no longer
+        with monkeypatch.context() as patched:
+            patched.setattr(large_replies, "MOST_REPLIES", 1000)
+            refused = demo.request("POST", TEXT_PATH, body)
+            assert refused.status == 429 and refused.error["code"] == "overloaded"
+        with monkeypatch.context() as patched:
+            patched.setattr(large_replies, "MOST_REPLIES", 100_000)
+            assert demo.request("POST", TEXT_PATH, body).status == 200
+
+
 @for_each("path", ["/tokenize", "/detokenize"])
 def test_large_bodies_are_parsed_in_slices_at_every_path(
     demo: Running, monkeypatch: pytest.MonkeyPatch, path: str

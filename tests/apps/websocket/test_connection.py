@@ -87,6 +87,30 @@ async def test_a_slow_one_that_catches_up_is_not_dropped() -> None:
         assert one.server.service.counters.dropped == 1
 
 
+class Unsent:
+    """A transport whose client reads a little, and then nothing."""
+
+    def __init__(self, transport: Any, *sizes: int) -> None:
+        self._transport = transport
+        self.sizes = list(sizes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def get_write_buffer_size(self) -> int:
+        return self.sizes.pop(0) if self.sizes else 100
+
+
+async def test_who_reads_anything_is_not_dropped() -> None:
+    async with served(send_seconds=0.05) as one, one.client() as client:
+        [connection] = one.server._connections.connections
+        sizes = 400, 300, 300, 200, 200, 100, 100
+        connection.transport = unsent = Unsent(connection.transport, *sizes)
+        connection.pause_writing()
+        assert await client.wait_closed() == 1006
+        assert not unsent.sizes  # it had its time again whenever fewer were unsent
+
+
 class Flushed:
     """A connection that counts."""
 
