@@ -29,6 +29,12 @@ LONG_TURN = 0.02
 """Processor time of a turn behind which less is parsed in the next one: what is parsed starts work
 whose time is not known before."""
 
+_LEAST_REST, _MOST_REST = 0.002, 0.1
+"""Shortest and longest rest in seconds; uvloop has timers of whole milliseconds."""
+
+_SHORT_SECONDS = 1.0
+"""Seconds without a turn after which the interpreter changes hands as seldom as usual."""
+
 _LEAST_SECONDS = TURN_SECONDS / 32
 """Time for parsing while all turns are long: one slice."""
 
@@ -102,9 +108,11 @@ class ReadBudget:
         self._spent = 0.0
         self._renewal = 0.0
         self._allowance = TURN_SECONDS
-        self._turn_began = 0.0
+        self._turn_began = 0.0  # in processor time of the thread
+        self._began, self._began_at = 0.0, 0.0  # behind the last rest: that time, and the clock's
+        self._begins = True
         self._is_scheduled = False
-        self._while_queued = ExitStack()
+        self._is_short = False
 
     def take(self, connection: Reader, data: bytes) -> None:
         """Parse data of a connection, now if it is little, else in slices.
@@ -152,21 +160,45 @@ class ReadBudget:
         return b"" if waiting is None else bytes(waiting.data)
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._while_queued.enter_context(short_turns())
+        """Call `_turn`, after a rest for as long as the loop worked since the rest before.
+
+        What is parsed has to be answered, and the threads that decode need the interpreter too.
+        """
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        loop = asyncio.get_running_loop()
+        if not self._is_short:
+            self._is_short = True
+            turns = ExitStack()
+            turns.enter_context(short_turns())
+            loop.call_later(_SHORT_SECONDS, self._look, loop, turns)
+        worked, passed = thread_time() - self._began, perf_counter() - self._began_at
+        if passed > _SHORT_SECONDS:  # nothing was parsed for a while
+            worked = passed = 0.0
             self._turn_began = thread_time()
-            asyncio.get_running_loop().call_soon(self._turn)
+        rest = min(2 * max(worked, self._spent) - passed, _MOST_REST)
+        self._begins = rest >= _LEAST_REST or not 0.0 < passed < _MOST_REST
+        if rest >= _LEAST_REST:
+            loop.call_later(rest, self._turn)
+        else:
+            loop.call_soon(self._turn)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, turns: ExitStack) -> None:
+        """Let the interpreter change hands as usual once no turn has come for a while."""
+        if self._is_scheduled or perf_counter() - self._began_at < _SHORT_SECONDS:
+            loop.call_later(_SHORT_SECONDS, self._look, loop, turns)
+        else:
+            self._is_short = False
+            turns.close()
 
     def _turn(self) -> None:
-        """Parse slices, one connection after the other, until the time of this turn is over.
-
-        After that it rests for as long as the loop worked since the turn before: what is parsed has
-        to be answered, and the threads that decode need the interpreter too.
-        """
+        """Parse slices, one connection after the other, until the time of this turn is over."""
         began = thread_time()
-        worked = began - self._turn_began
-        scale = 0.5 if worked > LONG_TURN else 2.0
+        scale = 0.5 if began - self._turn_began > LONG_TURN else 2.0
+        self._turn_began = began
+        if self._begins:
+            self._began, self._began_at = began, perf_counter()
         self._allowance = min(max(self._allowance * scale, _LEAST_SECONDS), TURN_SECONDS)
         self._renew(perf_counter())
         while self._queue and self._spent < self._allowance:
@@ -179,12 +211,9 @@ class ReadBudget:
                 else:
                     waiting.is_queued = False
                     _set_hold(connection, waiting)
-        self._is_scheduled = bool(self._queue)
+        self._is_scheduled = False
         if self._queue:
-            self._turn_began = began
-            asyncio.get_running_loop().call_later(max(worked, self._spent), self._turn)
-        else:
-            self._while_queued.close()
+            self._schedule()
 
     def _renew(self, now: float) -> None:
         self._renewal = now + 2 * TURN_SECONDS
