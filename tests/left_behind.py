@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgen.runtime.thread_state import read_state
+from asyncgen.runtime.user_draws import DrawingMode
 
 Leave: TypeAlias = Callable[[], object]
 """Leaves something behind, or raises, wherever it is called."""
@@ -132,6 +133,16 @@ RAISED: dict[str, Leave] = {
 
 
 def seen() -> tuple[Any, ...]:
-    """Return everything that a row of `LEFT` changes on this thread."""
+    """Return everything that a row of `LEFT` changes on this thread.
+
+    The mode through which user code draws is of its request, so each has another one.
+    """
     python = sys.gettrace(), sys.getprofile(), sys.getrecursionlimit()
-    return (*read_state(), *python, tuple(np.geterr().items()), number.get())
+    state = [_without_draws(value) for value in read_state()]
+    return (*state, *python, tuple(np.geterr().items()), number.get())
+
+
+def _without_draws(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    return tuple(each for each in value if not isinstance(each, DrawingMode))
