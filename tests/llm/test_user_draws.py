@@ -147,6 +147,7 @@ def test_a_seed_settles_what_code_draws_beside_a_thread_that_draws(
     check(TableModel(), kind)
 
 
+@pytest.mark.gate
 @for_each("do_sample", [True, False])
 def test_a_seed_settles_what_a_foreign_model_draws(do_sample: bool) -> None:
     holder: list[Call] = [int]

@@ -41,6 +41,7 @@ def saved(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     return load_model(folder, device="cpu")
 
 
+@pytest.mark.gate
 @for_each("family", ["llama", "llama-tied", "qwen2", "gpt2", "t5"])
 def test_written_parameters_compute(family: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / family, **SAVED[family])

@@ -287,6 +287,7 @@ def check_places(one: Running, port: str, name: str) -> None:
     one.wait_idle()
 
 
+@pytest.mark.gate
 @for_each("port", PORTS)
 @for_each("name", HOLDERS)
 def test_place_of_a_silent_client_is_free_in_time(impatient: Running, port: str, name: str) -> None:

@@ -105,7 +105,8 @@ async def test_who_reads_anything_is_not_dropped() -> None:
     async with served(send_seconds=0.05) as one, one.client() as client:
         [connection] = one.server._connections.connections
         sizes = 400, 300, 300, 200, 200, 100, 100
-        connection.transport = unsent = Unsent(connection.transport, *sizes)
+        unsent: Any = Unsent(connection.transport, *sizes)
+        connection.transport = unsent
         connection.pause_writing()
         assert await client.wait_closed() == 1006
         assert not unsent.sizes  # it had its time again whenever fewer were unsent
