@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
-from asyncgen.runtime.transfer import host_ints
 from asyncgen.runtime.user_code import run_user_code
 from streamers.cancel import Cancelled
 
@@ -184,8 +183,8 @@ class StreamerSink:
 
     def _begin(self, request: Request) -> StreamerFeed:
         """Give the streamer the prompt, a row for each sample."""
-
         from asyncgen.generation.generate.streamer_feed import StreamerFeed
+        from asyncgen.runtime.transfer import host_ints
 
         pad = request.params.config.pad_token_id
         copies = request.params.num_samples
