@@ -33,6 +33,12 @@ ASKED: list[tuple[dict[str, Any], str, str]] = [
 """Formats with a text that costs too much, and one that does not."""
 
 
+@pytest.fixture(autouse=True)
+def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New lexers may take as long as a busy machine needs."""
+    monkeypatch.setattr(prototype, "_MOST_RENEWING", float("inf"))
+
+
 def compiled(asked: dict[str, Any], tokenizer: Any) -> Grammar:
     """The grammar of a request."""
     output_format = read_output_format(asked)
@@ -127,7 +133,8 @@ def test_the_other_rows_of_a_request_end_without_new_lexers(
             steps(row, text)
 
 
-def test_new_lexers_have_a_budget_of_time() -> None:
+def test_new_lexers_have_a_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prototype, "_MOST_RENEWING", 0.1)
     budget = prototype.RenewalBudget()
     assert budget.takes(0.06) and not budget.takes(0.06) and not budget.takes(1.0)
 

@@ -33,7 +33,7 @@ class ConvolutionMixer(StateMixer):
     def __init__(self, plan: ConvolutionPlan, hidden: int, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
         super().__init__()
-        self.width, self.dtype = plan.convolved, dtype
+        self.width = plan.convolved
         self.enter = Linear(hidden, 3 * plan.convolved, plan.has_bias, dtype=dtype)
         self.window = Exact(plan.convolved, 1, plan.window)
         self.window_bias = Exact(plan.convolved) if plan.has_bias else None

@@ -56,7 +56,7 @@ class DeltaMixer(StateMixer):
             dtype: Of products.
         """
         super().__init__()
-        self.plan, self.dtype = plan, dtype
+        self.plan = plan
         self.enter = Linear(hidden, sum(plan.entering), dtype=dtype)
         self.window = Exact(plan.convolved, 1, plan.window)
         self.decays = self.gates = None

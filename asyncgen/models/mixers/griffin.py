@@ -48,7 +48,7 @@ class GriffinMixer(StateMixer):
     def __init__(self, plan: GriffinPlan, hidden: int, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
         super().__init__()
-        self.plan, self.dtype = plan, dtype
+        self.plan = plan
         width, heads, size = plan.convolved, plan.heads, plan.size
         self.enter = Linear(hidden, 2 * width, True, dtype=dtype)
         self.window = Exact(width, 1, plan.window)

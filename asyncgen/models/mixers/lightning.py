@@ -40,7 +40,7 @@ class LightningMixer(StateMixer):
     def __init__(self, plan: LightningPlan, hidden: int, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
         super().__init__()
-        self.plan, self.dtype = plan, dtype
+        self.plan = plan
         self.enter = Linear(hidden, 4 * plan.channels, dtype=dtype)
         self.norm = Norm(plan.channels, plan.eps, NormPlan(), dtype=dtype)
         self.leave = Linear(plan.channels, hidden, dtype=dtype)

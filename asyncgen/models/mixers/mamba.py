@@ -45,7 +45,7 @@ class MambaMixer(StateMixer):
             dtype: Of products.
         """
         super().__init__()
-        self.plan, self.dtype = plan, dtype
+        self.plan = plan
         self.enter = Linear(hidden, enters, plan.has_bias, dtype=dtype)
         self.window = Exact(plan.convolved, 1, plan.window)
         self.window_bias = Exact(plan.convolved) if plan.has_window_bias else None

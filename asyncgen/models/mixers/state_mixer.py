@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.models.kernels.prepared import Prepared
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from asyncgen.models.kernels.experts import Exact
+    from asyncgen.models.kernels.linear import Linear
     from asyncgen.models.mixers.state_rows import StateContext
 
 
@@ -17,7 +19,17 @@ class StateMixer(Prepared):
     """Mixer of tokens with a state.
 
     `prepare` makes a plan of tensors whose last entry is the compiled kernel, or ``None``.
+
+    Attributes:
+        leave: The last product, whose dtype is that of the mixer.
     """
+
+    leave: Linear
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of products, which changes with the model's."""
+        return self.leave.dtype
 
     @property
     def compiled(self) -> Any | None:
