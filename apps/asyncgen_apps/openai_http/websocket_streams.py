@@ -7,18 +7,19 @@ Knows how the two are set up alike; the protocol is that of :mod:`asyncgen_apps.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import anyio
 from starlette.routing import Route
 
 from asyncgen_apps.openai_http.chat_page import GatedEngine, GatedStream
 from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.serving.limits import MOST_BODY
-from asyncgen_apps.websocket import StreamService, StreamSettings, serve_websocket
+from asyncgen_apps.serving.sockets import room
+from asyncgen_apps.websocket import StreamService, StreamSettings
 from asyncgen_apps.websocket.asgi import stream_route
 from asyncgen_apps.websocket.connection_server import ConnectionServer
+from asyncgen_apps.websocket.server import listening
 
 if TYPE_CHECKING:
     import socket
@@ -121,24 +122,17 @@ async def with_streams(
     """
     model = CountedEngine(llm, gate)
     settings = settings.sized(llm, MOST_BODY)
+    if listener is not None:  # as many on each port, if so many files may be open
+        most = settings.max_connections
+        settings = replace(settings, max_connections=max(most, min(2 * most, room())))
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
         app.router.routes += [stream_route(service, _PATH), Route(_PATH, _ask_for_websocket)]
         connections = ConnectionServer(service, page=None, paths=(_PATH,))
-        drains = [service.drain]
         if listener is not None:
-            # Whether others may come without a key was decided for the other port already.
-            server = await stack.enter_async_context(
-                serve_websocket(model, settings=settings, sock=listener, allow_anonymous=True)
-            )
-            drains.append(server.drain)
-
-        async def drain(seconds: float) -> None:
-            async with anyio.create_task_group() as group:
-                for one in drains:
-                    group.start_soon(one, seconds)
-
+            host = listener.getsockname()[0]
+            await stack.enter_async_context(listening(service, host, sock=listener))
         try:
-            yield Streams(drain, connections.upgraded)
+            yield Streams(service.drain, connections.upgraded)
         finally:
             await connections.close()

@@ -114,18 +114,49 @@ async def serve_websocket(
             f"{host} is reached by others: give a token, or allow_anonymous=True "
             "(--allow-anonymous)"
         )
-    async with StreamService(llm, settings) as service:
-        connections = ConnectionServer(service, page=page)
-        server = await asyncio.get_running_loop().create_server(
-            connections.connect, **_listen_options(host, port, sock), backlog=_BACKLOG
-        )
-        try:
-            yield StreamServer(service, server, connections, host)
-        finally:
-            await service.drain(0)
-            server.close()
-            await connections.close()
-            await server.wait_closed()
+    async with (
+        StreamService(llm, settings) as service,
+        listening(service, host, port, page=page, sock=sock) as server,
+    ):
+        yield server
+
+
+@asynccontextmanager
+async def listening(
+    service: StreamService,
+    host: str,
+    port: int = 0,
+    *,
+    page: Path | None = PAGE,
+    sock: socket.socket | None = None,
+) -> AsyncIterator[StreamServer]:
+    """Serve the requests of a service on a port for as long as the block runs.
+
+    Args:
+        service: An entered service; other ports may serve it as well, and each resumes the requests
+            of the others. It is drained at the end.
+        host: Address to listen on.
+        port: Port; 0 chooses one.
+        page: File for ``GET /``; ``None`` for no page.
+        sock: Listening socket, in place of ``host`` and ``port``.
+
+    Yields:
+        The listening server.
+
+    Raises:
+        OSError: The port is in use, or the address is not of this machine.
+    """
+    connections = ConnectionServer(service, page=page)
+    server = await asyncio.get_running_loop().create_server(
+        connections.connect, **_listen_options(host, port, sock), backlog=_BACKLOG
+    )
+    try:
+        yield StreamServer(service, server, connections, host)
+    finally:
+        await service.drain(0)
+        server.close()
+        await connections.close()
+        await server.wait_closed()
 
 
 def _listen_options(host: str, port: int, sock: socket.socket | None) -> dict[str, Any]:

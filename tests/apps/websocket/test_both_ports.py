@@ -70,8 +70,11 @@ def ask(found: Any, **message: Any) -> Any:
 
 
 @for_each("port", PORTS)
+@for_each("other", PORTS)
 @for_each("is_reset", [True, False])
-def test_request_of_a_broken_connection_is_resumed(one: Running, port: str, is_reset: bool) -> None:
+def test_request_of_a_broken_connection_is_resumed_on_either_port(
+    one: Running, port: str, other: str, is_reset: bool
+) -> None:
     with client(one, port) as first:
         accepted = ask(first, **PROMPT)
         while (delta := get(first))["type"] != "delta":
@@ -82,9 +85,9 @@ def test_request_of_a_broken_connection_is_resumed(one: Running, port: str, is_r
         else:
             wire.shutdown(socket.SHUT_WR)
         token, after = accepted["resume_token"], delta["seq"]
-        with client(one, port) as second:
+        with client(one, other) as second:
             answer = ask(second, type="resume", id="b", resume_token=token, after=after)
-            assert answer["type"] == "accepted", (port, answer)
+            assert answer["type"] == "accepted", (port, other, answer)
             send(second, type="cancel", id="b")
     one.wait_idle()
 
