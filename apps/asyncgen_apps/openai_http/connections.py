@@ -20,6 +20,7 @@ refused   the client is gone            ``LINGER_SECONDS``; it was refused, noth
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,15 +30,16 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from asyncgen_apps.openai_http import refusals
+from asyncgen_apps.openai_http.concurrency_limit import leaving
 from asyncgen_apps.openai_http.deadlines import Deadlines
 from asyncgen_apps.openai_http.hangups import HangupWatch
 from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.serving.sockets import LINGER_BYTES, RESERVE
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from asyncgen_apps.openai_http.errors import ApiError
@@ -415,7 +417,19 @@ class LimitedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start a request."""
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, cycle, app))
+
+    async def _run(
+        self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Run a request; one that the end of the server cuts off hears of it."""
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not cycle.response_started:
+                cycle.response_started = True  # else uvicorn would answer with a 500
+                self._send_error(leaving())
+            raise
 
     def on_body(self, body: bytes) -> None:
         """Count a piece of the body."""

@@ -166,17 +166,20 @@ def _protocol(settings: ServerSettings) -> Any:
     return limited_protocol(settings)
 
 
-def _is_no_cut(record: logging.LogRecord) -> bool:
-    """Tell whether a record is of something else than a task that was cancelled.
+_CUTS = ("CancelledError", "returned without completing response.")
 
-    uvicorn logs what a request raised, and what its lifespan raised as a text.
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Tell whether a record is of something else than a request that was cut off.
+
+    uvicorn logs what a request raised, what its lifespan raised as a text, and answers without end.
     """
     error = record.exc_info[1] if record.exc_info else None
     while error is not None:
         if isinstance(error, asyncio.CancelledError | ClientDisconnect):
             return False
         error = error.__cause__ or error.__context__
-    return not record.getMessage().rstrip().endswith("CancelledError")
+    return not record.getMessage().rstrip().endswith(_CUTS)
 
 
 async def serve(server: Server, listener: socket.socket) -> None:

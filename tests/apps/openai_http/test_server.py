@@ -12,7 +12,7 @@ import pytest
 
 from asyncgen_apps.openai_http.server import _is_no_cut, bind
 from asyncgen_apps.openai_http.settings import ServerSettings
-from tests.apps.openai_http.running import running, wait_for
+from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.cases import for_each
 from tests.doubles.models import Gate
@@ -61,6 +61,27 @@ def test_a_drain_ends(insist: bool) -> None:
         visitor.join()
     events = replies[0].events()
     assert events[-1]["error"]["code"] == "shutting_down"
+
+
+def test_an_upload_under_way_hears_that_the_server_ends(caplog: pytest.LogCaptureFixture) -> None:
+    lines = [
+        "POST /v1/completions HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        "Content-Length: 100",
+        "Expect: 100-continue",
+    ]
+    with running(scripted(), drain_seconds=60) as served:
+        wire = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
+        wire.sendall("\r\n".join([*lines, "", "{"]).encode())
+        assert b" 100 " in wire.recv(4096)  # it reads the body
+        for _ in range(2):
+            served.call(served.server.leave)
+    with wire:
+        content = b"".join(iter(lambda: wire.recv(4096), b""))
+    assert b" 503 " in content
+    assert b"shutting_down" in content
+    assert not caplog.records
 
 
 def test_draining_server_refuses_new_requests() -> None:
