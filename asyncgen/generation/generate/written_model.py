@@ -135,9 +135,11 @@ class WrittenModel:
         if isinstance(output, dict) and not hasattr(output, "logits"):
             output = SimpleNamespace(**output)
         logits = getattr(output, "logits", None)
-        if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
-            allowed = "must return an object or a dict with `logits`, [B, S, V]"
+        allowed = "must return an object or a dict with `logits`, [B, S, V], S of at least 1"
+        if not isinstance(logits, torch.Tensor):
             raise InvalidRequestError("forward", type(output).__name__, allowed)
+        if logits.dim() != 3 or 0 in logits.shape:
+            raise InvalidRequestError("forward", f"`logits` of {[*logits.shape]}", allowed)
         return output
 
     @property

@@ -82,9 +82,9 @@ class CheckedProcessors(LogitsProcessorList):
         checked = number > 0 and not _is_built_in(self[number - 1])
         if foreign and not checked and not _is_usable(scores):
             raise self._blame(number)
-        wanted = (input_ids.shape[0], scores.shape[-1])
+        wanted, device = (input_ids.shape[0], scores.shape[-1]), scores.device
         scores = self._run(processor, input_ids, scores, self._begun[2])
-        _check_shape(processor, scores, wanted)
+        _check_scores(processor, scores, wanted, device)
         if foreign and not _is_usable(scores):
             return _keep_demanded_tokens(processor, scores)
         return scores
@@ -148,7 +148,9 @@ def _is_usable(scores: Tensor) -> bool:
     return bool(scores.amax(-1).isfinite().all())
 
 
-def _check_shape(processor: Callable[..., Any], scores: object, wanted: tuple[int, int]) -> None:
+def _check_scores(
+    processor: Callable[..., Any], scores: object, wanted: tuple[int, int], device: torch.device
+) -> None:
     name = _name(processor)
     if not isinstance(scores, torch.Tensor):
         kind = type(scores).__name__
@@ -157,6 +159,12 @@ def _check_shape(processor: Callable[..., Any], scores: object, wanted: tuple[in
         shapes = f"{[*scores.shape]} instead of {[*wanted]}"
         raise InvalidScoresError(
             name, f"{name} returned scores of shape {shapes}; it must keep rows and vocabulary"
+        )
+    is_dense = scores.layout == torch.strided and scores.is_floating_point()
+    if scores.device != device or not is_dense:
+        kind = f"{scores.dtype}, {scores.layout} on {scores.device}"
+        raise InvalidScoresError(
+            name, f"{name} returned scores of {kind}; it must return dense numbers on {device}"
         )
 
 

@@ -288,16 +288,20 @@ def test_what_a_module_lacks_is_named() -> None:
     class Bare(nn.Module, asyncgen.GenerationMixin):
         config: Any = None
 
-        def forward(self, input_ids: Tensor) -> Tensor:
-            return torch.zeros(1, 1, V)
+        answer: Any = torch.zeros(1, 1, V)
+
+        def forward(self, input_ids: Tensor) -> Any:
+            return self.answer
 
     model = Bare()
+    config = transformers.GPT2Config(vocab_size=V)
     cases = [
-        (transformers.T5Config(vocab_size=V), "no encoder"),
-        (transformers.GPT2Config(vocab_size=V), "`forward` is 'Tensor': must return"),
+        (transformers.T5Config(vocab_size=V), Bare.answer, "no encoder"),
+        (config, Bare.answer, "`forward` is 'Tensor': must return"),
+        (config, {"logits": torch.zeros(1, 0, V)}, rf"`logits` of \[1, 0, {V}\]"),
+        (config, {"logits": torch.zeros(1, V)}, rf"`logits` of \[1, {V}\]"),
     ]
-    for config, named in cases:
-        model.config = config
+    for model.config, model.answer, named in cases:
         with pytest.raises(InvalidRequestError, match=named):
             model.generate(PROMPTS[:1], max_new_tokens=2)
     whole = both()[1]

@@ -36,12 +36,18 @@ class Breaking(LogitsProcessor):
             return scores[:, :2]
         if self.how == "none":
             return None
+        if self.how == "sparse":
+            return scores.to_sparse()
+        if self.how == "meta":
+            return scores.to("meta")
+        if self.how == "whole":
+            return scores.long()
         scores[1] = {"nan": torch.nan, "banned": -torch.inf}[self.how]
         return scores
 
 
 @for_each("in_place", [False, True])
-@for_each("how", ["row", "vocabulary", "none", "nan", "banned"])
+@for_each("how", ["row", "vocabulary", "none", "sparse", "meta", "whole", "nan", "banned"])
 @for_each("place", [0, 1, 2])
 def test_a_processor_of_the_user_is_named_at_once(how: str, in_place: bool, place: int) -> None:
     processors = CheckedProcessors([HARMLESS, MinPLogitsWarper(0.1)])
