@@ -872,7 +872,9 @@ def test_one_engine_in_one_loop_after_another() -> None:
 def run_python(code: str, *options: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a script in a fresh interpreter, with the doubles at hand."""
     head = """
-        import anyio, gc, os, sys, threading
+        import anyio, gc, logging, os, sys, threading
+        # Of asyncio's debug mode only its complaints of slowness are left out: machines are busy.
+        logging.getLogger("asyncio").addFilter(lambda said: not said.msg.startswith("Executing"))
         from asyncgen.llm.llm import AsyncLLM
         from asyncgen.errors import EngineClosedError
         from tests.doubles.models import TableModel, byte_tokenizer
