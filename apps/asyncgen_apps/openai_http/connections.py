@@ -361,10 +361,24 @@ class LimitedProtocol(HttpToolsProtocol):
             rest = data[upgrade.args[0] :]
             if self._should_upgrade():
                 self._become_websocket(rest)
-            elif rest:  # no other protocol is spoken here: what follows is HTTP as well
+            elif self._ignores_upgrade():
+                head = refusals.without_upgrade(
+                    self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
+                )
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
+                self._parse(head + rest)
+            elif rest:  # behind a CONNECT, which is answered as any other method
                 self._parse(rest)
         except httptools.HttpParserError:
             self._refuse(refusals.invalid())
+
+    def _ignores_upgrade(self) -> bool:
+        """Tell whether the head asks for a protocol that is not spoken here, such as h2c.
+
+        The parser takes what follows for that protocol, but it is the body of the request.
+        """
+        return any(name == b"upgrade" for name, _ in self.headers) and not self._should_upgrade()
 
     def _become_websocket(self, rest: bytes) -> None:
         """Hand the socket over, with what the client has sent behind the head."""
@@ -392,6 +406,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Note that the head is whole."""
+        if self.parser.should_upgrade() and self._ignores_upgrade():
+            return  # it is parsed again, without that
         self._state = _BODY
         self._head_bytes = self._body_bytes = self._other_bytes = 0
         if self._has_deadline:
@@ -439,6 +455,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Note that the body is whole; a head in the same read counts from the next read on."""
+        if self._state is not _BODY:
+            return
         self._state = _IDLE
         if self._has_deadline:
             self._limits.bodies.discard(self)

@@ -1,4 +1,4 @@
-"""Refuse requests before an application sees them: what is said, and how.
+"""Refuse requests, or a part of them, before an application sees them: what is said, and how.
 
 Knows the bytes of a response; not when a connection is refused.
 """
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
 """Paths that are answered also when there are too many connections."""
+
+_OFFERS = (b"upgrade", b"http2-settings")
 
 FULL_SECONDS = 2.0
 """When to come back to a server that has too many connections."""
@@ -68,6 +70,27 @@ class FullApp:
             await self._app(scope, receive, _closing(send))
         else:
             await self._refuse(scope, receive, send)
+
+
+def without_upgrade(
+    method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]
+) -> bytes:
+    """Return the head of a request without its offer to go on in another protocol.
+
+    Args:
+        method: Of the request.
+        url: As it was sent.
+        version: Of HTTP.
+        headers: Names in lower case, and values.
+    """
+    lines = [b"%b %b HTTP/%b" % (method, url, version.encode())]
+    for name, value in headers:
+        if name == b"connection":
+            kept = [one.strip() for one in value.split(b",") if one.strip().lower() not in _OFFERS]
+            value = b", ".join(kept)
+        if name not in _OFFERS and (value or name != b"connection"):
+            lines.append(name + b": " + value)
+    return b"\r\n".join([*lines, b"", b""])
 
 
 def full() -> ApiError:

@@ -184,6 +184,33 @@ def test_other_protocols_are_not_spoken(served: Plain) -> None:
         assert [reply(wire)[0] for _ in range(3)] == [200] * 3
 
 
+@for_each("offer", [b"h2c", b"x", b"TLS/1.0, h2c"])
+@for_each("is_chunked", [False, True])
+@for_each("step", [0, 1])
+def test_a_body_behind_an_offer_is_that_of_its_request(
+    served: Plain, offer: bytes, is_chunked: bool, step: int
+) -> None:
+    """Clients of Java offer h2c with each request; what follows the head is no other request."""
+    body = request("/smuggled")
+    length = b"Content-Length: %d" % len(body)
+    if is_chunked:
+        length = b"Transfer-Encoding: chunked"
+    headers = b"Connection: Upgrade, HTTP2-Settings", b"HTTP2-Settings: AAEA", b"Upgrade: " + offer
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else body
+    content = request("/a", *headers, length, b"x-other: 1", method="POST", body=sent)
+    before = len(served.seen)
+    with served.dial() as wire:
+        for piece in [content * 2] if not step else [bytes([one]) for one in content * 2]:
+            wire.sendall(piece)
+        for _ in range(2):
+            status, found = reply(wire)
+            assert (status, json.loads(found)["body"]) == (200, len(body)), found
+    heads = served.seen[before:]
+    assert [head["path"] for head in heads] == ["/a", "/a"]
+    assert [name for name, _ in heads[0]["headers"]][-1] == b"x-other"
+    assert not {name for name, _ in heads[0]["headers"]} & {b"upgrade", b"connection"}
+
+
 def test_frames_behind_a_handshake_are_read() -> None:
     """On both ports: those of a client that does not wait for the answer."""
     ping = b"\x89\x80\0\0\0\0"
