@@ -352,6 +352,8 @@ class Answer:
     async def _fill(self, *, as_text: bool) -> None:
         """Return when something may be unread; raise at the end of the stream."""
         mailbox = self._mailbox
+        if not (self._unread or self._ended or len(mailbox)):
+            self._thread.require_answers()  # code on the decode thread would wait for itself
         with self._alone():
             try:
                 if self._request is None:

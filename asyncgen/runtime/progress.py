@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, TypeAlias
 
 from asyncgen.runtime.request_failure import request_failure
@@ -46,8 +45,10 @@ def tell(progress: Callable[[str, int, int], object], what: str, done: int, tota
         run_user_code(progress, what, done, total)
     except BaseException as error:
         request_failure(error)
-        with suppress(Exception):  # a filter of the user's may raise
+        try:
             _log.exception("`progress` raised")
+        except BaseException as unlogged:  # a filter of the user's may raise
+            request_failure(unlogged)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -94,6 +94,35 @@ def test_engine_asked_by_what_it_computes_with(llm: asyncgen.LLM, kind: Any) -> 
 
 
 @for_each("kind", KINDS)
+def test_a_stream_that_was_made_elsewhere_is_not_read_by_what_it_computes_with(
+    llm: asyncgen.LLM, kind: Any
+) -> None:
+    made = llm.stream("x", max_new_tokens=3)
+    demand(llm, kind(lambda: next(made)))
+    assert [*made]  # nobody has left it
+
+
+@for_each("kind", [processor, criterion, prefix])
+def test_results_of_a_manager_are_not_awaited_by_what_it_computes_with(kind: Any) -> None:
+    manager = asyncgen.load_model("demo").init_continuous_batching()
+    asks: tuple[Ask, ...] = (
+        manager.get_result,
+        lambda: manager.get_result("b", timeout=60),
+        lambda: next(iter(manager)),
+        lambda: next(manager.request_id_iter("b")),
+    )
+    manager.start()
+    try:
+        for number, ask in enumerate(asks):
+            manager.add_request([5, 6], f"a{number}", max_new_tokens=3, **kind(ask))
+            found = manager.get_result(f"a{number}", timeout=60)
+            assert found is not None and found.error is not None
+            assert "asks the same engine" in found.error
+    finally:
+        manager.stop()
+
+
+@for_each("kind", KINDS)
 def test_asynchronous_engine_asked_by_a_loop_of_its_own_thread(
     anyio_backend_name: str, kind: Any
 ) -> None:

@@ -103,11 +103,22 @@ def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_filter_of_the_log_that_raises_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[BaseException] = []
+
     def fail(*_: object) -> bool:
-        raise ZeroDivisionError
+        raise errors[0]
 
     monkeypatch.setattr(logging.getLogger("asyncgen.progress"), "filters", [fail])
-    run(Terminal(), 2.0, progress=fail)
+    for errors in ([ZeroDivisionError()], [GeneratorExit()]):
+        run(Terminal(), 2.0, progress=fail)
+    ended: list[bool] = []
+    for errors in ([SystemExit()], [KeyboardInterrupt()]):  # they end the main thread alone
+        thread = threading.Thread(
+            target=lambda: ended.append(bool(run(Terminal(), 2.0, progress=fail)))
+        )
+        thread.start()
+        thread.join()
+    assert len(ended) == 2
 
 
 def test_every_loading_function_reports_progress() -> None:

@@ -235,9 +235,14 @@ class ContinuousBatchingManager(ManagedThread):
 
         Raises:
             EngineDiedError: The thread died, and all results were read.
+            EngineReentryError: Code that the manager is computing with would wait for it.
         """
-        output = self.frontend.results.take(request_id, timeout, self._is_serving)
-        thread = self._thread
+        results, thread = self.frontend.results, self._thread
+        output = results.take(request_id, 0.0, self._is_serving)
+        if output is None and timeout != 0.0:
+            if thread is not None:
+                thread.require_answers()
+            output = results.take(request_id, timeout, self._is_serving)
         if output is None and thread is not None and thread.is_over and thread.death is not None:
             raise thread.death
         return output
