@@ -103,22 +103,24 @@ def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_filter_of_the_log_that_raises_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors: list[BaseException] = []
+    raised: list[BaseException] = []
 
     def fail(*_: object) -> bool:
-        raise errors[0]
+        raise raised[-1]
+
+    def runs(error: BaseException) -> None:
+        raised.append(error)
+        run(Terminal(), 2.0, progress=fail)
+        raised.clear()
 
     monkeypatch.setattr(logging.getLogger("asyncgen.progress"), "filters", [fail])
-    for errors in ([ZeroDivisionError()], [GeneratorExit()]):
-        run(Terminal(), 2.0, progress=fail)
-    ended: list[bool] = []
-    for errors in ([SystemExit()], [KeyboardInterrupt()]):  # they end the main thread alone
-        thread = threading.Thread(
-            target=lambda: ended.append(bool(run(Terminal(), 2.0, progress=fail)))
-        )
+    for error in (ZeroDivisionError(), GeneratorExit()):
+        runs(error)
+    for error in (SystemExit(), KeyboardInterrupt()):  # they end the main thread alone
+        thread = threading.Thread(target=runs, args=(error,))
         thread.start()
         thread.join()
-    assert len(ended) == 2
+        assert not raised
 
 
 def test_every_loading_function_reports_progress() -> None:
