@@ -116,8 +116,8 @@ def test_a_filter_of_the_log_that_raises_stops_no_work(monkeypatch: pytest.Monke
     monkeypatch.setattr(logging.getLogger("asyncgen.progress"), "filters", [fail])
     for error in (ZeroDivisionError(), GeneratorExit()):
         runs(error)
-    for error in (SystemExit(), KeyboardInterrupt()):  # they end the main thread alone
-        thread = threading.Thread(target=runs, args=(error,))
+    for ending in (SystemExit(), KeyboardInterrupt()):  # they end the main thread alone
+        thread = threading.Thread(target=runs, args=(ending,))
         thread.start()
         thread.join()
         assert not raised
