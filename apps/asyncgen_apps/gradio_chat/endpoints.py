@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from asyncgen_apps.serving.origins import refuse_request
@@ -31,6 +32,8 @@ _CALLING = re.compile(
     r"/gradio_api/(?:queue/join|(?:run|api)/(?P<run>[^/]+)|call/v2/(?P<named>[^/]+)"
     r"|call/(?P<call>[^/]+))/?$"
 )
+
+_LISTENING = re.compile(r"/gradio_api/(?:queue/data|call/(?:v2/)?[^/]+/[^/]+)/?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,26 @@ class CheckEndpoint:
                 status, code, message = refusal
                 await refuse_request(scope, send, status, code, message)
                 return
-        await self._app(scope, receive, send)
+        if not _LISTENING.search(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            # Gradio has told the client so in its last event.
+            if not _is_unknown_session(error):
+                raise
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _is_unknown_session(error: BaseException) -> bool:
+    """Tell whether Gradio raised since there is no such session, behind the head of an answer."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, HTTPException) and found.status_code == 404:
+            return True
+        found = found.__cause__
+    return False
 
 
 def _refuse(page: gr.Blocks, path: re.Match[str], called: Called) -> tuple[int, str, str] | None:

@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 from asyncgen_apps.gradio_chat.endpoints import CheckEndpoint, refuse_malformed
 from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, GuardPage
 from asyncgen_apps.gradio_chat.session_cleanup import MAX_MEMORY_BYTES, SessionCleanupMiddleware
+from asyncgen_apps.serving.get_turns import GetTurns
 from asyncgen_apps.serving.origins import CheckHost
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def launch_options(
             raise ValueError(f"{name} is {value}: must be above 0")
     guards = [
         Middleware(CheckHost, names=allowed_hosts),
+        Middleware(GetTurns),
         Middleware(GuardPage, origins=origins, max_body_bytes=max_body_bytes),
         Middleware(CheckEndpoint),
         Middleware(SessionCleanupMiddleware, max_memory_bytes=max_memory_bytes),

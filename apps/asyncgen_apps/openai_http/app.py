@@ -33,6 +33,7 @@ from asyncgen_apps.openai_http.request_schema import MAX_INPUTS, MAX_PROMPTS
 from asyncgen_apps.openai_http.routes import Service, api_routes, fast_path_handlers, token_routes
 from asyncgen_apps.openai_http.tokens import DETOKENIZE_PATH, TOKENIZE_PATH
 from asyncgen_apps.serving.clients import Keys, Proxies
+from asyncgen_apps.serving.get_turns import GetTurns
 from asyncgen_apps.serving.limits import MOST_BODY, longest_request
 from asyncgen_apps.serving.origins import CheckHost
 
@@ -112,6 +113,7 @@ def create_app(
             allow_headers=["*"],
             expose_headers=[REQUEST_ID, "retry-after"],
         )
+    app.add_middleware(GetTurns)
     app.add_middleware(CheckHost, names=settings.allowed_hosts)
     app.add_middleware(RequestIdMiddleware)
     return app
@@ -141,6 +143,7 @@ def _guarded(settings: ServerSettings) -> frozenset[str]:
 def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
     """Liveness, and readiness."""
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", response_class=PlainTextResponse, responses={503: {}})
     async def health() -> PlainTextResponse:
         """Tell whether the engine is alive; if it is not, only a restart helps."""
@@ -149,6 +152,7 @@ def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
         # No failure: it serves all but long texts, and a restart would end what runs.
         return _say("degraded" if llm.is_degraded else "ok")
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", response_class=PlainTextResponse, responses={503: {}})
     async def ready() -> PlainTextResponse:
         """Tell whether requests should be sent here."""

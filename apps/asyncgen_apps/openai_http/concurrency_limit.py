@@ -6,11 +6,12 @@ Lives on one event loop; knows neither HTTP nor the engine.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import anyio
 
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
+from asyncgen_apps.serving.limits import MOST_REPLIES
 from asyncgen_apps.serving.time_slices import LoopTurns
 
 if TYPE_CHECKING:
@@ -113,6 +114,49 @@ class Gate:
         self.drain()
         for request in tuple(self._inside):
             request.abort(leaving())
+
+
+class ReplyBytes:
+    """Bytes of a reply that are kept until its end, counted with those of all in a ``with`` block.
+
+    Attributes:
+        count: Bytes of this reply.
+    """
+
+    def __init__(self, gate: Gate, what: str, remedy: str) -> None:
+        """Begin with none.
+
+        Args:
+            gate: Counts those of all replies.
+            what: What these bytes are, for the error.
+            remedy: What a client can do.
+        """
+        self.count = 0
+        self._gate, self._what, self._remedy = gate, what, remedy
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the memory back."""
+        self._gate.reply_bytes -= self.count
+
+    def add(self, num_bytes: int) -> None:
+        """Count some more.
+
+        Raises:
+            ApiError: 429: all replies together have too many.
+        """
+        self.count += num_bytes
+        self._gate.reply_bytes += num_bytes
+        if self._gate.reply_bytes > MOST_REPLIES:
+            message = (
+                f"replies in one piece have more than {MOST_REPLIES >> 20} MiB of {self._what} "
+                f"together: {self._remedy}"
+            )
+            busy = BUSY_SECONDS
+            raise ApiError(429, message, "rate_limit_error", code="overloaded", retry_after=busy)
 
 
 def leaving() -> ApiError:

@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from asyncgen import AsyncgenError
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
+from asyncgen_apps.openai_http.concurrency_limit import ReplyBytes
 from asyncgen_apps.openai_http.errors import from_exception
 from asyncgen_apps.openai_http.response_writer import encode
 from asyncgen_apps.openai_http.translate import one_by_one
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 EMBED_PATH = "/v1/embeddings"
 PARAMETERS = ("pooling", "normalize", "dimensions", "prompt_name", "priority", "cache_salt")
+
+_BYTES_OF_A_TEXT = 4096
+"""What is kept of each text until its vector is written, and of the vector: about that."""
+
 NAMES = {"prompt": "input"}
 """What the client calls a parameter of the engine."""
 
@@ -59,6 +64,12 @@ class EmbeddingsResponse(CancellableResponse):
 
     async def compute(self, reply: ResponseWriter) -> None:
         """Embed the texts and write their vectors."""
+        with ReplyBytes(self._gate, "vectors", "try again, or ask for fewer at once") as kept:
+            kept.add(_BYTES_OF_A_TEXT * len(self._texts))
+            await reply.parts(await self._parts(kept))
+
+    async def _parts(self, kept: ReplyBytes) -> list[bytes]:
+        """Embed the texts; return the reply."""
         params: Any = self._client.marked(self._params)
         try:
             found = await self._llm.embed(self._texts, **params)
@@ -70,11 +81,12 @@ class EmbeddingsResponse(CancellableResponse):
         parts = [b'{"object":"list","data":[']
         for one in found:
             parts.append(("," * (one.index > 0) + self._item(one)).encode())
+            kept.add(len(parts[-1]))
             await anyio.lowlevel.checkpoint()  # thousands of numbers each; streams go on between
         tokens = sum(one.usage.prompt_tokens for one in found)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         rest = encode({"model": self._model, "usage": usage})
-        await reply.parts([*parts, f"],{rest[1:]}".encode()])
+        return [*parts, f"],{rest[1:]}".encode()]
 
     def _item(self, one: Embedding) -> str:
         spelled = self._spell(one)

@@ -14,10 +14,10 @@ import anyio
 import anyio.to_thread
 
 from asyncgen_apps.openai_http.bodies import check_whole
-from asyncgen_apps.openai_http.concurrency_limit import BUSY_SECONDS
+from asyncgen_apps.openai_http.concurrency_limit import ReplyBytes
 from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.openai_http.response_writer import encode
-from asyncgen_apps.serving.limits import MOST_REPLIES, MOST_REPLY
+from asyncgen_apps.serving.limits import MOST_REPLY
 from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class LargeReply:
         """
         self._streams = streams
         self._serializer = serializer
-        self._gate = gate
         self._turns = gate.turns
         self._has_turn = anyio.Lock(fast_acquire=True)  # so that many streams wait as one reply
         self._prompts: dict[int, Lists] = {}
         self._choices: dict[int, Lists] = {}
-        self._num_bytes = 0
+        remedy = "try again, or ask for a stream (`stream: true`)"
+        self._bytes = ReplyBytes(gate, "log-probabilities", remedy)
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -73,7 +73,7 @@ class LargeReply:
 
     def __exit__(self, *_: object) -> None:
         """Give the memory back."""
-        self._gate.reply_bytes -= self._num_bytes
+        self._bytes.__exit__()
 
     async def read(self) -> list[bytes | bytearray]:
         """Read all streams to their ends; return the reply in parts.
@@ -120,16 +120,8 @@ class LargeReply:
                 before = len(found)
                 found += b"," * (before > 0) + encode(value)[1:-1].encode()
                 added += len(found) - before
-        self._num_bytes += added
-        self._gate.reply_bytes += added
-        if self._gate.reply_bytes > MOST_REPLIES:
-            message = (
-                f"replies in one piece have more than {MOST_REPLIES >> 20} MiB of "
-                "log-probabilities together: try again, or ask for a stream (`stream: true`)"
-            )
-            busy = BUSY_SECONDS
-            raise ApiError(429, message, "rate_limit_error", code="overloaded", retry_after=busy)
-        if self._num_bytes > MOST_REPLY:
+        self._bytes.add(added)
+        if self._bytes.count > MOST_REPLY:
             message = (
                 f"the reply has more than {MOST_REPLY >> 20} MiB of log-probabilities: "
                 "ask for a stream (`stream: true`), or for less of them"

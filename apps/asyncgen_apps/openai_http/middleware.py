@@ -322,8 +322,12 @@ def repeated_key(error: RepeatedKeyError) -> ApiError:
 
 def _unread(headers: Headers) -> ApiError | None:
     """Refuse a body that is compressed, or text in another encoding than UTF-8."""
-    encoding = headers.get("content-encoding", "identity")
-    if encoding.strip().lower() not in ("", "identity"):
+    coding = ",".join(headers.getlist("transfer-encoding"))
+    if coding.strip().lower() not in ("", "chunked"):
+        text = f"`Transfer-Encoding` is {coding[:40]!r}: only `chunked` is taken"
+        return ApiError(501, text, code="unsupported_transfer_encoding")
+    encoding = ",".join(headers.getlist("content-encoding"))
+    if any(one.strip().lower() not in ("", "identity") for one in encoding.split(",")):
         text = f"`Content-Encoding` is {encoding[:40]!r}: send the body uncompressed"
         return ApiError(415, text, code="unsupported_media_type")
     for part in headers.get("content-type", "").split(";")[1:]:

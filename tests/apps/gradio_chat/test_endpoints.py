@@ -45,6 +45,23 @@ WRONG: list[tuple[str, object, int, str]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("queue/data?session_hash=nobody", '"session_not_found":true'),
+        ("call/chat/nothing", "event: error"),
+        ("call/v2/chat/nothing", "event: error"),
+    ],
+)
+async def test_who_listens_to_nothing_is_told(
+    capfd: pytest.CaptureFixture[str], path: str, words: str
+) -> None:
+    async with served() as (_, client):
+        got = await client.get(f"/gradio_api/{path}")
+        assert (got.status_code, words in got.text) == (200, True), got.text
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
 async def ask(client: httpx.AsyncClient, path: str, body: object) -> httpx.Response:
     return await client.post(f"/gradio_api/{path}", json=body)
 

@@ -147,6 +147,9 @@ def test_json_must_say_so(demo: Running) -> None:
 def test_health_and_metrics(either: Running) -> None:
     either.post("/chat/completions", CHAT)
     assert either.request("GET", "/health").body == b"ok\n"
+    for path in ("/health", "/ready"):
+        asked = either.request("HEAD", path)
+        assert (asked.status, asked.body) == (200, b"")
     assert either.request("GET", "/ready").body == b"ok\n"
     assert either.request("GET", "/server_info").json() == {"served_model_name": "demo"}
     text = either.request("GET", "/metrics").body.decode()

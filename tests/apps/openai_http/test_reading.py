@@ -17,7 +17,7 @@ from asyncgen_apps.serving import read_budget
 from asyncgen_apps.serving.read_budget import TURN_SECONDS
 from asyncgen_apps.websocket.connection import StreamConnection
 from tests.apps.openai_http.plain import plain, reply, request, rest
-from tests.apps.openai_http.running import running, wait_for
+from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.apps.openai_http.test_connections import ASYNCIO, UVLOOP, code, posted, upgrade
 from tests.cases import for_each, some
@@ -209,6 +209,34 @@ def test_a_body_behind_an_offer_is_that_of_its_request(
     assert [head["path"] for head in heads] == ["/a", "/a"]
     assert [name for name, _ in heads[0]["headers"]][-1] == b"x-other"
     assert not {name for name, _ in heads[0]["headers"]} & {b"upgrade", b"connection"}
+
+
+@for_each("codings", [(b"gzip, chunked",), (b"gzip", b"chunked"), (b"deflate, chunked",)])
+def test_other_transfer_codings_are_refused(codings: tuple[bytes, ...]) -> None:
+    lines = [b"Transfer-Encoding: " + coding for coding in codings]
+    body = b'{"model":"demo","prompt":"a","max_tokens":1}'
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    with running(scripted()) as served:
+        for more, status in (([b"Transfer-Encoding: chunked"], 200), (lines, 501)):
+            wire = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
+            headers = b"Content-Type: application/json", b"Connection: close", *more
+            with wire:
+                wire.sendall(request("/v1/completions", *headers, method="POST", body=sent))
+                assert rest(wire).startswith(b"HTTP/1.1 %d " % status)
+
+
+@for_each("second", [b"gzip", b"identity, br"])
+def test_all_content_codings_count(second: bytes) -> None:
+    with running(scripted()) as served:
+        wire = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
+        headers = (
+            b"Content-Encoding: identity",
+            b"Content-Encoding: " + second,
+            b"Connection: close",
+        )
+        with wire:
+            wire.sendall(request("/v1/completions", *headers, b"Content-Length: 0", method="POST"))
+            assert rest(wire).startswith(b"HTTP/1.1 415 ")
 
 
 def test_frames_behind_a_handshake_are_read() -> None:

@@ -1,0 +1,69 @@
+"""Answer GETs in turn: pages are rendered on the event loop, and many may be asked for at once.
+
+One page takes milliseconds, so a few hundred that come together would keep streams and health
+waiting for seconds. Plain ASGI; knows no paths but those that must answer at any time.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from time import thread_time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from asyncgen_apps.serving.time_slices import short_turns
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_SECONDS = 0.25
+"""How long the next one waits at most: a page may wait for something itself."""
+
+_MOST_REST = 0.05
+_FREE = 0.001
+"""Seconds of work behind which nobody rests."""
+
+_HAS_TURN = "asyncgen.has_turn"
+_ALWAYS_OPEN = frozenset({"/health", "/ready"})
+
+
+class GetTurns:
+    """Middleware that begins one answer after another, and rests as long as each has worked.
+
+    A turn ends with the head of the answer: by then a page is rendered, and what follows waits for
+    the client.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._door = anyio.Lock(fast_acquire=True)
+        self._last: anyio.Event | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the answer before to begin; then answer."""
+        is_get = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not is_get or scope["path"] in _ALWAYS_OPEN or _HAS_TURN in scope:
+            await self._app(scope, receive, send)
+            return
+        with ExitStack() as turn:
+            if self._last is not None and not self._last.is_set():
+                turn.enter_context(short_turns())
+            async with self._door:
+                if self._last is not None:
+                    with anyio.move_on_after(MOST_SECONDS):
+                        await self._last.wait()
+                own = self._last = anyio.Event()
+            turn.callback(own.set)
+            began = thread_time()
+
+            async def told(message: Message) -> None:
+                await send(message)
+                if message["type"] == "http.response.start" and not own.is_set():
+                    worked = thread_time() - began
+                    if worked > _FREE:
+                        await anyio.sleep(min(worked, _MOST_REST))
+                    turn.close()
+
+            await self._app({**scope, _HAS_TURN: True}, receive, told)
