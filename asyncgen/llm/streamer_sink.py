@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
-from asyncgen.runtime.user_code import run_user_code
+from asyncgen.runtime.user_code import is_of_user, run_user_code
 from streamers.cancel import Cancelled
+from streamers.readable_streamer import ReadableStreamer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,6 +83,7 @@ class StreamerSink:
             allowed = "an object with the methods `put` and `end`"
             raise InvalidRequestError("streamer", streamer, allowed)
         self._streamer = streamer
+        self._is_guarded = not _is_ours(streamer)
         self._stream: Answer | None = None
         self._request: Request | None = None
         self._inbox: Inbox | None = None
@@ -145,7 +147,10 @@ class StreamerSink:
             self.fail(item)
             return self._inbox.put_nowait(item)
         try:
-            self._hand_over(item)
+            if self._is_guarded:
+                run_user_code(self._hand_over, item)
+            else:
+                self._hand_over(item)
         except BaseException as error:
             assert self._request is not None
             self._request.cancel.set()
@@ -191,3 +196,15 @@ class StreamerSink:
         self._feed = feed = StreamerFeed(self._streamer, copies=copies, pad_token_id=pad or 0)
         feed.begin(host_ints([request.starting_ids]))
         return feed
+
+
+def _is_ours(streamer: Streamer) -> bool:
+    """Tell whether a streamer runs no code but this library's: no class, method or tokenizer of a
+    user, and no file that may be one, as where a `TextStreamer` prints.
+    """
+    if is_of_user(streamer) or not isinstance(streamer, ReadableStreamer):
+        return False
+    parts = {**vars(streamer)}
+    tokenizer = parts.pop("tokenizer", None)
+    replaced = [*parts.values(), *getattr(tokenizer, "__dict__", {}).values()]
+    return not (is_of_user(tokenizer) or any(map(callable, replaced)))

@@ -29,6 +29,23 @@ def given_tensor(values: Any) -> Tensor:
     return values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
 
 
+def plain_tensor(value: Any) -> Any:
+    """Return a tensor of a subclass as one of torch's own, with the same bits; all else as it is.
+
+    Operations on a subclass run code of its class: convert what code of a user returns before
+    its call is over.
+    """
+    if not isinstance(value, torch.Tensor) or type(value) is torch.Tensor:
+        return value
+    no_dispatch: Any = torch._C._disabled_torch_dispatch_impl
+    if type(value).__torch_dispatch__ is not no_dispatch:  # its memory may be elsewhere
+        copied = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+        copied.copy_(value)
+        return copied
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.as_subclass(value, torch.Tensor)
+
+
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the CPU to a device.
 

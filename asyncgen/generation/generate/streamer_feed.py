@@ -6,11 +6,9 @@ row also several. Rows that settle at different speeds wait here for each other.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncgen.runtime.transfer import host_ints
-from asyncgen.runtime.user_code import is_of_user, run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +44,6 @@ class StreamerFeed:
         """
         self._put: Callable[[Tensor], object] = streamer.put
         self._end: Callable[[], object] = streamer.end
-        if is_of_user(streamer):
-            self._put = partial(run_user_code, streamer.put)  # type: ignore[call-arg]
-            self._end = partial(run_user_code, streamer.end)
         self._copies = copies
         self._pad = pad_token_id
         self._waiting: list[list[int]] = []

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.batched import Columns
+from asyncgen.runtime.transfer import plain_tensor
 from asyncgen.runtime.user_code import is_of_user, run_user_code
 
 if TYPE_CHECKING:
@@ -307,12 +308,18 @@ class LogitsProcessorList(list[Callable[..., Any]]):
         processor: Callable[..., Any], input_ids: Tensor, scores: Tensor, kwargs: dict[str, Any]
     ) -> Any:
         """Run one processor with the arguments that it asks for."""
-        owner: Any = processor if inspect.isroutine(processor) else type(processor)
-        wanted = _extra_parameters(owner)
-        given = _select_arguments(processor, wanted, kwargs) if wanted else {}
         if is_of_user(processor):
-            return run_user_code(processor, input_ids, scores, **given)
-        return processor(input_ids, scores, **given)
+            return run_user_code(_call, processor, input_ids, scores, kwargs)
+        return _call(processor, input_ids, scores, kwargs)
+
+
+def _call(
+    processor: Callable[..., Any], input_ids: Tensor, scores: Tensor, kwargs: dict[str, Any]
+) -> Any:
+    owner: Any = processor if inspect.isroutine(processor) else type(processor)
+    wanted = _extra_parameters(owner)
+    given = _select_arguments(processor, wanted, kwargs) if wanted else {}
+    return plain_tensor(processor(input_ids, scores, **given))
 
 
 def _select_arguments(

@@ -6,13 +6,13 @@ module, free of torch; stop strings are matched in `stop_strings`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.checks import check_made_once
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
+from asyncgen.runtime.transfer import plain_tensor
 from asyncgen.runtime.user_code import is_of_user, run_user_code
 from asyncgen.types import NEVER_IDS
 
@@ -67,17 +68,17 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
             Bool [B]: True for rows that any criterion ends.
 
         Raises:
-            InvalidRequestError: A criterion answers for other rows.
+            InvalidRequestError: A criterion answers for other rows, or no truth values.
         """
         rows = input_ids.shape[0]
         done = torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
         for criterion in self:
-            ask = partial(run_user_code, criterion) if is_of_user(criterion) else criterion
-            verdict = ask(input_ids, scores, **kwargs)
-            if isinstance(verdict, Tensor):
-                verdict = _verdict(criterion, verdict, rows).to(input_ids.device)
-            done = done | verdict
-        return done.bool()
+            if is_of_user(criterion):
+                verdict = run_user_code(_ask, criterion, input_ids, scores, **kwargs)
+            else:
+                verdict = _ask(criterion, input_ids, scores, **kwargs)
+            done |= verdict.to(input_ids.device)
+        return done
 
     @property
     def max_length(self) -> int | None:
@@ -88,19 +89,31 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
         return None
 
 
-def _verdict(criterion: object, found: Tensor, rows: int) -> Tensor:
-    """Return the answer of a criterion, [B] or a single one.
+def _ask(criterion: Callable[..., Any], input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+    """Return the answer of a criterion as a plain tensor, bool [B] or a single one.
 
     Raises:
-        InvalidRequestError: It has another shape.
+        InvalidRequestError: It is no truth values, or for other rows.
     """
-    if found.shape == (rows, 1):
-        return found[:, 0]
-    if found.shape not in ((), (1,), (rows,)):
-        answer = f"{type(criterion).__name__} that answers {list(found.shape)}"
-        allowed = f"there are {rows} rows; answer [{rows}]"
-        raise InvalidRequestError("stopping_criteria", answer, allowed)
-    return found
+    rows = input_ids.shape[0]
+    found = plain_tensor(criterion(input_ids, scores, **kwargs))
+    if isinstance(found, int) or hasattr(found, "__array__") and not isinstance(found, Tensor):
+        found = torch.as_tensor(found, device="cpu")
+    name = getattr(criterion, "__qualname__", type(criterion).__name__)
+    if not isinstance(found, Tensor):
+        if inspect.iscoroutine(found):
+            found.close()
+        raise _answer_error(name, shorten(found), rows)
+    if found.shape not in ((), (1,), (rows,), (rows, 1)):
+        raise _answer_error(name, str([*found.shape]), rows)
+    if found.is_floating_point() or found.is_complex() or found.is_meta:
+        raise _answer_error(name, f"{found.dtype} on {found.device}", rows)
+    return found.reshape(-1).bool()
+
+
+def _answer_error(name: str, answer: str, rows: int) -> InvalidRequestError:
+    allowed = f"there are {rows} rows; answer a bool tensor [{rows}], or a bool"
+    return InvalidRequestError("stopping_criteria", f"{name} that answers {answer}", allowed)
 
 
 class MaxLengthCriteria(StoppingCriteria):

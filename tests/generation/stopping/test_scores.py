@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,3 +121,56 @@ def test_verdicts_of_one_column_are_those_of_rows(models: tuple[Any, Any]) -> No
         models[0].generate(
             IDS, stopping_criteria=[lambda *_, **__: torch.zeros(3)], max_new_tokens=2
         )
+
+
+async def later(*_: Any, **__: Any) -> bool:
+    return True
+
+
+@for_each(
+    "answer, said",
+    [
+        (None, "None"),
+        ([True], r"\[True\]"),
+        ("yes", "'yes'"),
+        (0.5, "0.5"),
+        (torch.ones(2), r"torch.float32 on cpu"),
+        (torch.ones(2, dtype=torch.bool, device="meta"), "torch.bool on meta"),
+    ],
+)
+def test_a_verdict_that_is_no_truth_value_is_refused_by_name(
+    models: tuple[Any, Any], answer: Any, said: str
+) -> None:
+    def mine(ids: Any, scores: Any, **_: Any) -> Any:
+        return answer
+
+    with pytest.raises(
+        InvalidRequestError, match=rf"mine that answers {said}.*a bool tensor \[2\]"
+    ):
+        models[0].generate(IDS, stopping_criteria=[mine], max_new_tokens=2)
+
+
+def test_a_criterion_that_is_a_coroutine_is_refused_by_name(models: tuple[Any, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="later that answers <coroutine"):
+        models[0].generate(IDS, stopping_criteria=[later], max_new_tokens=2)
+
+
+@for_each(
+    "answer, length",
+    [
+        (True, 4),
+        (False, 6),
+        (0, 6),
+        (np.bool_(True), 4),
+        (np.array([True, True]), 4),
+        (torch.tensor([[1], [1]]), 4),
+        (torch.tensor(True), 4),
+    ],
+)
+def test_a_verdict_may_be_of_any_truth_values(
+    models: tuple[Any, Any], answer: Any, length: int
+) -> None:
+    found = models[0].generate(
+        IDS, stopping_criteria=[lambda *_, **__: answer], max_new_tokens=3, do_sample=False
+    )
+    assert found.shape[1] == length
