@@ -12,7 +12,9 @@ Settings of the process (the default dtype, the precision of products) are put b
 they were before the call, or before the calls that overlap. A call cannot tell its own changes from
 those that the application makes on another thread meanwhile, and these are put back, too. What the
 engine does not depend on (the event loop of the thread, filters of warnings, ``sys.stdout``,
-signals, the locale) belongs to the application, and stays as it was left.
+signals, the locale) belongs to the application, and stays as it was left. So do settings of the
+process that a destructor (``__del__``) changes, as Python runs it outside of any call; what it
+changes of the thread ends with the turn.
 """
 
 from __future__ import annotations
@@ -154,9 +156,17 @@ def guard_methods(thing: object) -> None:
 class UserGenerator(Generic[T]):
     """A generator of a user, which finds its own state again whenever it goes on."""
 
-    def __init__(self, generator: Generator[Any, None, T]) -> None:
-        """Keep a generator that was not begun."""
+    def __init__(
+        self, generator: Generator[Any, None, T], read: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        """Keep a generator that was not begun.
+
+        Args:
+            generator: The generator.
+            read: Reads what it yields, which may run code of the user as well.
+        """
         self._generator = generator
+        self._read = read
         self._own: Changes = []
         self._context = contextvars.copy_context()
         thread: SharedThread | None = getattr(_here, "thread", None)
@@ -168,7 +178,7 @@ class UserGenerator(Generic[T]):
         Raises:
             StopIteration: It has returned; ``value`` is its result.
         """
-        return self._run(self._generator.__next__)
+        return self._run(lambda: self._read(next(self._generator)))
 
     def close(self) -> None:
         """End it where it is."""

@@ -11,19 +11,22 @@ import copy
 import inspect
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.custom_methods import accepted_arguments, load_recipe, parameter_names
 from asyncgen.generation.generate.defaults import fill_config
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import encoder_embeddings
 from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
+from asyncgen.runtime.transfer import host_ints, plain_tensor
 from asyncgen.runtime.user_code import UserGenerator, run_user_code
+from asyncgen.types import FinishReason
 
 if TYPE_CHECKING:
     import os
@@ -84,17 +87,33 @@ def _steps(method: CustomMethod, plan: Plan) -> Steps:
         result = None
     if inspect.isgenerator(result):
         result = yield from _run_generator(cast("Generator[Any, None, Any]", result), rows)
+        ids = run_user_code(_ids_of, result)
     else:
-        ids = _ids_of(result)
-        if ids is None and method.needs_ids and result is not None:
-            raise InvalidRequestError(
-                "custom_generate",
-                method.function,
-                f"returned {type(result).__name__}; a stream needs token ids [B, T]",
-            )
-        yield rows.rest(ids)
-    ids = _ids_of(result)
+        ids = run_user_code(_ids_of, result)
+        if method.needs_ids:
+            _check_result(method, result, ids, rows)
+        step = rows.rest(ids)
+        if method.needs_ids:
+            rows.check_ids(step.token_ids)
+        yield step
     return Outcome(rows.ids.clone() if ids is None else ids, result=result)
+
+
+def _check_result(
+    method: CustomMethod, result: object, ids: Tensor | None, rows: _CustomSequences
+) -> None:
+    """Check that a stream can be made of what a plain function returned.
+
+    Raises:
+        InvalidRequestError: It is no token ids of these rows; nothing is fine where it put ids.
+    """
+    if ids is not None and len(ids) == len(rows.live):
+        return
+    if result is None and (any(rows.counts) or rows.plan.stop_checks.interrupted()):
+        return
+    found = type(result).__name__ if ids is None else f"ids of shape {[*ids.shape]}"
+    allowed = f"returned {found}; a stream needs token ids [B, T] of {len(rows.live)} rows"
+    raise InvalidRequestError("custom_generate", method.function, allowed)
 
 
 def helper_arguments(function: Callable[..., Any], assistant_model: Any) -> dict[str, Any]:
@@ -263,17 +282,20 @@ def _run_generator(
     generator: Generator[Any, None, Any], rows: _CustomSequences
 ) -> Generator[Step, None, Any]:
     """Pass the steps of a generator method on, until it or every row has ended."""
-    with contextlib.closing(UserGenerator(generator)) as guarded:
+    with contextlib.closing(UserGenerator(generator, rows.read)) as guarded:
         while True:
             try:
-                given = next(guarded)
+                found = next(guarded)
             except StopIteration as end:
                 if any(rows.live):
                     yield rows.end()
                 return end.value
             if not any(rows.live):
                 return None  # it was told by its criteria, and goes on all the same
-            yield rows.take(given)
+            yield rows.take(found)
+
+
+_TENSORS = ("tokens", "logits", "scores", "prompt")
 
 
 class _CustomSequences(Sequences):
@@ -284,17 +306,40 @@ class _CustomSequences(Sequences):
         self.plan = plan
         self.counts = [0] * len(self.live)
 
-    def take(self, given: Any) -> Step:
-        """A step of what a generator yielded, or a function put."""
-        if isinstance(given, Step):
-            step = given
+    def read(self, given: Any) -> Step | list[int]:
+        """Read what a generator yielded, or a function put; its objects may be code of a user.
+
+        Returns:
+            A step, or one id of each row.
+
+        Raises:
+            InvalidRequestError: It is no step of these rows, or holds an id that there is not.
+        """
+        if not isinstance(given, Step):
+            listed = _as_ints(given)
+            if listed is None or len(listed) != len(self.live):
+                raise self._refuse(given)
+            alive = [[each] if on else [] for each, on in zip(listed, self.live, strict=True)]
+            self.check_ids(alive)
+            return listed
+        rows, reasons = [_as_ints(row) for row in given.token_ids], [*given.reasons]
+        known = [row for row in rows if row is not None]
+        if len(known) != len(self.live) or len(reasons) not in (0, len(known)):
+            raise self._refuse(given)
+        if not {*reasons} <= {None, *get_args(FinishReason)}:
+            raise self._refuse(reasons)
+        self.check_ids(known)
+        tensors = {name: plain_tensor(getattr(given, name)) for name in _TENSORS}
+        return Step(known, reasons, positions=given.positions, **tensors)
+
+    def take(self, found: Step | list[int]) -> Step:
+        """A step of what was read."""
+        if isinstance(found, Step):
+            step = found
             for row, reason in enumerate(step.reasons):
                 self.live[row] = self.live[row] and reason is None
         else:
-            tokens = torch.as_tensor(given, dtype=torch.int64, device=self.ids.device).reshape(-1)
-            if len(tokens) != len(self.live):
-                allowed = f"yields one id a row, {len(self.live)}"
-                raise InvalidRequestError("custom_generate", tuple(tokens.shape), allowed)
+            tokens = host_ints(found).to(self.ids.device)
             step = self.settle(
                 tokens, torch.empty(len(tokens), 0, dtype=torch.float32, device=tokens.device)
             )
@@ -321,6 +366,27 @@ class _CustomSequences(Sequences):
         reasons = [reason if alive else None for alive in self.live]
         self.live = [False] * len(self.live)
         return Step([[] for _ in reasons], reasons)
+
+    def check_ids(self, rows: list[list[int]]) -> None:
+        """Check that the model has all ids.
+
+        Raises:
+            InvalidRequestError: It does not have one.
+        """
+        size = self.plan.core.config.vocab_size
+        for each in chain.from_iterable(rows):
+            if not 0 <= each < size:
+                allowed = f"token ids are from 0 to {size - 1}"
+                raise InvalidRequestError("custom_generate", f"a method that gives {each}", allowed)
+
+    def _refuse(self, given: object) -> InvalidRequestError:
+        reasons = ", ".join(get_args(FinishReason))
+        allowed = (
+            f"it yields one id a row, {len(self.live)}: an integer tensor [B] or [B, 1], or a list"
+            f" of integers; or a `Step` of these rows, whose reasons are None, {reasons}"
+        )
+        what = f"a method that gives {shorten(given, 60)}"
+        return InvalidRequestError("custom_generate", what, allowed)
 
     def _until_end(self, ids: list[int]) -> list[int]:
         """Ids up to the first that ends a sequence; what follows is padding."""
@@ -353,21 +419,31 @@ class _TokenReceiver:
     def put(self, value: Tensor) -> None:
         """Take the ids ``[B]`` of a step."""
         skips, self._skips_prompt = self._skips_prompt, False
-        if skips and value.dim() == 2:
+        if skips and getattr(value, "ndim", 1) == 2:
             return
         if self._method.needs_ids and self._rows.plan.stop_checks.interrupted() is not None:
             raise _InterruptedError
         assert self._method.emit is not None
         if any(self._rows.live):
-            self._method.emit(self._rows.take(value))
+            self._method.emit(self._rows.take(self._rows.read(value)))
 
     def end(self) -> None:
         """The end is told where the method is run."""
 
 
+def _as_ints(given: Any) -> list[int] | None:
+    """Read integers in any nesting; ``None`` where that is something else."""
+    try:
+        found = torch.as_tensor(plain_tensor(given), device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    is_real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
+    return None if is_real and found.numel() else found.reshape(-1).tolist()
+
+
 def _ids_of(result: Any) -> Tensor | None:
     """Sequences ``[B, T]`` in a result, if that is what it is."""
-    found = getattr(result, "sequences", result)
+    found = plain_tensor(getattr(result, "sequences", result))
     if isinstance(found, torch.Tensor) and found.dim() == 2 and not found.is_floating_point():
         return found
     return None

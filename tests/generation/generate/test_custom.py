@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import numpy as np
 import pytest
 import torch
 
@@ -512,3 +513,58 @@ def test_a_repository_replaces_generate(tmp_path: Path, monkeypatch: pytest.Monk
         found: Any = TableModel().generate(IDS, **options, trust_remote_code=True)
     assert found[0] is IDS
     assert "own" in found[1] and "trust_remote_code" not in found[1]
+
+
+@pytest.mark.anyio
+@for_each(
+    "given, said",
+    [
+        ([50.7], r"gives \[50.7\]"),
+        ([True], r"gives \[True\]"),
+        ([10**7], "gives 10000000': token ids are from 0 to"),
+        ([-1], "gives -1': token ids are from 0 to"),
+        (None, "gives None"),
+        ("text", "gives 'text'"),
+        ([], r"gives \[\]"),
+        ([65, 66], r"gives \[65, 66\]"),
+        (torch.tensor([65], device="meta"), r"gives tensor\(\.\.\., device='meta'"),
+        (Step([[65]], ["over"]), r"gives \['over'\].*None, stop, length"),
+        (Step([[65]], ["stop", None]), "gives Step"),
+        (Step([[65], [66]]), "gives Step"),
+        (Step([[10**7]]), "gives 10000000"),
+    ],
+)
+async def test_a_step_that_is_none_is_refused_by_name(given: Any, said: str) -> None:
+    def method(model: Any, input_ids: torch.Tensor) -> Generator[Any, None, None]:
+        yield given
+
+    async with make(TableModel()) as llm:
+        with pytest.raises(InvalidRequestError, match=f"custom_generate.*{said}"):
+            await llm.generate(PROMPT, custom_generate=method)
+
+
+@for_each("given", [[65], [[65]], torch.tensor([[65]]), np.array([65]), [torch.tensor(65)]])
+def test_a_step_may_be_of_any_integers(given: Any) -> None:
+    def method(model: Any, input_ids: torch.Tensor) -> Generator[Any, None, None]:
+        yield given
+
+    found = TableModel().generate(IDS[:1], custom_generate=method)
+    assert found.tolist() == [[*IDS[0].tolist(), 65]]
+
+
+@pytest.mark.anyio
+@for_each(
+    "given, said",
+    [
+        (torch.full((2, 9), 65), r"ids of shape \[2, 9\].*\[B, T\] of 1 rows"),
+        (torch.full((1, 40), 10**7), "gives 10000000': token ids are from 0 to"),
+        (None, "returned NoneType"),
+    ],
+)
+async def test_a_result_that_a_stream_cannot_be_made_of_is_refused(given: Any, said: str) -> None:
+    def method(model: Any, input_ids: torch.Tensor) -> Any:
+        return given
+
+    async with make(TableModel()) as llm:
+        with pytest.raises(InvalidRequestError, match=said):
+            await llm.generate(PROMPT, custom_generate=method, max_new_tokens=30)
