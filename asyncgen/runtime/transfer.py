@@ -46,6 +46,16 @@ def plain_tensor(value: Any) -> Any:
         return torch.Tensor.as_subclass(value, torch.Tensor)
 
 
+def given_ints(values: Any) -> list[int] | None:
+    """Return integers in any nesting as a flat list; ``None`` where that is something else."""
+    try:
+        found = torch.as_tensor(plain_tensor(values), device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    is_real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
+    return None if is_real and found.numel() else found.reshape(-1).tolist()
+
+
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the CPU to a device.
 

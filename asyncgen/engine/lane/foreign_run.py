@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.engine.output.events import EventWriter
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.modes import uses_beams
 from asyncgen.generation.generate.written_model import device_of
 from asyncgen.generation.logits.penalties import (
     FrequencyPenaltyLogitsProcessor,
     PresencePenaltyLogitsProcessor,
 )
+from asyncgen.runtime.transfer import given_ints, plain_tensor
 from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
@@ -75,13 +76,19 @@ class ForeignRun:
             self.end(interrupted)
             return False
         streamer = _RowStreamer(request, self._events, self._interrupted)
+        run_user_code(self._generate, streamer)
+        self._events.end(self._interrupted() or "stop")
+        return False
+
+    def _generate(self, streamer: _RowStreamer) -> None:
+        """Call the foreign code, and write what it returned where it put no tokens."""
+        request = self._request
         has_beams = uses_beams(request.params.config)
         rows = _num_equal_rows(request)
         ids = torch.tensor(
             [request.prompt_ids] * rows, dtype=torch.int64, device=device_of(self._model)
         )
-        result = run_user_code(
-            self._model.generate,
+        result = self._model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             streamer=None if has_beams else streamer,  # transformers takes none beside beams
@@ -90,12 +97,33 @@ class ForeignRun:
             **_negative_prompt(request),
             **_foreign_config(request),
         )
-        if has_beams:
-            has_encoder = getattr(self._model.config, "is_encoder_decoder", False)
-            start = 1 if has_encoder else ids.shape[1]  # a decoder begins with one id of its own
-            streamer.put_rows(getattr(result, "sequences", result)[:, start:])
-        self._events.end(self._interrupted() or "stop")
-        return False
+        if streamer.has_tokens:
+            return
+        found = self._new_ids(result)
+        if found is not None:
+            streamer.put_rows(found)
+        elif self._interrupted() is None:
+            rows = request.params.num_samples
+            allowed = (
+                "it puts its tokens into `streamer`, or returns an integer tensor [B, T] of"
+                f" {rows} rows that begin with the prompt"
+            )
+            raise _unusable("returns", result, allowed)
+
+    def _new_ids(self, result: Any) -> list[list[int]] | None:
+        """Return the new ids of each row of a result; ``None`` where these cannot be told."""
+        found = plain_tensor(getattr(result, "sequences", result))
+        is_tensor = isinstance(found, torch.Tensor) and found.dim() == 2 and not found.is_meta
+        rows = [given_ints(row) for row in found] if is_tensor else []
+        known = [row for row in rows if row is not None]
+        if len(known) != self._request.params.num_samples:
+            return None
+        if getattr(self._model.config, "is_encoder_decoder", False):
+            return [row[1:] for row in known]  # a decoder begins with one id of its own
+        prompt = self._request.prompt_ids
+        if any(row[: len(prompt)] != [*prompt] for row in known):
+            return None
+        return [row[len(prompt) :] for row in known]
 
     def end(self, reason: str) -> None:
         """End before the foreign code was called."""
@@ -107,7 +135,11 @@ class ForeignRun:
 
 
 class _RowStreamer:
-    """Streamer and stopping criterion of a foreign ``generate``."""
+    """Streamer and stopping criterion of a foreign ``generate``.
+
+    Attributes:
+        has_tokens: Whether any were put.
+    """
 
     def __init__(
         self, request: Request, events: EventWriter, interrupted: Callable[[], str | None]
@@ -118,22 +150,37 @@ class _RowStreamer:
         # Length at which a criterion ended a row: criteria run before or after the put.
         self._ended: dict[int, int] = {}
         self._prompt_seen = False
+        self.has_tokens = False
+        self._rows = request.params.num_samples
         self._length = len(request.prompt_ids)
 
-    def put(self, value: Tensor) -> None:
-        """Write the ids ``[B]`` of a step; the first call brings the prompt."""
+    def put(self, value: Any) -> None:
+        """Write the ids ``[B]`` of a step, of one row also several; first comes the prompt.
+
+        Raises:
+            InvalidRequestError: It is no ids of these rows.
+        """
         if not self._prompt_seen:
             self._prompt_seen = True
             return
+        found = given_ints(value)
+        if found is None or len(found) % self._rows or len(found) > self._rows > 1:
+            allowed = f"it puts the prompt, then integers [{self._rows}], an id of each row"
+            raise _unusable("puts", value, allowed)
+        for start in range(0, len(found), self._rows):
+            self._put(found[start : start + self._rows])
+
+    def _put(self, token_ids: list[int]) -> None:
+        self.has_tokens = True
         self._length += 1
-        for row, token_id in enumerate(value.reshape(-1).tolist()):
+        for row, token_id in enumerate(token_ids):
             if self._length <= self._ended.get(row, self._length) and row in self._events.live:
                 self._events.write(row, [token_id], self._reason(token_id))
 
-    def put_rows(self, sequences: Tensor) -> None:
-        """Write the new ids ``[B, T]`` of finished sequences."""
+    def put_rows(self, sequences: list[list[int]]) -> None:
+        """Write the new ids of each finished sequence."""
         ends = self._stop_checks.eos_token_ids
-        for row, token_ids in enumerate(sequences.tolist()):
+        for row, token_ids in enumerate(sequences):
             last = next((at for at, each in enumerate(token_ids) if each in ends), len(token_ids))
             is_full = self._length + len(token_ids) == self._stop_checks.max_length
             reason = "stop"
@@ -160,6 +207,11 @@ class _RowStreamer:
             return "stop"
         end = self._stop_checks.max_length
         return "length" if end is not None and self._length >= end else None
+
+
+def _unusable(does: str, value: object, allowed: str) -> InvalidRequestError:
+    what = f"an object whose `generate` {does} {shorten(value, 60)}"
+    return InvalidRequestError("model", what, allowed)
 
 
 def _num_equal_rows(request: Request) -> int:

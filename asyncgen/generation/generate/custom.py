@@ -24,7 +24,7 @@ from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import encoder_embeddings
 from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
-from asyncgen.runtime.transfer import host_ints, plain_tensor
+from asyncgen.runtime.transfer import given_ints, host_ints, plain_tensor
 from asyncgen.runtime.user_code import UserGenerator, run_user_code
 from asyncgen.types import FinishReason
 
@@ -316,13 +316,13 @@ class _CustomSequences(Sequences):
             InvalidRequestError: It is no step of these rows, or holds an id that there is not.
         """
         if not isinstance(given, Step):
-            listed = _as_ints(given)
+            listed = given_ints(given)
             if listed is None or len(listed) != len(self.live):
                 raise self._refuse(given)
             alive = [[each] if on else [] for each, on in zip(listed, self.live, strict=True)]
             self.check_ids(alive)
             return listed
-        rows, reasons = [_as_ints(row) for row in given.token_ids], [*given.reasons]
+        rows, reasons = [given_ints(row) for row in given.token_ids], [*given.reasons]
         known = [row for row in rows if row is not None]
         if len(known) != len(self.live) or len(reasons) not in (0, len(known)):
             raise self._refuse(given)
@@ -429,16 +429,6 @@ class _TokenReceiver:
 
     def end(self) -> None:
         """The end is told where the method is run."""
-
-
-def _as_ints(given: Any) -> list[int] | None:
-    """Read integers in any nesting; ``None`` where that is something else."""
-    try:
-        found = torch.as_tensor(plain_tensor(given), device="cpu")
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
-    is_real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
-    return None if is_real and found.numel() else found.reshape(-1).tolist()
 
 
 def _ids_of(result: Any) -> Tensor | None:

@@ -247,3 +247,72 @@ async def test_logprobs_of_a_foreign_model_are_refused() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             await llm.generate(PROMPT, logprobs=True)
     assert caught.value.parameter == "logprobs"
+
+
+class Silent:
+    """Returns or puts what it is told to."""
+
+    def __init__(self, answer: Any = None, put: tuple[Any, ...] = ()) -> None:
+        self.config = tiny().config
+        self.generation_config = tiny().generation_config
+        self.device = torch.device("cpu")
+        self.answer, self.values = answer, put
+
+    def generate(self, input_ids: torch.Tensor, streamer: Any, **_: Any) -> Any:
+        for value in self.values:
+            streamer.put(value)
+        return self.answer(input_ids) if callable(self.answer) else self.answer
+
+
+def behind(token_ids: list[int], rows: int = 1) -> Any:
+    return lambda prompts: torch.cat((prompts, torch.tensor([token_ids] * rows)), 1)
+
+
+async def test_ids_of_a_model_that_puts_none_are_its_answer() -> None:
+    async with make(Silent(behind([66, 67, EOS, PAD]))) as llm:
+        found = await llm.generate(PROMPT, max_new_tokens=9)
+        assert (found.text, found.token_ids) == ("BC", (66, 67, EOS))
+        assert (found.finish_reason, found.stop_reason) == ("stop", EOS)
+    async with make(Silent(behind([66, 67], rows=2))) as llm:
+        stream = llm.stream(PROMPT, max_new_tokens=2, num_return_sequences=2, temperature=0.0)
+        events = [event async for event in stream.events()]
+        assert [event.token_ids for event in events] == [(66, 67), (66, 67)]
+        assert [event.finish_reason for event in events] == ["length", "length"]
+
+
+@for_each(
+    "answer",
+    [
+        None,
+        [[1, 2, 3]],
+        torch.tensor(PROMPT_IDS),
+        torch.tensor([PROMPT_IDS, PROMPT_IDS]),
+        torch.tensor([[1, 2, 3, 4]]),
+        torch.tensor([PROMPT_IDS]) / 2,
+        torch.empty(1, 5, dtype=torch.int64, device="meta"),
+    ],
+)
+async def test_a_result_without_new_ids_is_refused_by_name(answer: Any) -> None:
+    async with make(Silent(answer)) as llm:
+        for given in ({}, {"num_beams": 2}):
+            with pytest.raises(InvalidRequestError, match=r"`generate` returns .*\[B, T\]"):
+                await llm.generate(PROMPT, max_new_tokens=4, **given)
+
+
+@for_each("value", [65, [65], torch.tensor([65]), torch.tensor([[65]])])
+async def test_ids_may_be_put_in_any_form(value: Any) -> None:
+    async with make(Silent(put=(torch.tensor([PROMPT_IDS]), value, [66, 67]))) as llm:
+        assert (await llm.generate(PROMPT)).text == "ABC"
+
+
+@for_each("value", [None, "text", 0.5, [True], torch.ones(1)])
+async def test_what_is_no_ids_is_refused_where_it_is_put(value: Any) -> None:
+    async with make(Silent(put=(torch.tensor([PROMPT_IDS]), value))) as llm:
+        with pytest.raises(InvalidRequestError, match=r"`generate` puts .*integers \[1\]"):
+            await llm.generate(PROMPT)
+
+
+async def test_ids_of_other_rows_are_refused_where_they_are_put() -> None:
+    async with make(Silent(put=(torch.tensor([PROMPT_IDS]), [65, 66, 67]))) as llm:
+        with pytest.raises(InvalidRequestError, match=r"`generate` puts .*integers \[2\]"):
+            await llm.generate(PROMPT, num_return_sequences=2, temperature=1.0)
