@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
+from asyncgen.runtime.streamer_check import check_streamer
 from asyncgen.runtime.user_code import is_of_user, run_user_code
 from streamers.cancel import Cancelled
 from streamers.readable_streamer import ReadableStreamer
@@ -77,11 +78,7 @@ class StreamerSink:
         Raises:
             InvalidRequestError: It is no streamer.
         """
-        if not callable(getattr(streamer, "put", None)) or not callable(
-            getattr(streamer, "end", None)
-        ):
-            allowed = "an object with the methods `put` and `end`"
-            raise InvalidRequestError("streamer", streamer, allowed)
+        check_streamer(streamer)
         self._streamer = streamer
         self._is_guarded = not _is_ours(streamer)
         self._stream: Answer | None = None

@@ -251,3 +251,20 @@ def test_reader_is_told_though_fail_cannot_be_looked_up(llm: LLM) -> None:
     with pytest.raises(ValueError, match="planned"):
         llm.generate(PROMPT, streamer=Shy(ValueError("planned")), max_new_tokens=20)
     assert llm.generate(PROMPT, max_new_tokens=3).text == STORY[:3]
+
+
+def test_streamer_that_would_have_to_be_awaited_is_refused(llm: LLM) -> None:
+    async def later(*_: Any) -> None:
+        raise AssertionError
+
+    plain = Told()
+    for name in ("put", "end", "fail"):
+        kind = type("Mine", (Told,), {name: later})
+        with pytest.raises(InvalidRequestError, match=f"nobody awaits its `async def {name}`"):
+            llm.generate(PROMPT, streamer=kind())
+        model: Any = TableModel()
+        with pytest.raises(InvalidRequestError, match=f"nobody awaits its `async def {name}`"):
+            model.generate(torch.tensor([[1, 2]]), streamer=kind())
+    setattr(plain, "put", later)  # noqa: B010
+    with pytest.raises(InvalidRequestError, match="nobody awaits its `async def put`"):
+        llm.generate(PROMPT, streamer=plain)

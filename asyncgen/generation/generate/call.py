@@ -41,6 +41,7 @@ from asyncgen.generation.strategies.drafters.drafting import Assistance, make_dr
 from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
 from asyncgen.generation.strategies.token_by_token import multinomial_draw
 from asyncgen.generation.strategies.token_healing import decode_healed
+from asyncgen.runtime.streamer_check import check_streamer
 from asyncgen.runtime.transfer import given_tensor
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
         ValueError: As the reference does for invalid arguments.
         InvalidRequestError: A documented feature that does not exist yet.
     """
+    if given.streamer is not None:
+        check_streamer(given.streamer)
     is_called = given.custom is None and is_overridden(model)
     own_names = hook_parameters(model) if is_called else frozenset[str]()
     if given.custom is not None:
