@@ -33,7 +33,7 @@ REFUSED = frozenset(
 
 NO_PRIORITY = "`priority` is not taken by this server: its operator may say --allow-priority"
 
-_LARGEST = 2**63
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
 def check_priority(params: Mapping[str, JsonValue], *, allow_priority: bool) -> Fault | None:
@@ -64,7 +64,10 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
             message = f"`{name}` is not taken from clients: it is for code beside the engine"
             return Fault("invalid_request", message, param=name)
         if not _is_sane(value):
-            message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
+            message = (
+                f"`{name}` holds a number beyond 64 bits, or one that is not finite: whole numbers"
+                " are from -2**63 to 2**64 - 1"
+            )
             return Fault("invalid_request", message, param=name)
         if name == "chat_template_kwargs" and (reason := too_large(value)) is not None:
             return Fault("invalid_request", f"`{name}` {reason}", param=name)
@@ -78,7 +81,7 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
 def _is_sane(value: JsonValue) -> bool:
     give_way()
     if isinstance(value, int):
-        return -_LARGEST <= value < _LARGEST
+        return _SMALLEST <= value <= _LARGEST
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, list):

@@ -74,7 +74,8 @@ SAMPLERS = group("samplers",
 """Samplers of llama.cpp, under its names."""
 
 OWN = group("stream",
-    _P("seed", "int", "Same seed, same draws; None draws one.", rule=rules.integer),
+    _P("seed", "int", "Same seed, same draws; None draws one. From -2**63 to 2**64 - 1, as"
+       " `torch.manual_seed` takes it.", rule=rules.seed),
     _P("stop", "str | Sequence[str]", "A string or strings that end the text before themselves.",
        rule=rules.stops),
     _P("logprobs", "bool", "Tell the log-probability of each token.", rule=rules.switch),

@@ -146,8 +146,14 @@ def switch(value: object) -> str | None:
     return None if isinstance(value, bool) else "True or False"
 
 
+def seed(value: object) -> str | None:
+    """Take what ``torch.manual_seed`` takes, which reduces it to 64 bits."""
+    is_in_range = integer(value) is None and -_WORD <= value < 2 * _WORD  # type: ignore[operator]
+    return None if is_in_range else "a whole number from -2**63 to 2**64 - 1"
+
+
 def integer(value: object) -> str | None:
-    """Of any size: it is reduced to 64 bits, or only compared."""
+    """Of any size: it is only compared."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     return None if is_integer else "a whole number"
 

@@ -280,3 +280,15 @@ def test_an_error_of_the_config_names_the_parameter() -> None:
         resolve({"max_new_tokens": "many", "seed": 1})
     assert caught.value.parameter == "max_new_tokens"
     assert caught.value.value == "many"
+
+
+@for_each("seed", [-(2**63), -1, 0, 2**63, 2**64 - 1])
+def test_seeds_are_those_that_torch_takes(seed: int) -> None:
+    torch.Generator().manual_seed(seed)
+    assert resolve({"seed": seed}).seed == seed
+
+
+@for_each("seed", [-(2**63) - 1, 2**64, 2**70, True, 1.0])
+def test_another_seed_is_refused_and_not_reduced(seed: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"`seed` is .*from -2\*\*63 to 2\*\*64 - 1"):
+        resolve({"seed": seed})
