@@ -29,6 +29,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from asyncgen.runtime.forked import call_in_process
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
@@ -219,7 +221,7 @@ def _guarded(
         state.write_changes(own)
         random.enter(mode)
         thread.active = draws
-        return context.run(function)
+        return context.run(call_in_process, function)
     finally:
         thread.active = None
         try:
