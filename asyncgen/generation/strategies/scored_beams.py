@@ -129,7 +129,7 @@ class ScorerSelection(BeamSelection):
         if plan.processors:
             grouped = len(self._groups) > 1
             seen = {"current_tokens": taken, "beam_group_idx": group} if grouped else {}
-            own = plan.processors(ids, own, **seen)
+            own = plan.processors(ids, own, **seen).to(own.dtype)
             self.scores[places] = own
         totals = own + sums[:, None]
         count = rules.num_candidates // len(self._groups)

@@ -86,3 +86,18 @@ def test_the_words_search_ends_without_an_end_token() -> None:
     model = TableModel(eos_token_id=None)
     ids: Any = model.generate(PROMPT, max_new_tokens=6, **OPTIONS[3])
     assert ids.shape == (1, 9)
+
+
+@for_each("dtype", [torch.float64, torch.bfloat16])
+@for_each("options", [{"num_beams": 3}, OPTIONS[0], OPTIONS[3]])
+def test_a_processor_may_return_scores_of_another_dtype(
+    options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    model = TableModel(seed=3)
+    given: dict[str, Any] = {"max_new_tokens": 8, "logits_processor": [lambda _, scores: scores]}
+    right: Any = model.generate(PROMPT, **given, **options)
+    given["logits_processor"] = [lambda _, scores: scores.to(dtype)]
+    found: Any = model.generate(PROMPT, **given, **options)
+    assert found.shape == right.shape
+    if dtype == torch.float64:
+        assert found.tolist() == right.tolist()
