@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.custom_methods import extra_parameters
@@ -124,6 +126,8 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
         own_names = extra_parameters(given.custom)
     check_direction(model)
     config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
+    if given.custom is None and not isinstance(model, WrittenModel):
+        _check_autocast(model)
     if isinstance(model, WrittenModel):
         model.check(config, rest)
         if not model.takes_cache:  # every step reads all ids
@@ -191,6 +195,24 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
     if rows.bias is not None:
         strategy = partial(decode_healed, strategy=strategy, bias=rows.bias)
     return PreparedCall(plan, strategy)
+
+
+def _check_autocast(model: Any) -> None:
+    """Check that torch computes products in the model's dtype, as its layers expect.
+
+    Raises:
+        InvalidRequestError: `torch.autocast` is on, with another dtype.
+    """
+    kind = model.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return
+    dtype = torch.get_autocast_dtype(kind)
+    if dtype != model.dtype:
+        allowed = (
+            f"`generate` of a model in {model.dtype} runs outside of it; load the model with"
+            f" dtype={dtype}, or leave the block with `torch.autocast({kind!r}, enabled=False)`"
+        )
+        raise InvalidRequestError("torch.autocast", dtype, allowed)
 
 
 def _scores_told(config: GenerationConfig) -> Told:

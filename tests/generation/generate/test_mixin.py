@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+import asyncgen
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.stopping.cancel import CancelCriteria
@@ -176,3 +178,16 @@ def test_end_of_sequence_ends_and_pads() -> None:
     ids = model.generate(PROMPT, max_new_tokens=20)
     assert isinstance(ids, torch.Tensor)
     assert ids[0, 3:].tolist() == [*b"ab", EOS]
+
+
+def test_autocast_to_another_dtype_is_refused_by_name() -> None:
+    model = asyncgen.AutoModelForCausalLM.from_pretrained("demo")
+    given: Any = {"max_new_tokens": 3, "do_sample": False}
+    right = model.generate(PROMPT, **given)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(InvalidRequestError, match=r"`torch.autocast` is .*enabled=False"):
+            model.generate(PROMPT, **given)
+        with torch.autocast("cpu", enabled=False):
+            assert torch.equal(model.generate(PROMPT, **given), right)
+        half = asyncgen.AutoModelForCausalLM.from_pretrained("demo", dtype=torch.bfloat16)
+        assert len(half.generate(PROMPT, **given)[0]) == len(right[0])
