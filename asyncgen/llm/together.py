@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import ref
@@ -177,7 +177,8 @@ def noted(place: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"it is prompt {place} of the list (from 0)")
+        with suppress(Exception):  # an error of a user's may not take one
+            error.add_note(f"it is prompt {place} of the list (from 0)")
         raise
 
 
