@@ -30,6 +30,7 @@ from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, lengt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from typing import NoReturn
 
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
@@ -103,6 +104,17 @@ class Answer:
         self._guard = threading.RLock()  # of what was read: another thread may close
         self._result: Completion | None = None
         self._left = False
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled, as it is read once.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: it is read once; ask for another"
+            " one, or keep its `result`"
+        )
 
     def cancel(self) -> None:
         """Ask the request to end with ``"cancelled"``; the stream can be read to its end.

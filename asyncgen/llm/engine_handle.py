@@ -29,7 +29,7 @@ from asyncgen.types import check_prompt, length_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Never
+    from typing import Never, NoReturn
 
     import torch
 
@@ -193,10 +193,21 @@ class EngineHandle:
         length = length_of(prompt)
         return await waiting.prepared(self._preparing, read, length=length, limited=True)
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled, as the thread and its memory cannot be.
+
+        Raises:
+            TypeError: Always.
+        """
+        name = type(self).__name__
+        raise TypeError(
+            f"an engine cannot be copied or pickled; open another one from the same source, as in"
+            f" {name}({_named(self._source)}), in the process that asks it"
+        )
+
     def __repr__(self) -> str:
         """Name the source and the state; never a token of the hub."""
-        source = self._source
-        named = repr(source) if isinstance(source, str | os.PathLike) else type(source).__name__
+        named = _named(self._source)
         state = "closed" if self._thread.is_stopping else "not loaded"
         state = "loaded" if self.is_healthy else state
         return f"<{type(self).__name__} {named}: {state}>"
@@ -268,3 +279,7 @@ def _token_ids(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> list
     from asyncgen.engine.requests.prepare import read_prompt
 
     return read_prompt(opened.served, prompt, given)[0]
+
+
+def _named(source: object) -> str:
+    return repr(source) if isinstance(source, str | os.PathLike) else type(source).__name__

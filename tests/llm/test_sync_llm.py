@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import os
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -524,3 +526,28 @@ def test_representations_are_short() -> None:
         found = repr(llm.generate(PROMPT, max_new_tokens=200, temperature=0))
     assert repr(llm) == "<LLM 'demo': closed>"
     assert found.startswith("Completion(text=") and len(found) < 150 and "tokens" in found
+
+
+@for_each("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_engines_and_streams_are_not_copied(take: Callable[[Any], Any]) -> None:
+    with make(TableModel(script="abcd")) as llm:
+        with pytest.raises(TypeError, match=r"an engine cannot be copied.*as in LLM\(TableModel\)"):
+            take(llm)
+        with pytest.raises(TypeError, match=r"same source, as in AsyncLLM\('demo'\)"):
+            take(AsyncLLM("demo"))
+        stream = llm.stream(PROMPT, max_new_tokens=2)
+        with pytest.raises(TypeError, match="SyncTextStream cannot be copied.*its `result`"):
+            take(stream)
+        assert "".join(stream) == stream.result.text
+        take(stream.result)
+
+
+def test_an_error_that_takes_no_note_is_raised_all_the_same() -> None:
+    class Odd(Exception):
+        __notes__: Any = 5
+
+    def fail(*_: Any) -> Any:
+        raise Odd("mine")
+
+    with make(TableModel()) as llm, pytest.raises(Odd):
+        llm.generate([PROMPT, PROMPT], max_new_tokens=2, logits_processor=[fail])

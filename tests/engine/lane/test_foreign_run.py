@@ -294,9 +294,9 @@ async def test_ids_of_a_model_that_puts_none_are_its_answer() -> None:
 )
 async def test_a_result_without_new_ids_is_refused_by_name(answer: Any) -> None:
     async with make(Silent(answer)) as llm:
-        for given in ({}, {"num_beams": 2}):
+        for beams in (1, 2):
             with pytest.raises(InvalidRequestError, match=r"`generate` returns .*\[B, T\]"):
-                await llm.generate(PROMPT, max_new_tokens=4, **given)
+                await llm.generate(PROMPT, max_new_tokens=4, num_beams=beams)
 
 
 @for_each("value", [65, [65], torch.tensor([65]), torch.tensor([[65]])])

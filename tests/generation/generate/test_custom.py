@@ -548,7 +548,7 @@ def test_a_step_may_be_of_any_integers(given: Any) -> None:
     def method(model: Any, input_ids: torch.Tensor) -> Generator[Any, None, None]:
         yield given
 
-    found = TableModel().generate(IDS[:1], custom_generate=method)
+    found: Any = TableModel().generate(IDS[:1], custom_generate=method, max_new_tokens=4)
     assert found.tolist() == [[*IDS[0].tolist(), 65]]
 
 

@@ -181,7 +181,7 @@ def test_end_of_sequence_ends_and_pads() -> None:
 
 
 def test_autocast_to_another_dtype_is_refused_by_name() -> None:
-    model = asyncgen.AutoModelForCausalLM.from_pretrained("demo")
+    model: Any = asyncgen.AutoModelForCausalLM.from_pretrained("demo")
     given: Any = {"max_new_tokens": 3, "do_sample": False}
     right = model.generate(PROMPT, **given)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -189,5 +189,5 @@ def test_autocast_to_another_dtype_is_refused_by_name() -> None:
             model.generate(PROMPT, **given)
         with torch.autocast("cpu", enabled=False):
             assert torch.equal(model.generate(PROMPT, **given), right)
-        half = asyncgen.AutoModelForCausalLM.from_pretrained("demo", dtype=torch.bfloat16)
+        half: Any = asyncgen.AutoModelForCausalLM.from_pretrained("demo", dtype=torch.bfloat16)
         assert len(half.generate(PROMPT, **given)[0]) == len(right[0])
