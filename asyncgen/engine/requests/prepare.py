@@ -187,7 +187,7 @@ def prepare_request(
         prompt_ids=prompt_ids,
         params=params,
         processors=processors,
-        stop_checks=StopChecks(criteria),
+        stop_checks=StopChecks(criteria, passed=params.criteria),
         cancel=cancel,
         sink=sink,
         continues_text=not (stands_alone or grammar and _is_cut(tokenizer, prompt_ids)),

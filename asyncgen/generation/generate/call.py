@@ -170,7 +170,7 @@ def prepare_call(model: Any, given: GenerateArguments) -> PreparedCall:
         rows.input_ids,
         config=config,
         processors=processors,
-        stop_checks=StopChecks(criteria, told=_scores_told(config)),
+        stop_checks=StopChecks(criteria, passed=given.stopping_criteria, told=_scores_told(config)),
         draw=multinomial_draw,
         attention_mask=rows.attention_mask,
         cache=past,

@@ -1,14 +1,15 @@
 """Decides when a row ends: the stopping criteria as plain checks where that is possible.
 
 The four built-in criteria (end-of-sequence, length, time, cancelled) need no tensors, so they are
-read out of the list once and checked on Python integers. Criteria written by users keep the
+read out of the list once and checked on Python integers. Those that a user passed may be changed
+while they are asked, and are read again after every token. Criteria written by users keep the
 documented tensor signature and are called only if there are any.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -21,7 +22,7 @@ from asyncgen.generation.stopping.criteria import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
@@ -31,8 +32,14 @@ C = TypeVar("C")
 Told: TypeAlias = Literal["newest", "all"] | None
 """See `StopChecks`."""
 
-_PLAIN = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, CancelCriteria)
+_VALUES = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
+
+_PLAIN = (*_VALUES, CancelCriteria)
 """What is checked without tensors."""
+
+
+def _of(kind: type[C], criteria: Iterable[object]) -> list[C]:
+    return [each for each in criteria if type(each) is kind]
 
 
 class StopChecks:
@@ -42,6 +49,7 @@ class StopChecks:
         self,
         criteria: StoppingCriteriaList,
         *,
+        passed: Iterable[Callable[..., Any]] | None = None,
         told: Told = "newest",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,28 +57,33 @@ class StopChecks:
 
         Args:
             criteria: Built-in and user criteria.
+            passed: What the user passed. Built-in ones count even if they are not among the
+                criteria, and as the user changes them.
             told: Scores that tensor calls get: the newest, ``[B, V]``; those of every step, as a
                 tuple; or ``None``, as documented where nobody asked ``generate`` for scores.
             clock: In seconds, as `time.monotonic`, which :class:`MaxTimeCriteria` reads.
         """
-
-        def of(kind: type[C]) -> list[C]:
-            # Exact types only: a subclass may override __call__.
-            return [each for each in criteria if type(each) is kind]
-
-        ends = [each.eos_token_id.tolist() for each in of(EosTokenCriteria)]
-        self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
-        lengths = [each.max_length for each in of(MaxLengthCriteria)]
-        self.max_length = min(lengths, default=None)
-        deadlines = [each.deadline for each in of(MaxTimeCriteria)]
-        self._deadline = min(deadlines, default=None)
-        self._cancels = of(CancelCriteria)
+        # Exact types only: a subclass may override __call__.
+        followed = [each for each in passed or () if type(each) in _VALUES]
+        self._values = [*(each for each in criteria if type(each) in _VALUES), *followed]
+        self._follows = bool(followed)
+        self._read()
+        self._cancels = _of(CancelCriteria, criteria)
         others = [each for each in criteria if type(each) not in _PLAIN]
         self.tensor_criteria = StoppingCriteriaList(others)
         self._told = told
         self._steps: tuple[Tensor, ...] = ()
         self._stopped: dict[int, str] = {}
         self._clock = clock
+
+    def _read(self) -> None:
+        """Read what the plain criteria say now."""
+        ends = [each.eos_token_id.tolist() for each in _of(EosTokenCriteria, self._values)]
+        self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
+        lengths = [each.max_length for each in _of(MaxLengthCriteria, self._values)]
+        self.max_length = min(lengths, default=None)
+        deadlines = [each.deadline for each in _of(MaxTimeCriteria, self._values)]
+        self._deadline = min(deadlines, default=None)
 
     def stop_row(self, row: int, reason: str = "stop") -> None:
         """End a row from outside with its next token, for a reason seen in its text."""
@@ -92,10 +105,12 @@ class StopChecks:
             One entry a row: ``"stop"``, ``"length"``, ``"time"``, ``"cancelled"``, or ``None``
             for a row that goes on or had ended before.
         """
-        full = self.max_length is not None and length >= self.max_length
-        common = "length" if full else self.interrupted()
         called = self.tensor_criteria
         others = called(ids, self._scores(scores)).tolist() if called else None
+        if self._follows:
+            self._read()
+        full = self.max_length is not None and length >= self.max_length
+        common = "length" if full else self.interrupted()
         found: list[str | None] = []
         for row, token in enumerate(token_ids):
             stops = others is not None and others[row]
@@ -116,6 +131,8 @@ class StopChecks:
         Returns:
             As an entry of :meth:`reasons`.
         """
+        if self._follows:
+            self._read()
         if stops or token_id in self.eos_token_ids:
             return "stop"
         if row in self._stopped:
@@ -145,6 +162,8 @@ class StopChecks:
         Returns:
             Bool ``[N]``, and the reason that ends all of them, if there is one.
         """
+        if self._follows:
+            self._read()
         full = self.max_length is not None and length >= self.max_length
         common = "length" if full else self.interrupted()
         if common is not None:
@@ -171,6 +190,8 @@ class StopChecks:
         for cancel in self._cancels:
             if cancel.flag:
                 return "cancelled"
+        if self._follows:
+            self._read()
         if self._deadline is not None and self._clock() > self._deadline:
             return "time"
         return None

@@ -87,3 +87,22 @@ def test_a_row_can_be_ended_from_outside() -> None:
     ends = StopChecks(StoppingCriteriaList())
     ends.stop_row(1)
     assert _reasons(ends, [1, 1]) == [None, "stop"]
+
+
+def test_what_a_user_changes_in_their_own_plain_criteria_counts() -> None:
+    end, length, time = EosTokenCriteria(7), MaxLengthCriteria(9), MaxTimeCriteria(100.0)
+    own = [end, length, time]
+    ends = StopChecks(StoppingCriteriaList([MaxLengthCriteria(9), end, time]), passed=own)
+    kept = StopChecks(StoppingCriteriaList(own))
+    no_hits = torch.zeros(2, dtype=torch.bool)
+    assert torch.equal(ends.hits(torch.tensor([8, 8]), 4, lambda: IDS, SCORES)[0], no_hits)
+    end.eos_token_id = torch.tensor([8])
+    assert _reasons(ends, [7, 8]) == [None, "stop"] and ends.reason(0, 8, 4) == "stop"
+    assert ends.hits(torch.tensor([7, 8]), 4, lambda: IDS, SCORES)[0].tolist() == [False, True]
+    length.max_length = 20  # the one of the configuration stays
+    assert ends.reason(0, 1, 9) == "length"
+    length.max_length = 4  # also where it only gave the configuration its length
+    assert _reasons(ends, [1, 8]) == ["length", "stop"]
+    length.max_length, time.max_time = 9, -1.0
+    assert ends.interrupted() == ends.reason(0, 1, 4) == "time"
+    assert _reasons(kept, [7, 8]) == ["stop", None]  # those of nobody are read once
