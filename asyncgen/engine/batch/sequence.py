@@ -15,6 +15,7 @@ from asyncgen.engine.sampling.random_draws import HashDraw
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked_processors import CheckedProcessors
+from asyncgen.generation.logits.followed import FollowedProcessor
 from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor
 from asyncgen.runtime.user_code import drawing_from
 
@@ -39,7 +40,7 @@ class Sequence(RequestState):
         has_begun: Whether it has had a step.
         decodes: Whether it has its first token, or will have it before the next step.
         processors: Logits processors, from the first step on; one that keeps state is a copy of
-            the request's for this sequence.
+            the request's for this sequence, and follows what a user changes in theirs.
         passed: For each processor, whether the user passed it as an object.
         plan: Way from its logits to a token; the sampler makes it.
         draw: Source of its random draws.
@@ -127,13 +128,19 @@ class Sequence(RequestState):
         self.has_begun = True
         params = self.request.params
         passed = {id(each) for each in params.processors}
-        for processor in self.request.processors:
+        self.processors.followed = followed = {}
+        for number, processor in enumerate(self.request.processors):
             definition = definition_of(processor)
             own = processor if definition is None else definition.for_sample(processor, self.index)
             self.processors.append(own)
             self.passed.append(id(processor) in passed)
-            if self.request.grammar is not None and type(own) is GrammarLogitsProcessor:
-                self.matcher = own.matcher(0)
+            if definition is not None and self.passed[-1]:
+                followed[number] = FollowedProcessor(processor, own)
+            if type(own) is GrammarLogitsProcessor:
+                if own.prompt_length is None:
+                    own.prompt_length = len(self.request.prompt_ids)
+                if self.request.grammar is not None:
+                    self.matcher = own.matcher(0)
         self.takes_forced = (
             self.matcher is not None
             and self.top_logprobs is None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
@@ -422,10 +424,46 @@ class BatchPlan:
 def _stage(
     ranked: list[tuple[int, RankedProcessor]], scores: ScoreBatch
 ) -> Callable[[ScoreBatch], None]:
-    batched = ranked[0][1].batched
-    if batched is None:
+    if ranked[0][1].batched is None:
         return _OneByOne(ranked)
-    return batched([RowProcessor(number, each.processor) for number, each in ranked], scores)
+    if any(each.number in scores.rows[row].processors.followed for row, each in ranked):
+        return _Followed(ranked, scores)
+    return _many_rows(ranked, scores)
+
+
+def _many_rows(
+    ranked: list[tuple[int, RankedProcessor]], scores: ScoreBatch
+) -> Callable[[ScoreBatch], None]:
+    batched = ranked[0][1].batched
+    assert batched is not None
+    return batched([RowProcessor(row, each.processor) for row, each in ranked], scores)
+
+
+class _Followed:
+    """Stage of one kind with processors that users passed: each runs alone once it was changed."""
+
+    def __init__(self, ranked: list[tuple[int, RankedProcessor]], scores: ScoreBatch) -> None:
+        self._ranked = ranked
+        self._followed = [
+            scores.rows[row].processors.followed.get(each.number) for row, each in ranked
+        ]
+        self._stages = [*self._lay_out(scores)]
+
+    def __call__(self, scores: ScoreBatch) -> None:
+        """Look for changes, which an earlier processor of this step may have made, and run."""
+        is_new = [each.follow() for each in self._followed if each is not None]
+        if any(is_new):
+            self._stages = [*self._lay_out(scores)]
+        for stage in self._stages:
+            stage(scores)
+
+    def _lay_out(self, scores: ScoreBatch) -> Iterator[Callable[[ScoreBatch], None]]:
+        changed = [each is not None and each.is_changed for each in self._followed]
+        together = [*compress(self._ranked, map(not_, changed))]
+        if together:
+            yield _many_rows(together, scores)
+        if any(changed):
+            yield _OneByOne([*compress(self._ranked, changed)])
 
 
 class _OneByOne:

@@ -6,6 +6,7 @@ once more, one by one. What users wrote may keep state, so it is looked at after
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,17 +15,25 @@ from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList, definition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
+
+    from asyncgen.generation.logits.followed import FollowedProcessor
 
 
 _OURS = "asyncgen.generation."
 
 
 class CheckedProcessors(LogitsProcessorList):
-    """Runs processors; an error names the one whose scores cannot be used."""
+    """Runs processors; an error names the one whose scores cannot be used.
 
+    Attributes:
+        followed: Those that a user may change while they run, by their numbers in the list, where
+            an object of the user may stand behind another that runs.
+    """
+
+    followed: Mapping[int, FollowedProcessor] = MappingProxyType({})
     _begun: tuple[Tensor, Tensor, dict[str, Any]] | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
@@ -77,6 +86,8 @@ class CheckedProcessors(LogitsProcessorList):
             ValueError: It needs an argument that there is not.
         """
         assert self._begun is not None
+        if number in self.followed:
+            self.followed[number].follow()
         processor = self[number]
         foreign = not _is_built_in(processor)
         checked = number > 0 and not _is_built_in(self[number - 1])

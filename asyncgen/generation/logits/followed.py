@@ -1,0 +1,68 @@
+"""Follow what a user changes in a built-in processor while its request runs.
+
+`model.generate` calls the object that the user passed, so a change counts from the next call on.
+Where another object runs in its place, or the parameters of many rows are laid out once, changes
+have to be looked for. Attributes whose names begin with an underscore are not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+_Attributes: TypeAlias = dict[str, tuple[Any, int]]
+"""Values by name, each with the number of writes to it in place."""
+
+
+class FollowedProcessor:
+    """A built-in processor that a user passed, and the object that runs in its place.
+
+    Attributes:
+        is_changed: Whether the user has changed it since the request began.
+    """
+
+    __slots__ = ("_own", "_passed", "_seen", "is_changed")
+
+    def __init__(self, passed: Any, own: Any) -> None:
+        """Begin with the attributes as they are.
+
+        Args:
+            passed: What the user may change.
+            own: What runs: the same object, or a copy that has a memory of its own.
+        """
+        self._passed = passed
+        self._own = own
+        self._seen = _attributes(passed)
+        self.is_changed = False
+
+    def follow(self) -> bool:
+        """Bring what runs up to what was passed; return whether it was changed for the first time.
+
+        What a copy has set itself, such as its memory, stays.
+        """
+        seen, now = self._seen, _attributes(self._passed)
+        if now.keys() == seen.keys() and all(
+            value is seen[name][0] and writes == seen[name][1]
+            for name, (value, writes) in now.items()
+        ):
+            return False
+        own = vars(self._own)
+        for name in now.keys() & seen.keys() & own.keys():
+            if own[name] is seen[name][0]:
+                setattr(self._own, name, now[name][0])
+        self._seen = now
+        is_first, self.is_changed = not self.is_changed, True
+        return is_first
+
+
+def _attributes(processor: Any) -> _Attributes:
+    return {
+        name: (value, _writes(value))
+        for name, value in [*vars(processor).items()]  # a copy, as other threads may add some
+        if not name.startswith("_")
+    }
+
+
+def _writes(value: Any) -> int:
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
