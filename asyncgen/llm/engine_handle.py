@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 60.0
 
+MOST_TEXTS = 32
+"""Texts of one call that are embedded at a time: more are no faster, and streams wait for them."""
+
 
 class EngineHandle:
     """Handle of an engine; `AsyncLLM` and `LLM` add how their callers wait for it."""
@@ -179,7 +182,9 @@ class EngineHandle:
 
         if is_prompts(cast("Prompt", prompt)):
             texts = cast("Sequence[EmbeddingPrompt]", prompt)
-            return await embed_all(texts, start, at_once=2 * self._max_running, progress=progress)
+            return await embed_all(
+                texts, start, at_once=min(self._max_running, MOST_TEXTS), progress=progress
+            )
         text = cast("EmbeddingPrompt", prompt)
         check_text(text)
         return await embed_one(start(text))

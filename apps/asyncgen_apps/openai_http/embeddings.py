@@ -7,7 +7,7 @@ from array import array
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-import anyio.lowlevel
+import anyio.to_thread
 
 from asyncgen import AsyncgenError
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
@@ -15,8 +15,11 @@ from asyncgen_apps.openai_http.concurrency_limit import ReplyBytes
 from asyncgen_apps.openai_http.errors import from_exception
 from asyncgen_apps.openai_http.response_writer import encode
 from asyncgen_apps.openai_http.translate import one_by_one
+from asyncgen_apps.serving.time_slices import give_way, slices
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen import Embedding
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.concurrency_limit import Gate
@@ -30,6 +33,9 @@ PARAMETERS = ("pooling", "normalize", "dimensions", "prompt_name", "priority", "
 
 _BYTES_OF_A_TEXT = 4096
 """What is kept of each text until its vector is written, and of the vector: about that."""
+
+_FEW_TEXTS = 4
+"""Texts whose vectors are written at once; more are written beside the event loop, in slices."""
 
 NAMES = {"prompt": "input"}
 """What the client calls a parameter of the engine."""
@@ -66,23 +72,35 @@ class EmbeddingsResponse(CancellableResponse):
         """Embed the texts and write their vectors."""
         with ReplyBytes(self._gate, "vectors", "try again, or ask for fewer at once") as kept:
             kept.add(_BYTES_OF_A_TEXT * len(self._texts))
-            await reply.parts(await self._parts(kept))
+            found = await self._embedded()
+            if len(found) > _FEW_TEXTS:
+                parts = await anyio.to_thread.run_sync(self._written_in_slices, found)
+            else:
+                parts = self._written(found)
+            kept.add(sum(map(len, parts)))
+            await reply.parts(parts)
 
-    async def _parts(self, kept: ReplyBytes) -> list[bytes]:
-        """Embed the texts; return the reply."""
+    async def _embedded(self) -> list[Embedding]:
+        """Embed the texts."""
         params: Any = self._client.marked(self._params)
         try:
-            found = await self._llm.embed(self._texts, **params)
+            return await self._llm.embed(self._texts, **params)
         except AsyncgenError as error:
             api_error = from_exception(error, NAMES)
             if len(self._texts) > 1:  # the engine has noted which one it was
                 api_error.message = "; ".join([api_error.message, *getattr(error, "__notes__", ())])
             raise api_error from error
+
+    def _written_in_slices(self, found: Sequence[Embedding]) -> list[bytes]:
+        with slices():
+            return self._written(found)
+
+    def _written(self, found: Sequence[Embedding]) -> list[bytes]:
+        """Return the reply, in parts."""
         parts = [b'{"object":"list","data":[']
         for one in found:
             parts.append(("," * (one.index > 0) + self._item(one)).encode())
-            kept.add(len(parts[-1]))
-            await anyio.lowlevel.checkpoint()  # thousands of numbers each; streams go on between
+            give_way()  # thousands of numbers each
         tokens = sum(one.usage.prompt_tokens for one in found)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         rest = encode({"model": self._model, "usage": usage})
