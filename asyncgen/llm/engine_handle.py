@@ -183,7 +183,7 @@ class EngineHandle:
         if is_prompts(cast("Prompt", prompt)):
             texts = cast("Sequence[EmbeddingPrompt]", prompt)
             return await embed_all(
-                texts, start, at_once=min(self._max_running, MOST_TEXTS), progress=progress
+                texts, start, at_once=min(2 * self._max_running, MOST_TEXTS), progress=progress
             )
         text = cast("EmbeddingPrompt", prompt)
         check_text(text)
