@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from asyncgen.checkpoints.hub import read_json, refuse_pointer
+from asyncgen.checkpoints.stored_files import is_stored, open_stored
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
             missing, truncated or corrupt, or the index points outside the folder.
     """
     path = Path(folder)
-    if (path / SINGLE).is_file():
+    if is_stored(path / SINGLE):
         return Checkpoint(path, _read_header(path / SINGLE))
-    if (path / INDEX).is_file():
+    if is_stored(path / INDEX):
         return Checkpoint(path, _read_shards(path))
     raise ModelLoadError(_no_weights(path))
 
@@ -185,7 +186,7 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
         refuse_pointer(file)
         with safe_open(file, framework="pt"):
             pass
-        with file.open("rb") as stream:
+        with open_stored(file) as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
         metadata = header.pop("__metadata__", None) or {}

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from asyncgen.checkpoints.checkpoint import open_checkpoint
 from asyncgen.checkpoints.hub import read_json, read_text
+from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 
 if TYPE_CHECKING:
@@ -142,10 +143,10 @@ def read_embedding_settings(
     """
     found: dict[str, Any] = {"sizes": _sizes(config)}
     file = folder / "config_sentence_transformers.json"
-    if file.is_file():
+    if is_stored(file):
         found |= _prompts(file)
     file = folder / "modules.json"
-    if file.is_file():
+    if is_stored(file):
         found |= _modules(file, width)
     return EmbeddingSettings(**found)
 

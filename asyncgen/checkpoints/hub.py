@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from asyncgen.checkpoints.gguf.file_choice import is_single, only_model, patterns_of
+from asyncgen.checkpoints.stored_files import check_folder, is_stored, open_stored, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.runtime.progress import is_terminal, tell
 
@@ -44,15 +45,17 @@ def refuse_pointer(file: Path) -> None:
     """Refuse a git-lfs pointer, which a clone without git-lfs has in place of a file.
 
     Raises:
-        ModelLoadError: The file is one.
-        OSError: It cannot be read.
+        ModelLoadError: The file is one, or no regular file.
     """
-    with file.open("rb") as stream:
-        if stream.read(len(_POINTER)) == _POINTER:
-            raise ModelLoadError(
-                f"{file} is a git-lfs pointer, not the file itself; "
-                "run `git lfs pull` in its folder"
-            )
+    with open_stored(file) as stream:
+        _refuse_pointer(file, stream.read(len(_POINTER)))
+
+
+def _refuse_pointer(file: Path, content: bytes) -> None:
+    if content.startswith(_POINTER):
+        raise ModelLoadError(
+            f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder"
+        )
 
 
 def read_text(file: Path) -> str:
@@ -61,10 +64,11 @@ def read_text(file: Path) -> str:
     Raises:
         ModelLoadError: It cannot be read, or is a git-lfs pointer instead of the file itself.
     """
+    content = read_stored(file)
+    _refuse_pointer(file, content)
     try:
-        refuse_pointer(file)
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return content.decode()
+    except UnicodeDecodeError as error:
         raise ModelLoadError(f"{file} cannot be read ({error})") from error
 
 
@@ -85,7 +89,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def checked_folder(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder to save to; create it if it does not exist.
+    """Return the folder to save to.
 
     Args:
         folder: Its path.
@@ -98,23 +102,7 @@ def checked_folder(folder: str | os.PathLike[str]) -> Path:
     path = Path(folder).expanduser()
     if path.is_file():
         raise InvalidRequestError("save_directory", str(folder), "a file; pass a folder")
-    path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file of a checkpoint; on an error the old file stays.
-
-    Args:
-        file: Its path.
-        text: Its content.
-    """
-    part = file.with_name(f".{file.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 class HubOptions(TypedDict, total=False):
@@ -141,6 +129,7 @@ def resolve(
     *,
     weights: bool = True,
     subfolder: str = "",
+    follow_links: bool = False,
     progress: ProgressOption = None,
     **options: Unpack[HubOptions],
 ) -> Path:
@@ -153,6 +142,7 @@ def resolve(
             file of the repository or the end of its name, such as ``Q4_K_M``.
         weights: Download the weights, not only the small files beside them.
         subfolder: Folder of the checkpoint in the source; empty for the source itself.
+        follow_links: Read files outside of a folder to which links in it lead.
         progress: Progress of a download: bars, nothing, or a function to call.
         **options: See `HubOptions`.
 
@@ -162,7 +152,8 @@ def resolve(
     Raises:
         InvalidRequestError: A revision was given for something that is no repository.
         ModelLoadError: There is no such folder or repository, access is denied, or the hub cannot
-            be reached; or it has several models in one file each.
+            be reached; or it has several models in one file each, is half saved, or has links that
+            lead out of it.
     """
     folder = _local_folder(source)
     repository, colon, part = str(source).partition(":")
@@ -179,11 +170,12 @@ def resolve(
         folder = _download(source, allowed, in_vain, options, progress)
     if is_single(folder) and folder.is_file() and not subfolder:
         return folder
+    check_folder(folder, follow_links=follow_links)
     if not (folder / subfolder).is_dir():
         allowed_here = "there is no such folder in it; leave it out, or check its name"
         raise InvalidRequestError("subfolder", subfolder, allowed_here)
     folder /= subfolder
-    return folder if (folder / "config.json").is_file() else only_model(folder) or folder
+    return folder if is_stored(folder / "config.json") else only_model(folder) or folder
 
 
 def resolve_code(

@@ -1,8 +1,8 @@
 """Write the weights of a model as a checkpoint: the inverse of `weight_loading`.
 
 Tensors are written one at a time, each in the shape and under the name of its family's files, so
-nothing large exists twice. Tied weights are written once. A file gets its name only when it is
-complete. Knows no architecture; the model's ``weight_map`` does.
+nothing large exists twice. Tied weights are written once. Knows no architecture; the model's
+``weight_map`` does.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
 import re
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
 from asyncgen.checkpoints.checkpoint import DTYPES, INDEX, SINGLE
-from asyncgen.checkpoints.hub import write_text
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from torch import Tensor
 
+    from asyncgen.checkpoints.saved_folder import SavedFolder
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.models.weight_map import WeightRule
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_SHARD = re.compile(r"model-([0-9a-f]{8}-)?\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,15 @@ class _Piece:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def save_weights(model: DecoderLM, folder: Path, max_shard_size: int | str) -> None:
+def save_weights(model: DecoderLM, folder: SavedFolder, max_shard_size: int | str) -> None:
     """Write every weight, in one file or in several with an index.
 
-    Weights that were saved in the folder before are replaced.
+    Weights that were saved in the folder before are replaced. Files of an index that is there
+    already are not written over: until the new index is in place, the old one has its own.
 
     Args:
         model: The model.
-        folder: Where to; it exists.
+        folder: Where to.
         max_shard_size: Most bytes of a file: a number, or a text such as ``"5GB"`` or ``"200MiB"``.
             A larger tensor has a file of its own.
 
@@ -73,23 +73,27 @@ def save_weights(model: DecoderLM, folder: Path, max_shard_size: int | str) -> N
         for name, shape in zip(rule.sources, rule.shapes, strict=True)
     ]
     shards = _shards(pieces, shard_bytes(max_shard_size))
-    names = [SINGLE]
+    there = folder.names()
+    names = [SINGLE] if len(shards) == 1 else _shard_names(len(shards), there)
+    for name, shard in zip(names, shards, strict=True):
+        with folder.open(name) as stream:
+            _write_shard(stream, model, shard)
     if len(shards) > 1:
-        names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-    written: list[tuple[Path, Path]] = []
-    try:
-        for name, shard in zip(names, shards, strict=True):
-            part = folder / f".{name}.part"
-            written.append((part, folder / name))
-            _write_shard(part, model, shard)
-        for part, file in written:
-            os.replace(part, file)
-    finally:
-        for part, _ in written:
-            part.unlink(missing_ok=True)
-    if len(shards) > 1:
-        _write_index(folder / INDEX, names, shards)
-    _drop_others(folder, {*names, *([INDEX] if len(shards) > 1 else ())})
+        folder.add(INDEX, _index(names, shards))
+    for name in there:
+        # Weights that were saved here before would be loaded instead.
+        if name in (SINGLE, INDEX) or _SHARD.fullmatch(name):
+            folder.drop(name)
+
+
+def _shard_names(count: int, there: Sequence[str]) -> list[str]:
+    """Return names of files that are not there."""
+    mark = ""
+    while True:
+        names = [f"model-{mark}{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+        if not {*names} & {*there}:
+            return names
+        mark = f"{secrets.token_hex(4)}-"
 
 
 def shard_bytes(size: int | str) -> int:
@@ -126,7 +130,7 @@ def _shards(pieces: Sequence[_Piece], most: int) -> list[list[_Piece]]:
     return shards
 
 
-def _write_shard(file: Path, model: DecoderLM, shard: Sequence[_Piece]) -> None:
+def _write_shard(stream: BinaryIO, model: DecoderLM, shard: Sequence[_Piece]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for piece in shard:
@@ -138,10 +142,9 @@ def _write_shard(file: Path, model: DecoderLM, shard: Sequence[_Piece]) -> None:
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that tensors begin at a multiple of 8
-    with file.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        for tensor in _tensors(model, shard):
-            _write(stream, tensor)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for tensor in _tensors(model, shard):
+        _write(stream, tensor)
 
 
 def _tensors(model: DecoderLM, shard: Sequence[_Piece]) -> Iterator[Tensor]:
@@ -201,18 +204,10 @@ def _write(stream: BinaryIO, tensor: Tensor) -> None:
     stream.write(memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"))
 
 
-def _write_index(file: Path, names: Sequence[str], shards: Sequence[Sequence[_Piece]]) -> None:
+def _index(names: Sequence[str], shards: Sequence[Sequence[_Piece]]) -> str:
     places = {
         piece.name: name for name, shard in zip(names, shards, strict=True) for piece in shard
     }
     total = sum(piece.num_bytes for shard in shards for piece in shard)
     index = {"metadata": {"total_size": total}, "weight_map": places}
-    write_text(file, json.dumps(index, indent=2) + "\n")
-
-
-def _drop_others(folder: Path, written: set[str]) -> None:
-    """Delete weights that were saved here before, which would be loaded instead."""
-    for file in folder.iterdir():
-        ours = file.name in (SINGLE, INDEX) or _SHARD.fullmatch(file.name)
-        if ours and file.name not in written:
-            file.unlink()
+    return json.dumps(index, indent=2) + "\n"

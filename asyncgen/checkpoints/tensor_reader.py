@@ -15,6 +15,7 @@ import torch
 from asyncgen.checkpoints.checkpoint import DTYPES
 from asyncgen.checkpoints.mxfp4 import check_scales, widen_into
 from asyncgen.checkpoints.packed.packing_plan import is_made, ordered
+from asyncgen.checkpoints.stored_files import open_stored
 from asyncgen.errors import ModelLoadError
 from asyncgen.native.weight_memory import empty_temporary
 from asyncgen.runtime.progress import Progress
@@ -170,7 +171,7 @@ class TensorReader:
 
     def _open(self, path: Path) -> BinaryIO:
         if path not in self._files:
-            self._files[path] = path.open("rb", buffering=0)
+            self._files[path] = open_stored(path)
         return self._files[path]
 
 

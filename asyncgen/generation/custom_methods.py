@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.checkpoints.hub import read_text, resolve_code
+from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError, ModelLoadError
 from asyncgen.runtime.user_code import run_user_code
 
@@ -140,12 +141,12 @@ def load_recipe(
         cache_dir=cache_dir,
         local_files_only=local_files_only,
     )
-    folder = top / FOLDER if (top / FOLDER / FILE).is_file() else top
-    if not (folder / FILE).is_file():
+    folder = top / FOLDER if is_stored(top / FOLDER / FILE) else top
+    if not is_stored(folder / FILE):
         raise ModelLoadError(
             f"{name!r} has no `{FOLDER}/{FILE}`, so there is no decoding method in it"
         )
-    if (folder / REQUIREMENTS).is_file():
+    if is_stored(folder / REQUIREMENTS):
         check_requirements(name, read_text(folder / REQUIREMENTS))
     function = getattr(_import(folder), "generate", None)
     if not callable(function):

@@ -64,6 +64,7 @@ class EngineHandle:
         num_threads: int | None = None,
         revision: str | None = None,
         token: str | bool | None = None,
+        follow_links: bool = False,
         max_running: int = 64,
         max_queue_size: int | None = None,
         prepare_seconds: float | None = 10.0,
@@ -97,6 +98,8 @@ class EngineHandle:
                 choice.
             revision: Branch, tag or commit on the hub.
             token: Access token for the hub.
+            follow_links: Read files outside of a folder to which links in it lead; they are refused
+                otherwise, since whoever made the folder chose them.
             max_running: Most samples that share a step, at least 1; further requests queue. As
                 many more may take turns beside the batch.
             max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises

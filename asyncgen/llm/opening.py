@@ -43,6 +43,7 @@ class ModelSource(EngineOptions):
     num_threads: int | None = None
     revision: str | None = None
     token: str | bool | None = None
+    follow_links: bool = False
     max_queue_size: int | None = None
     prepare_seconds: float | None = 10.0
     progress: ProgressOption = None
@@ -68,9 +69,9 @@ class ModelSource(EngineOptions):
             )
         loaded = ["device", "dtype", "quantize", "revision"]
         if not isinstance(self.tokenizer, str | os.PathLike):
-            loaded.append("token")
+            loaded += ["token", "follow_links"]
         for name in loaded:
-            if getattr(self, name) is not None:
+            if getattr(self, name) not in (None, False):
                 raise InvalidRequestError(
                     name, getattr(self, name), "the model object is loaded already; leave it out"
                 )
@@ -176,6 +177,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
         quantize=source.quantize,
         revision=source.revision,
         token=source.token,
+        follow_links=source.follow_links,
         progress=source.progress,
     )
     if model.generation_config.use_cache is False:
@@ -192,7 +194,11 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
         # A revision belongs to the model's repository; a tokenizer from elsewhere has its own.
         revision = source.revision if source.tokenizer is None else None
         return load_tokenizer(
-            wanted, revision=revision, token=source.token, progress=source.progress
+            wanted,
+            revision=revision,
+            token=source.token,
+            follow_links=source.follow_links,
+            progress=source.progress,
         )
     from asyncgen.text.foreign_tokenizer import own_tokenizer
 
@@ -204,7 +210,11 @@ def _assistants(model: PreTrainedModel, source: ModelSource) -> Assistants:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.reference.load_model import load_model, load_tokenizer
 
-    common: dict[str, Any] = {"token": source.token, "progress": source.progress}
+    common: dict[str, Any] = {
+        "token": source.token,
+        "follow_links": source.follow_links,
+        "progress": source.progress,
+    }
     return Assistants(
         partial(load_model, device=model.device, dtype=source.dtype, **common),
         partial(load_tokenizer, **common),

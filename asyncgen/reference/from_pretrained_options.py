@@ -42,6 +42,8 @@ class HubAddress(TypedDict, total=False):
     """Never download."""
     subfolder: str
     """Folder of the checkpoint in the source."""
+    follow_links: bool
+    """Read files outside of the folder to which links in it lead."""
     trust_remote_code: bool | None
     """No remote code is run, so ``True`` is an error."""
     progress: ProgressOption
@@ -146,7 +148,15 @@ def shows(keywords: type) -> Callable[[Function], Function]:
     return decorate
 
 
-_ADDRESS = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "progress")
+_ADDRESS = (
+    "revision",
+    "token",
+    "cache_dir",
+    "local_files_only",
+    "subfolder",
+    "follow_links",
+    "progress",
+)
 _REFUSED = {
     "use_safetensors": (False, "pickle weights are never opened"),
     "use_fast": (False, "only fast tokenizers are read"),

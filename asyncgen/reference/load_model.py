@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.checkpoints.hub import resolve
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
-from asyncgen.generation.config.rules import require
+from asyncgen.generation.config.rules import require, switch
 from asyncgen.reference.family_classes import CLASSES
 from asyncgen.reference.model_loader import load_core
 from asyncgen.reference.pretrained_model import PreTrainedModel
@@ -40,6 +40,7 @@ def load_model(
     quantize: Packing | None = None,
     has_encoder: bool | None = None,
     subfolder: str = "",
+    follow_links: bool = False,
 ) -> PreTrainedModel:
     """Load a model.
 
@@ -61,6 +62,8 @@ def load_model(
             speed. The embedding table and the head take 8 bits.
         has_encoder: Require a model with (True) or without (False) an encoder; ``None``: either.
         subfolder: Folder of the checkpoint in the source.
+        follow_links: Read files outside of the folder to which links in it lead. Such links are
+            refused otherwise: whoever made the folder chose them.
 
     Returns:
         The model, of the class of its family, such as `LlamaForCausalLM`; one with an encoder is a
@@ -91,6 +94,7 @@ def load_model(
         cache_dir=cache_dir,
         local_files_only=local_files_only,
         subfolder=subfolder,
+        follow_links=follow_links,
     )
     return CLASSES[loaded.core.family.class_name].from_loaded(loaded)
 
@@ -104,6 +108,7 @@ def load_tokenizer(
     local_files_only: bool = False,
     add_prefix_space: bool | None = None,
     subfolder: str = "",
+    follow_links: bool = False,
     progress: ProgressOption = None,
 ) -> Tokenizer:
     """Load a tokenizer; parameters as in :func:`load_model`.
@@ -116,12 +121,14 @@ def load_tokenizer(
         local_files_only: Never download.
         add_prefix_space: Split a text as if a space stood before it; ``None``: as in the files.
         subfolder: Folder of the tokenizer in the source.
+        follow_links: As in :func:`load_model`.
         progress: As in :func:`load_model`, for downloads.
 
     Raises:
         ModelLoadError: The tokenizer is missing, or cannot be read.
     """
     require("progress", progress, progress_option)
+    require("follow_links", follow_links, switch)
     folder = resolve(
         source,
         weights=False,
@@ -131,6 +138,7 @@ def load_tokenizer(
         cache_dir=cache_dir,
         local_files_only=local_files_only,
         subfolder=subfolder,
+        follow_links=follow_links,
     )
     tokenizer = Tokenizer.from_folder(folder, add_prefix_space=add_prefix_space)
     tokenizer.name_or_path = str(source)

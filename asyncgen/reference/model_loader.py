@@ -27,6 +27,7 @@ from asyncgen.checkpoints.packed.quantized_checkpoint import (
     quantisation_method,
     without_spare_biases,
 )
+from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
 from asyncgen.errors import InvalidRequestError, ModelLoadError
@@ -37,7 +38,7 @@ from asyncgen.families.config.stored_spelling import fit_to_stored
 from asyncgen.families.plans.text_part import text_config, text_tensors
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.checks import check_no_text
-from asyncgen.generation.config.rules import require
+from asyncgen.generation.config.rules import require, switch
 from asyncgen.models.core import make_core
 from asyncgen.runtime.progress import progress_option
 
@@ -84,6 +85,7 @@ def load_core(
     progress: ProgressOption = None,
     quantize: Packing | PackingRequest | None = None,
     check: Callable[[ModelConfig], None] | None = None,
+    follow_links: bool = False,
     **address: Any,
 ) -> Loaded:
     """Load the weights of a model.
@@ -98,7 +100,8 @@ def load_core(
         quantize: Packing of weights while they are read, or a request in the reference's words;
             ``None``: they are not packed.
         check: Function that may refuse a configuration, before any weight is read.
-        **address: Options of `asyncgen.checkpoints.hub.resolve`.
+        follow_links: Read files outside of a folder to which links in it lead.
+        **address: Further options of `asyncgen.checkpoints.hub.resolve`.
 
     Raises:
         ModelLoadError: The checkpoint is missing, or cannot be read.
@@ -106,12 +109,13 @@ def load_core(
         InvalidRequestError: The device or the dtype is invalid.
     """
     require("progress", progress, progress_option)
+    require("follow_links", follow_links, switch)
     asked = quantize
     if not isinstance(asked, PackingRequest):
         packing = check_packing(asked)
         asked = None if packing is None else PackingRequest(packing)
     chosen = _check_device(device)
-    place = resolve(source, progress=progress, **address)
+    place = resolve(source, progress=progress, follow_links=follow_links, **address)
     read = _read_gguf if is_single(place) else _read_folder
     parts = read(place, asked, check or (lambda config: None))
     config, checkpoint = parts.config, parts.checkpoint
@@ -285,7 +289,7 @@ def _stack_prefix(config: ModelConfig) -> str:
 
 def _read_file(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
-    if not file.is_file():
+    if not is_stored(file):
         raise ModelLoadError(
             f"{folder} has no config.json, so it is no checkpoint; give the folder that has one"
         )
@@ -300,7 +304,7 @@ def _read_file(folder: Path) -> dict[str, Any]:
 
 
 def read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:
-    has_own = (folder / CONFIG_FILE).is_file()
+    has_own = is_stored(folder / CONFIG_FILE)
     file = folder / (CONFIG_FILE if has_own else "config.json")
     try:
         if has_own:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.checkpoints.embedding_settings import EmbeddingSettings
-from asyncgen.checkpoints.hub import checked_folder, write_text
+from asyncgen.checkpoints.hub import checked_folder
+from asyncgen.checkpoints.saved_folder import SavedFolder
 from asyncgen.checkpoints.saving import save_weights, shard_bytes
 from asyncgen.checkpoints.tensor_reader import find_broken, tell_broken
 from asyncgen.checkpoints.weight_loading import check_dtype
@@ -394,10 +395,11 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         )
         self.generation_config.validate(strict=True)
         check_scale(self.core)
-        folder = checked_folder(save_directory)
-        save_weights(self.core, folder, max_shard_size)
-        write_text(folder / "config.json", content)
-        self.generation_config.save_pretrained(folder)
+        with SavedFolder(checked_folder(save_directory)) as folder:
+            folder.add("config.json", content)
+            saved = self.generation_config.to_json_string(keys_to_pop=["compile_config"])
+            folder.add("generation_config.json", saved)
+            save_weights(self.core, folder, max_shard_size)
 
     def _before_opening(self) -> None:
         require_unattached(self, "weight", "to be written to", unless_paused=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,11 @@ from safetensors.torch import save_file
 from torch.nn.functional import pad
 
 from asyncgen.checkpoints.checkpoint import INDEX, SINGLE, open_checkpoint
-from asyncgen.checkpoints.hub import resolve, write_text
+from asyncgen.checkpoints.hub import resolve
 from asyncgen.checkpoints.packed.quantise import GROUP, PACKINGS, quantise
 from asyncgen.checkpoints.packed.raw_tensors import nibbles, read_raw
+from asyncgen.checkpoints.saved_folder import SavedFolder
+from asyncgen.checkpoints.stored_files import read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.reference.model_loader import read_plan
 from asyncgen.runtime.progress import Progress
@@ -77,7 +78,8 @@ def quantize_checkpoint(
         folder: Target folder; it is created, and must be empty.
         to: ``"int8"`` or ``"int4"``.
         progress: As in :func:`asyncgen.load_model`.
-        **address: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``.
+        **address: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``,
+            ``follow_links``.
 
     Raises:
         InvalidRequestError: ``to`` is neither, or the folder is not empty.
@@ -96,37 +98,38 @@ def quantize_checkpoint(
     names = {name for name in matrices if name in checkpoint.tensors}
     if not names:
         raise ModelLoadError(f"{place} has no matrices that can be packed")
-    target.mkdir(parents=True, exist_ok=True)
     sums = _Sums()
-    places: dict[str, str] = {}
     total = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
-    with Progress(total, "packing weights", progress=progress) as bar:
-        for file, tensors in _by_file(checkpoint.tensors).items():
-            written: dict[str, Tensor] = {}
-            for name, stored in tensors.items():
-                tensor = read_raw(stored)
-                bar.advance(stored.num_bytes)
-                if name in names:
-                    written |= _packed(name, tensor, to, sums)
-                else:
-                    written[name] = tensor
-            save_file(written, target / file, metadata={"format": "pt"})
-            sums.bytes_after += sum(tensor.nbytes for tensor in written.values())
-            places |= dict.fromkeys(written, file)
-    if set(places.values()) != {SINGLE}:
-        index = {"metadata": {"total_size": sums.bytes_after}, "weight_map": places}
-        write_text(target / INDEX, json.dumps(index, indent=2) + "\n")
-    kept = {
-        name.removesuffix(".weight")
-        for name, stored in checkpoint.tensors.items()
-        if name not in names and len(stored.shape) == 2 and name.endswith(".weight")
-    }
-    kept.add("lm_head")  # a tied head has no tensor, but is a layer for other libraries
-    settings = {"quantization_config": _settings(to, sorted(kept))}
-    write_text(target / "config.json", json.dumps({**raw, **settings}, indent=2) + "\n")
-    for other in sorted(place.iterdir()):
-        if other.suffix in _OTHERS and other.name not in ("config.json", INDEX) and other.is_file():
-            shutil.copyfile(other, target / other.name)
+    with SavedFolder(target, parameter="folder") as saved:
+        places: dict[str, str] = {}
+        with Progress(total, "packing weights", progress=progress) as bar:
+            for file, tensors in _by_file(checkpoint.tensors).items():
+                written: dict[str, Tensor] = {}
+                for name, stored in tensors.items():
+                    tensor = read_raw(stored)
+                    bar.advance(stored.num_bytes)
+                    if name in names:
+                        written |= _packed(name, tensor, to, sums)
+                    else:
+                        written[name] = tensor
+                save_file(written, saved.path_of(file), metadata={"format": "pt"})
+                sums.bytes_after += sum(tensor.nbytes for tensor in written.values())
+                places |= dict.fromkeys(written, file)
+        for other in sorted(place.iterdir()):
+            is_beside = other.suffix in _OTHERS and other.name not in ("config.json", INDEX)
+            if is_beside and not other.is_dir():
+                saved.add(other.name, read_stored(other))
+        kept = {
+            name.removesuffix(".weight")
+            for name, stored in checkpoint.tensors.items()
+            if name not in names and len(stored.shape) == 2 and name.endswith(".weight")
+        }
+        kept.add("lm_head")  # a tied head has no tensor, but is a layer for other libraries
+        settings = {"quantization_config": _settings(to, sorted(kept))}
+        saved.add("config.json", json.dumps({**raw, **settings}, indent=2) + "\n")
+        if set(places.values()) != {SINGLE}:
+            index = {"metadata": {"total_size": sums.bytes_after}, "weight_map": places}
+            saved.add(INDEX, json.dumps(index, indent=2) + "\n")
     return QuantizationReport(
         len(names),
         total,

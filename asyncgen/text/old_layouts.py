@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 
 from asyncgen.checkpoints.gguf.pre_tokenizers import make_pre_tokenizer
 from asyncgen.checkpoints.gguf.tokenizer import token_frame
+from asyncgen.checkpoints.stored_files import check_stored, is_stored
 from asyncgen.errors import ModelLoadError
 from asyncgen.text.sentencepiece_model import build_sentencepiece, read_sentencepiece
 
@@ -61,10 +62,10 @@ def read_old_layout(
     if prefix is None:
         prefix = stated.get("add_prefix_space")
     for name in ("tokenizer.model", "spiece.model"):
-        if class_name in _BY_PIECES and (folder / name).is_file():
+        if class_name in _BY_PIECES and is_stored(folder / name):
             return _pieces(folder / name, class_name, stated, prefix)
     files = [folder / name for name in ("vocab.json", "merges.txt")]
-    if class_name in _BYTE_LEVEL and all(file.is_file() for file in files):
+    if class_name in _BYTE_LEVEL and all(map(is_stored, files)):
         return _byte_level(class_name, *files, prefix=bool(prefix)), {}
     raise ModelLoadError(_missing(folder, class_name))
 
@@ -109,6 +110,7 @@ def _pieces(
 
 
 def _byte_level(class_name: str, vocabulary: Path, merges: Path, *, prefix: bool) -> Backend:
+    check_stored(vocabulary, merges)
     try:
         texts, pairs = BPE.read_file(str(vocabulary), str(merges))
     except Exception as error:
@@ -130,7 +132,7 @@ def _missing(folder: Path, class_name: str) -> str:
     """Say what the folder has, and what can be done."""
     if not folder.is_dir():
         return f"there is no folder {str(folder)!r}; check the path"
-    found = next((name for name in (*_OTHERS, "vocab.txt") if (folder / name).is_file()), None)
+    found = next((name for name in (*_OTHERS, "vocab.txt") if is_stored(folder / name)), None)
     if found is None:
         return f"{folder} has no tokenizer.json; copy the tokenizer's files there"
     kind = f"of the class {class_name}" if class_name else "without a class that says how it splits"

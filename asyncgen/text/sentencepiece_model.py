@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram
 
 from asyncgen.checkpoints.gguf.tokenizer import merges_by_score
+from asyncgen.checkpoints.stored_files import read_stored
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
         ) from error
     model = protocol.ModelProto()
     try:
-        model.ParseFromString(file.read_bytes())
+        model.ParseFromString(read_stored(file))
     except Exception as error:
         raise ModelLoadError(f"{file} is no model of SentencePiece ({error})") from error
     trainer, rules = model.trainer_spec, model.normalizer_spec

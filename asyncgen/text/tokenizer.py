@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeGuard, over
 from tokenizers.models import BPE
 
 from asyncgen.checkpoints.hub import checked_folder
+from asyncgen.checkpoints.saved_folder import plain_name
 from asyncgen.errors import InvalidRequestError
 from asyncgen.text.batch_encoding import (
     BatchEncoding,
@@ -186,7 +187,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
             clean_up_tokenization_spaces=self.clean_up_tokenization_spaces,
             stated=self.init_kwargs,
         )
-        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        prefix = f"{plain_name('filename_prefix', filename_prefix)}-" if filename_prefix else ""
         folder = checked_folder(save_directory)
         return write_tokenizer(folder, self.backend_tokenizer, settings, prefix=prefix)
 

@@ -18,7 +18,9 @@ from tokenizers.models import BPE
 
 from asyncgen.checkpoints.gguf.file_choice import is_single
 from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokenizer
-from asyncgen.checkpoints.hub import read_json, read_text, write_text
+from asyncgen.checkpoints.hub import read_json, read_text
+from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
+from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.text.batch_encoding import Side, check_side
 from asyncgen.text.old_layouts import frame, read_old_layout
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 
 NO_MAX_LENGTH = int(1e30)
+
+_TEMPLATE = "chat_template.jinja"
+_MORE_TEMPLATES = "additional_chat_templates"
 """``model_max_length`` of a tokenizer whose files give none, as in the reference."""
 
 
@@ -87,7 +92,7 @@ def read_tokenizer(
         backend, stated = read_gguf_tokenizer(path)
         return TokenizerSettings(**stated), backend
     settings = read_settings(path)
-    if not (path / "tokenizer.json").is_file():
+    if not is_stored(path / "tokenizer.json"):
         return _read_old(path, settings, add_prefix_space)
     return settings, read_backend(path, settings, add_prefix_space=add_prefix_space)
 
@@ -147,7 +152,7 @@ def tokenizer_class(folder: Path, config: Mapping[str, Any]) -> str:
         config: Content of its ``tokenizer_config.json``.
     """
     file = folder / "tokenizer.json"
-    is_byte_level = file.is_file() and '"ByteLevel"' in read_text(file)
+    is_byte_level = is_stored(file) and '"ByteLevel"' in read_text(file)
     return class_name(config, _read_optional(folder / "config.json"), is_byte_level=is_byte_level)
 
 
@@ -184,7 +189,7 @@ def write_tokenizer(
     """Write every file of a tokenizer; files that were saved there before are replaced.
 
     Args:
-        folder: Target folder; it exists.
+        folder: Target folder.
         backend: The tokenizer.
         settings: Content of the files beside it.
         prefix: Beginning of the names of the files.
@@ -202,25 +207,33 @@ def write_tokenizer(
         ),
         "special_tokens_map.json": _as_json(tokens),
     }
-    extra = folder / "additional_chat_templates"
-    old = [folder / "added_tokens.json", folder / "chat_template.jinja", *extra.glob("*.jinja")]
     templates = settings.chat_template or {}
     if isinstance(templates, str):
         templates = {"default": templates}
     for name, text in templates.items():
-        is_default = name == "default"
-        texts["chat_template.jinja" if is_default else f"{extra.name}/{name}.jinja"] = text
-    files = []
-    for name, text in texts.items():
-        file = folder / name
-        file = file.with_name(prefix + file.name)
-        file.parent.mkdir(exist_ok=True)
-        write_text(file, text)
-        files.append(file)
-    for file in old:
-        if file not in files and not prefix:
-            file.unlink(missing_ok=True)
-    return tuple(map(str, files))
+        texts[_template_file(name)] = text
+    with SavedFolder(folder) as saved:
+        for name, text in texts.items():
+            saved.add(_prefixed(prefix, name), text)
+        if not prefix:
+            saved.drop("added_tokens.json")
+            saved.drop(_TEMPLATE)
+            for name in saved.names(_MORE_TEMPLATES):
+                if name.endswith(".jinja"):
+                    saved.drop(f"{_MORE_TEMPLATES}/{name}")
+    return tuple(str(folder / _prefixed(prefix, name)) for name in texts)
+
+
+def _template_file(name: str) -> str:
+    """Return the file of a template."""
+    if name == "default":
+        return _TEMPLATE
+    return f"{_MORE_TEMPLATES}/{plain_name('chat_template', name)}.jinja"
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    inside, slash, last = name.rpartition("/")
+    return f"{inside}{slash}{prefix}{last}"
 
 
 def _stated_now(settings: TokenizerSettings, *, is_bpe: bool) -> dict[str, Any]:
@@ -252,7 +265,7 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    return read_json(file) if file.is_file() else {}
+    return read_json(file) if is_stored(file) else {}
 
 
 def _added_tokens(
@@ -308,10 +321,13 @@ def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
     """Return the templates of the files of their own, or else those of the settings."""
-    files = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    more = folder / _MORE_TEMPLATES
+    if is_stored(more) and not more.is_dir():
+        raise ModelLoadError(f"{more} is no folder; templates lie in a folder of this name")
+    files = sorted(more.glob("*.jinja"))
     templates = {file.stem: read_text(file) for file in files}
-    if (folder / "chat_template.jinja").is_file():
-        templates["default"] = read_text(folder / "chat_template.jinja")
+    if is_stored(folder / _TEMPLATE):
+        templates["default"] = read_text(folder / _TEMPLATE)
     if set(templates) == {"default"}:
         return templates["default"]
     return templates or _stored_templates(config.get("chat_template"))
@@ -329,6 +345,8 @@ def _stored_templates(stored: object) -> str | dict[str, str] | None:
         raise TypeError(f"`chat_template` is {type(stored).__name__}")
     if not all(isinstance(text, str) for text in (*named, *named.values())):
         raise TypeError("`chat_template` has a template that is no text")
+    for name in named:
+        plain_name("chat_template", name)
     return named
 
 

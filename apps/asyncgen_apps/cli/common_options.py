@@ -39,6 +39,12 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a h
 Token = Annotated[
     str | None, typer.Option(envvar="HF_TOKEN", show_envvar=True, help="Token for the hub.")
 ]
+FollowLinks = Annotated[
+    bool | None,
+    typer.Option(
+        "--follow-links", help="Read what links in the model's folder lead to, outside of it."
+    ),
+]
 ToolFormat = Annotated[
     str | None,
     typer.Option(help="Format of the model's tool calls, or none; found if not given."),
@@ -133,6 +139,7 @@ SOURCE_OPTIONS = {
     "threads": Threads,
     "revision": Revision,
     "token": Token,
+    "follow_links": FollowLinks,
 }
 """Options of every :class:`Source` besides ``--model``."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.common_options import Debug, Revision, Token
+from asyncgen_apps.cli.common_options import Debug, FollowLinks, Revision, Token
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def quantize(
     ] = None,
     revision: Revision = None,
     token: Token = None,
+    follow_links: FollowLinks = None,
     debug: Debug = False,
 ) -> None:
     """Write a checkpoint with weights of 8 or 4 bits (compressed-tensors)."""
@@ -35,6 +36,7 @@ def quantize(
         from asyncgen import quantize_checkpoint
 
         address: dict[str, Any] = {"revision": revision, "token": token}
+        address["follow_links"] = bool(follow_links)
         chosen: Any = to
         report = quantize_checkpoint(source, out, to=chosen, **address)
         typer.echo(

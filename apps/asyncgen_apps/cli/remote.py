@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "ASYNCGEN_API_KEY"
 """Variable of the token, as for the servers. ``HF_TOKEN`` is sent to the hub only."""
 
-_LOCAL = ("model", "device", "dtype", "quantize", "kv_cache_dtype", "threads", "revision")
+_LOCAL = (
+    "model",
+    "device",
+    "dtype",
+    "quantize",
+    "kv_cache_dtype",
+    "threads",
+    "revision",
+    "follow_links",
+)
 NEEDED = ("websockets", "pydantic")
 
 
@@ -39,7 +48,7 @@ def remote_source(
     for name in _LOCAL:
         if is_typed(context, name):
             raise UserError(
-                f"--{name} together with --url: the server has loaded its model already"
+                f"--{name.replace('_', '-')} together with --url: the server has loaded its model already"
             )
     if is_typed(context, "token"):
         return Source(url=url, token=context.params["token"])

@@ -56,6 +56,7 @@ class Source:
         threads: Compute threads; ``None`` takes the process's.
         revision: Branch, tag or commit on the hub.
         token: Token for the hub, or for the server; never shown.
+        follow_links: True reads what links in the model's folder lead to; ``None`` refuses them.
         max_running: Most streams that share a step; ``None`` is the library's choice.
         max_queue_size: Most streams that wait for that; ``None`` is no limit.
         prepare_seconds: Longest time to prepare one request; ``None`` is the library's choice.
@@ -73,6 +74,7 @@ class Source:
     threads: int | None = None
     revision: str | None = None
     token: str | None = None
+    follow_links: bool | None = None
     max_running: int | None = None
     max_queue_size: int | None = None
     prepare_seconds: float | None = None
@@ -115,6 +117,7 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         "num_threads": source.threads,
         "revision": source.revision,
         "token": source.token,
+        "follow_links": source.follow_links,
         "max_running": source.max_running,
         "max_queue_size": source.max_queue_size,
         "prepare_seconds": source.prepare_seconds,

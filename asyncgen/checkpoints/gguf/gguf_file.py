@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from asyncgen.checkpoints.gguf.header_reader import LONGEST_KEY, HeaderReader, Numbers, Texts, Value
 from asyncgen.checkpoints.gguf.tensor_types import TENSOR_TYPES, UNSUPPORTED_TYPES, TensorType
 from asyncgen.checkpoints.hub import refuse_pointer
+from asyncgen.checkpoints.stored_files import is_stored, open_stored
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def open_gguf(file: Path) -> GgufModel:
         raise ModelLoadError(f"{file} says that it is one of {count} files: {allowed}")
     stem = found["stem"]
     files = [file.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
-    absent = [each.name for each in files if not each.is_file()]
+    absent = [each.name for each in files if not is_stored(each)]
     if absent:
         few = ", ".join(absent[:3])
         raise ModelLoadError(
@@ -220,7 +221,7 @@ def _open_one(file: Path) -> GgufModel:
     try:
         refuse_pointer(file)
         size = file.stat().st_size
-        with file.open("rb", buffering=0) as stream:
+        with open_stored(file) as stream:
             return _read_head(file, HeaderReader(file, stream, size), size)
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read ({error})") from error

@@ -11,6 +11,7 @@ import torch
 from asyncgen import native
 from asyncgen.checkpoints.checkpoint import Kept
 from asyncgen.checkpoints.gguf.block_formats import Parts, parts_of, unpack
+from asyncgen.checkpoints.stored_files import open_stored
 from asyncgen.errors import ModelLoadError
 from asyncgen.models.kernels.packed_weight import PackedWeight
 from asyncgen.native.weight_memory import empty_temporary
@@ -49,7 +50,7 @@ def read_as(tensor: PackedTensor, dtype: torch.dtype, *, less: float = 0.0) -> T
         raise ModelLoadError(f"{tensor.file}: tensor {tensor.name} is of type {kind.name}")
     result = empty_temporary(tensor.shape, dtype)
     flat, step = result.view(-1), _CHUNK // kind.numbers * kind.numbers
-    with tensor.file.open("rb", buffering=0) as stream:
+    with open_stored(tensor.file) as stream:
         stream.seek(tensor.offset)
         for start in range(0, total, step):
             part = flat[start : start + step]
@@ -81,7 +82,7 @@ def read_packed(tensor: PackedTensor) -> PackedWeight:
         name: empty_temporary((rows, part.shape[1]), part.dtype)
         for name, part in _by_rows(sample, 1).items()
     }
-    with tensor.file.open("rb", buffering=0) as stream:
+    with open_stored(tensor.file) as stream:
         stream.seek(tensor.offset)
         for start in range(0, rows, step):
             count = min(step, rows - start)

@@ -26,6 +26,7 @@ from asyncgen.checkpoints.gguf.pre_tokenizers import (
     pre_tokenizer_name,
     pre_tokenizer_names,
 )
+from asyncgen.checkpoints.saved_folder import plain_name
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 
 if TYPE_CHECKING:
@@ -172,7 +173,9 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
     found: dict[str, Any] = {}
     templates = {"default": metadata.text("tokenizer.chat_template")}
     for name in (metadata.texts("tokenizer.chat_templates") or [])[:100]:
-        templates[name] = metadata.text(f"tokenizer.chat_template.{name}")
+        templates[plain_name("tokenizer.chat_templates", name)] = metadata.text(
+            f"tokenizer.chat_template.{name}"
+        )
     there = {name: text for name, text in templates.items() if text}
     if there:
         found["chat_template"] = there["default"] if set(there) == {"default"} else there

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from asyncgen.checkpoints.checkpoint import DTYPES
+from asyncgen.checkpoints.stored_files import open_stored
 from asyncgen.errors import ModelLoadError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def read_raw(source: StoredTensor) -> Tensor:
     if source.kind not in KINDS:
         raise ModelLoadError(f"{source.file}: a tensor is {source.kind}, which is not known")
     kind = KINDS[source.kind]
-    with source.file.open("rb") as file:
+    with open_stored(source.file) as file:
         file.seek(source.offset)
         data = bytearray(file.read(source.num_bytes))
     if len(data) != source.num_bytes:

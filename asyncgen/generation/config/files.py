@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncgen.checkpoints.hub import read_json, resolve
+from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import ModelLoadError
 
 
@@ -60,7 +61,7 @@ def fetch(source: str, name: str, *, subfolder: str = "", **options: Any) -> dic
     """
     if source == "demo" or Path(source).exists():
         path = resolve(source) / subfolder / name
-        if not path.is_file():
+        if not is_stored(path):
             raise ModelLoadError(
                 f"no file {path}; save one with `GenerationConfig.save_pretrained`, or use"
                 " `GenerationConfig()`"

@@ -10,7 +10,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
+from asyncgen.checkpoints.hub import checked_folder
 from asyncgen.checkpoints.push_to_hub import PushToHubMixin, upload
+from asyncgen.checkpoints.saved_folder import SavedFolder
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain
 from asyncgen.generation.config.parameters import FIELDS
@@ -122,12 +124,10 @@ class ConfigForms(PushToHubMixin):
                 ``save_directory`` is a file.
         """
         self.validate(strict=True)
-        folder = Path(save_directory)
-        if folder.is_file():
-            raise InvalidRequestError("save_directory", str(folder), "a file; pass a folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = checked_folder(save_directory)
         name = str(config_file_name or CONFIG_FILE)
-        self.to_json_file(folder / name, keys_to_pop=["compile_config"])
+        with SavedFolder(folder) as saved:
+            saved.add(name, self.to_json_string(keys_to_pop=["compile_config"]))
         if push_to_hub:
             upload(folder / name, **{"repo_id": folder.resolve().name, **kwargs})
         elif kwargs:

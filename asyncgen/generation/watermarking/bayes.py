@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from asyncgen.checkpoints.hub import read_json, resolve
+from asyncgen.checkpoints.hub import checked_folder, read_json, resolve
+from asyncgen.checkpoints.saved_folder import SavedFolder
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.outputs import ModelOutput
 
@@ -86,11 +86,13 @@ class BayesianDetectorConfig:
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
         """Write ``config.json`` to a folder, made where it does not exist."""
-        folder = Path(save_directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        with SavedFolder(checked_folder(save_directory)) as folder:
+            folder.add(_CONFIG_FILE, self.to_json_string())
+
+    def to_json_string(self) -> str:
+        """Render what is saved."""
         values = {"architectures": ["BayesianDetectorModel"], **self.to_dict()}
-        text = json.dumps(values, indent=2, sort_keys=True) + "\n"
-        (folder / _CONFIG_FILE).write_text(text, encoding="utf-8")
+        return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **kwargs: Any) -> Self:
@@ -221,11 +223,12 @@ class BayesianDetectorModel(nn.Module):
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
         """Write ``config.json`` and ``model.safetensors`` to a folder."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        self.config.save_pretrained(save_directory)
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
-        save_file(tensors, Path(save_directory) / _WEIGHTS_FILE, metadata={"format": "pt"})
+        with SavedFolder(checked_folder(save_directory)) as folder:
+            folder.add(_CONFIG_FILE, self.config.to_json_string())
+            folder.add(_WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
 
     @classmethod
     def from_pretrained(

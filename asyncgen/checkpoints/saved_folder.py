@@ -1,0 +1,252 @@
+"""Write the files of a folder, which may hold anything: each appears whole, under a plain name.
+
+The folder is opened once, and all that follows happens in it: links that lie there are refused, not
+followed. A save writes every file beside those that are there, and gives them their names at its
+end; a marker stands in the folder for that moment, so that a folder whose save was cut off in it is
+known for what it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from asyncgen.checkpoints.stored_files import SAVING
+from asyncgen.errors import InvalidRequestError, shorten
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+_NAME = re.compile(r"[^\x00-\x1f/\\:*?\"<>|]{1,200}")
+_PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_NEW |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_HAS_DESCRIPTORS = os.open in os.supports_dir_fd
+
+
+def plain_name(parameter: str, name: str) -> str:
+    """Return a name that comes from a file or a caller, if it names a file of a folder.
+
+    Args:
+        parameter: What it is called, for the error.
+        name: The name.
+
+    Raises:
+        InvalidRequestError: It is a path, hidden, or has characters that no file's name has
+            everywhere.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name) and not name.startswith("."):
+        with suppress(UnicodeEncodeError):
+            if len(name.encode()) <= 200 and name == name.strip():
+                return name
+    allowed = "a plain name of a file: no path, no leading dot, at most 200 bytes"
+    raise InvalidRequestError(parameter, shorten(name), allowed)
+
+
+class SavedFolder:
+    """A save into a folder: use it as a context manager.
+
+    What was added gets its names when the block ends, in the order in which it was added; if the
+    block raises, the folder stays as it was.
+
+    Example:
+        ```python
+        with SavedFolder(path) as folder:
+            folder.add("config.json", text)
+        ```
+    """
+
+    def __init__(self, path: Path, *, parameter: str = "save_directory") -> None:
+        """Begin a save.
+
+        Args:
+            path: The folder, given by the caller; it is made where it does not exist.
+            parameter: Name of the caller's argument, for errors.
+        """
+        self._parameter = parameter
+        self.path = path
+        self._folders: dict[str, _Folder] = {}
+        self._parts: list[tuple[str, str, str]] = []  # folder, temporary name, name
+        self._drops: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Self:
+        """Open the folder; remove what a save that was cut off has left.
+
+        Raises:
+            InvalidRequestError: It is a file.
+            OSError: It cannot be made or written to.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidRequestError(self._parameter, str(self.path), "a file; pass a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._folders[""] = _Folder.opened(self.path)
+        self._remove_parts("")
+        return self
+
+    def add(self, name: str, content: str | bytes) -> None:
+        """Add a file.
+
+        Args:
+            name: Its plain name; or one of a folder inside and that of a file, with a slash.
+            content: Its content; texts are written as UTF-8.
+
+        Raises:
+            InvalidRequestError: The name is none, or a link is in its place.
+        """
+        with self.open(name) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+
+    def open(self, name: str) -> BinaryIO:
+        """Add a file whose content is written piece by piece; arguments are those of `add`."""
+        inside, name = self._place(name)
+        part = f".{name}.{secrets.token_hex(8)}.part"
+        folder = self._folders[inside]
+        folder.refuse_link(self._parameter, name)
+        stream = folder.create(part)
+        self._parts.append((inside, part, name))
+        return stream
+
+    def path_of(self, name: str) -> Path:
+        """Add a file for a library that writes by path; arguments are those of `add`."""
+        self.open(name).close()
+        return self.path / self._parts[-1][1]
+
+    def drop(self, name: str) -> None:
+        """Remove a file behind the save, if it is there and regular; links stay."""
+        self._drops.append(self._place(name))
+
+    def names(self, inside: str = "") -> list[str]:
+        """Return the names of all entries that were in the folder, or in one inside of it."""
+        if inside and not self._enter(inside, make=False):
+            return []
+        return self._folders[inside].names()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the files their names, or remove them."""
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            for inside, part, _ in self._parts:
+                with suppress(OSError):
+                    self._folders[inside].unlink(part)
+            for folder in self._folders.values():
+                folder.close()
+
+    def _commit(self) -> None:
+        top = self._folders[""]
+        for inside, _, name in self._parts:
+            self._folders[inside].refuse_link(self._parameter, name)
+        written = {(inside, name) for inside, _, name in self._parts}
+        drops = [
+            place for place in self._drops
+            if place not in written and self._folders[place[0]].is_file(place[1])
+        ]  # fmt: skip
+        if len(written) + len(drops) > 1 or SAVING in top.names():
+            with suppress(FileExistsError):
+                top.create(SAVING).close()
+        for inside, part, name in self._parts:
+            self._folders[inside].rename(part, name)
+        for inside, name in drops:
+            self._folders[inside].unlink(name)
+        with suppress(FileNotFoundError):
+            top.unlink(SAVING)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        inside, _, last = name.rpartition("/")
+        if inside:
+            self._enter(plain_name(self._parameter, inside), make=True)
+        return inside, plain_name(self._parameter, last)
+
+    def _enter(self, inside: str, *, make: bool) -> bool:
+        """Open a folder inside; return whether there is one."""
+        if inside in self._folders:
+            return True
+        top = self._folders[""]
+        top.refuse_link(self._parameter, inside)
+        if inside not in top.names():
+            if not make:
+                return False
+            top.mkdir(inside)
+        self._folders[inside] = top.sub(inside)
+        self._remove_parts(inside)
+        return True
+
+    def _remove_parts(self, inside: str) -> None:
+        folder = self._folders[inside]
+        for name in folder.names():
+            if _PART.fullmatch(name) and folder.is_file(name):
+                folder.unlink(name)
+
+
+class _Folder:
+    """An open folder: everything happens in it, whatever its path leads to meanwhile.
+
+    Where the system has no such calls (Windows), by its path.
+    """
+
+    def __init__(self, path: Path, number: int | None) -> None:
+        self._path, self._number = path, number
+
+    @classmethod
+    def opened(cls, path: Path) -> _Folder:
+        """Open the caller's own folder, to which links may lead."""
+        path = path.resolve()
+        return cls(path, os.open(path, _FOLDER) if _HAS_DESCRIPTORS else None)
+
+    def sub(self, name: str) -> _Folder:
+        """Open a folder inside."""
+        number = os.open(name, _FOLDER, dir_fd=self._number) if _HAS_DESCRIPTORS else None
+        return _Folder(self._path / name, number)
+
+    def close(self) -> None:
+        if self._number is not None:
+            os.close(self._number)
+
+    def names(self) -> list[str]:
+        return os.listdir(self._path if self._number is None else self._number)
+
+    def _at(self, name: str) -> str | Path:
+        return self._path / name if self._number is None else name
+
+    def _mode(self, name: str) -> int:
+        """Return the kind of an entry; 0 if there is none."""
+        try:
+            return os.stat(self._at(name), dir_fd=self._number, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return 0
+
+    def is_file(self, name: str) -> bool:
+        return stat.S_ISREG(self._mode(name))
+
+    def refuse_link(self, parameter: str, name: str) -> None:
+        """Refuse to write where a link is, or something else that is no file and no folder."""
+        mode = self._mode(name)
+        if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            kind = "a link" if stat.S_ISLNK(mode) else "no regular file"
+            allowed = f"{name} in it is {kind}, and is not written over: remove it first"
+            raise InvalidRequestError(parameter, str(self._path), allowed)
+
+    def create(self, name: str) -> BinaryIO:
+        return open(os.open(self._at(name), _NEW, 0o666, dir_fd=self._number), "wb")
+
+    def rename(self, old: str, new: str) -> None:
+        ends = {"src_dir_fd": self._number, "dst_dir_fd": self._number}
+        os.replace(self._at(old), self._at(new), **ends)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(self._at(name), dir_fd=self._number)
+
+    def mkdir(self, name: str) -> None:
+        os.mkdir(self._at(name), dir_fd=self._number)
