@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from asyncgen.checkpoints.stored_files import SAVING
-from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def plain_name(parameter: str, name: str) -> str:
             if len(name.encode()) <= 200 and name == name.strip():
                 return name
     allowed = "a plain name of a file: no path, no leading dot, at most 200 bytes"
-    raise InvalidRequestError(parameter, shorten(name), allowed)
+    raise InvalidRequestError(parameter, name, allowed)
 
 
 class SavedFolder:

@@ -47,8 +47,9 @@ def remote_source(
     require_installed(NEEDED, extra="websocket")
     for name in _LOCAL:
         if is_typed(context, name):
+            option = f"--{name.replace('_', '-')}"
             raise UserError(
-                f"--{name.replace('_', '-')} together with --url: the server has loaded its model already"
+                f"{option} together with --url: the server has loaded its model already"
             )
     if is_typed(context, "token"):
         return Source(url=url, token=context.params["token"])

@@ -1,0 +1,315 @@
+"""A save into a folder that a stranger has made: whole or not there, and nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import asyncgen
+from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
+from asyncgen.checkpoints.stored_files import SAVING
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from tests.cases import for_each
+from tests.doubles.checkpoints import save_checkpoint
+from tests.doubles.tokenizers import save_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+PATHS = (
+    "../../pwned",
+    "/etc/pwned",
+    "a/b",
+    "..",
+    ".",
+    "",
+    ".hidden",
+    "a\0b",
+    "a\\b",
+    "..\\b",
+    "C:b",
+    "a" * 300,
+    "ä" * 150,
+    " a",
+    "a\nb",
+    "a?b",
+    "\ud800",
+)
+"""Names that are no plain names of files."""
+
+
+def entries(folder: Path) -> dict[str, bytes | str]:
+    """All entries below a folder, with their contents; of a link where it leads."""
+    return {
+        str(file.relative_to(folder)): os.readlink(file) if file.is_symlink() else file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_symlink() or not file.is_dir()
+    }
+
+
+@for_each("name", PATHS)
+def test_names_are_plain(name: str, tmp_path: Path) -> None:
+    refused(lambda: plain_name("chat_template", name), "chat_template", "plain name")
+    if name == "a/b":  # a folder inside has a file of that name
+        added(tmp_path / "inside", name)
+        assert entries(tmp_path / "inside") == {"a/b": b"x"}
+    else:
+        refused(lambda: added(tmp_path / "none", name), "save_directory", "plain name")
+        assert not entries(tmp_path / "none")
+
+
+def added(folder: Path, name: str) -> object:
+    with SavedFolder(folder) as saved:
+        saved.add(name, "x")
+    return folder
+
+
+def refused(act: Callable[[], object], *words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        act()
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_an_error_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(ZeroDivisionError), SavedFolder(tmp_path) as saved:
+        saved.add("a", "new")
+        saved.add("more/b", "new")
+        saved.drop("a")
+        raise ZeroDivisionError
+    assert entries(tmp_path) == {"a": b"old"}
+
+
+def test_what_was_saved_before_is_dropped(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("old")
+    (tmp_path / "d").symlink_to("c")
+    with SavedFolder(tmp_path) as saved:
+        assert sorted(saved.names()) == ["a", "b", "c", "d"]
+        assert saved.names("none") == []
+        for name in ("a", "b", "d", "none"):
+            saved.drop(name)
+        saved.add("a", "new")
+    assert entries(tmp_path) == {"a": b"new", "c": b"old", "d": "c"}
+
+
+def test_parts_that_were_left_are_removed(tmp_path: Path) -> None:
+    kept = (".a.part", ".a.0123456789abcdef.part.txt", "a.0123456789abcdef.part")
+    for name in (*kept, ".a.0123456789abcdef.part"):
+        (tmp_path / name).touch()
+    (tmp_path / ".b.0123456789abcdef.part").symlink_to(".a.part")
+    (tmp_path / SAVING).touch()
+    added(tmp_path, "a")
+    left = {*entries(tmp_path)}
+    assert left == {*kept, "a", ".b.0123456789abcdef.part"}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    """A model of a folder."""
+    save_checkpoint(tmp_path / "source")
+    save_tokenizer(tmp_path / "source", "byte_level")
+    return asyncgen.load_model(tmp_path / "source", device="cpu", progress=False)
+
+
+@for_each(
+    "name",
+    ["config.json", "model.safetensors", "model.safetensors.index.json", "generation_config.json"],
+)
+@for_each("target", ["../private", "/dev/null", "config.json.2", "nowhere"])
+def test_a_model_is_not_saved_through_links(
+    model: Any, tmp_path: Path, name: str, target: str
+) -> None:
+    folder = tmp_path / f"{name} {target.replace('/', ' ')}"
+    folder.mkdir()
+    (tmp_path / "private").write_text("mine")
+    (folder / name).symlink_to(target)
+    before = entries(folder)
+    size = 10**9 if name == "model.safetensors" else 10_000
+    refused(lambda: model.save_pretrained(folder, max_shard_size=size), name, "link", "remove it")
+    assert entries(folder) == before
+    assert (tmp_path / "private").read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+def test_a_tokenizer_is_not_saved_through_links(model: Any, tmp_path: Path) -> None:
+    tokenizer = asyncgen.load_tokenizer(tmp_path / "source")
+    other = tmp_path / "other"
+    for name in ("tokenizer.json", "chat_template.jinja", "additional_chat_templates"):
+        folder = tmp_path / f"links {name}"
+        folder.mkdir()
+        other.mkdir(exist_ok=True)
+        (folder / name).symlink_to(other)
+        tokenizer.chat_template = {"default": "a", "tool": "b"}
+        refused(lambda into=folder: tokenizer.save_pretrained(into), name, "link")
+        assert entries(folder) == {name: str(other)}
+        assert entries(other) == {}
+    # Names that could be guessed of temporary files lead nowhere either.
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json", "model.safetensors"):
+        (folder / f".{name}.part").symlink_to(other / "x")
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    assert entries(other) == {}
+
+
+@for_each("name", PATHS)
+def test_names_of_templates_are_no_paths(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "it"
+    folder.mkdir(exist_ok=True)
+    save_tokenizer(folder, "byte_level")
+    tokenizer = asyncgen.load_tokenizer(folder)
+    tokenizer.chat_template = {"default": "a", name: "b"}
+    before = entries(tmp_path)
+    refused(lambda: tokenizer.save_pretrained(folder), "chat_template", "plain name")
+    refused(lambda: tokenizer.save_pretrained(folder, filename_prefix=name or "/"), "filename_pre")
+    assert entries(tmp_path) == before
+
+
+def test_names_of_templates_in_files_are_no_paths(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level")
+    settings = '{"chat_template": [{"name": "../../../../pwned", "template": "x"}]}'
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    with pytest.raises(ModelLoadError, match="plain name"):
+        asyncgen.load_tokenizer(tmp_path)
+
+
+KILLED = """
+import sys, torch, asyncgen
+torch.set_num_threads(1)
+models = [asyncgen.load_model(folder, device="cpu", progress=False) for folder in sys.argv[2:]]
+sizes = (9_000, 1_000_000, 12_000)
+print("ready", flush=True)
+while True:
+    for number in range(6):
+        models[number % 2].save_pretrained(sys.argv[1], max_shard_size=sizes[number % 3])
+        print("saved", flush=True)
+"""
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    model = asyncgen.load_model(folder, device="cpu", progress=False)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def changed(source: Path, folder: Path) -> Any:
+    """Save a model of the same shapes, whose every tensor differs."""
+    model = asyncgen.load_model(source, device="cpu", progress=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    model.save_pretrained(folder)
+    return model
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def kill_saves(tmp_path: Path, times: int) -> dict[str, int]:
+    """Kill a process that saves two models in turn; count what its folder is."""
+    pick = random.Random(0)
+    known = []
+    save_checkpoint(tmp_path / "0")
+    changed(tmp_path / "0", tmp_path / "1")
+    for name in ("0", "1"):
+        known.append(weights(tmp_path / name))
+    assert not any(torch.equal(value, known[1][name]) for name, value in known[0].items())
+    target = tmp_path / "target"
+    counts = {"whole": 0, "refused": 0}
+    for _ in range(times):
+        command = [sys.executable, "-c", KILLED, target, tmp_path / "0", tmp_path / "1"]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = 2 + pick.randrange(6)
+            for _ in range(lines):
+                process.stdout.readline()
+            signal.sigtimedwait([], pick.random() * 0.02)
+            process.kill()
+        try:
+            found = weights(target)
+        except ModelLoadError as error:
+            assert "half saved" in str(error)
+            counts["refused"] += 1
+        else:
+            assert any(same(found, one) for one in known)
+            counts["whole"] += 1
+        model = asyncgen.load_model(tmp_path / "0", device="cpu", progress=False)
+        model.save_pretrained(target, max_shard_size=9_000)  # the next save heals it
+        assert same(weights(target), known[0])
+        assert not [name for name in entries(target) if name.endswith(".part") or name == SAVING]
+    return counts
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(sys.platform == "win32", reason="kills with signals")
+def test_a_killed_save_is_whole_or_refused(tmp_path: Path) -> None:
+    assert kill_saves(tmp_path, 3)["whole"] > 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_many_killed_saves_are_whole_or_refused(tmp_path: Path) -> None:
+    counts = kill_saves(tmp_path, 200)
+    print(counts)
+    assert sum(counts.values()) == 200
+    assert counts["whole"] > 100
+
+
+def renames(most: int) -> Callable[..., None]:
+    """Make an `os.replace` that works some times, and then ends the process as a kill does."""
+    calls, replace = itertools.count(), os.replace
+
+    def rename(*given: Any, **more: Any) -> None:
+        if next(calls) >= most:
+            os._exit(0)
+        replace(*given, **more)
+
+    return rename
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="renames are interrupted in a process of ours")
+def test_a_save_that_ends_between_two_renames_is_refused(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rename is the last once: before the first, the old model is there; then it is refused."""
+    new = changed(tmp_path / "source", tmp_path / "new")
+    seen = []
+    for last in range(20):
+        target = tmp_path / f"target {last}"
+        model.save_pretrained(target, max_shard_size=9_000)
+        child = os.fork()
+        if not child:
+            monkeypatch.setattr(os, "replace", renames(last))
+            new.save_pretrained(target, max_shard_size=30_000)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) == 1:
+            break  # all of them happened
+        with pytest.raises(ModelLoadError, match="half saved"):
+            weights(target)
+        new.save_pretrained(target, max_shard_size=30_000)
+        assert same(weights(target), weights(tmp_path / "new"))
+        seen.append(last)
+    assert len(seen) > 4
+
+
+def test_shards_do_not_replace_those_of_another_index(model: Any, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    model.save_pretrained(target, max_shard_size=9_000)
+    first = {*target.glob("model-*.safetensors")}
+    model.save_pretrained(target, max_shard_size=9_000)
+    second = {*target.glob("model-*.safetensors")}
+    assert len(first) == len(second) and not first & second
+    assert same(weights(target), weights(tmp_path / "source"))
