@@ -220,11 +220,9 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def kill_saves(tmp_path: Path, times: int) -> dict[str, int]:
     """Kill a process that saves two models in turn; count what its folder is."""
     pick = random.Random(0)
-    known = []
     save_checkpoint(tmp_path / "0")
     changed(tmp_path / "0", tmp_path / "1")
-    for name in ("0", "1"):
-        known.append(weights(tmp_path / name))
+    known = [weights(tmp_path / name) for name in ("0", "1")]
     assert not any(torch.equal(value, known[1][name]) for name, value in known[0].items())
     target = tmp_path / "target"
     counts = {"whole": 0, "refused": 0}
@@ -262,7 +260,6 @@ def test_a_killed_save_is_whole_or_refused(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_many_killed_saves_are_whole_or_refused(tmp_path: Path) -> None:
     counts = kill_saves(tmp_path, 200)
-    print(counts)
     assert sum(counts.values()) == 200
     assert counts["whole"] > 100
 
@@ -283,7 +280,7 @@ def renames(most: int) -> Callable[..., None]:
 def test_a_save_that_ends_between_two_renames_is_refused(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rename is the last once: before the first, the old model is there; then it is refused."""
+    """Each rename is the one that does not happen once."""
     new = changed(tmp_path / "source", tmp_path / "new")
     seen = []
     for last in range(20):
