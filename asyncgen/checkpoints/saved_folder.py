@@ -107,7 +107,7 @@ class SavedFolder:
         inside, name = self._place(name)
         part = f".{name}.{secrets.token_hex(8)}.part"
         folder = self._folders[inside]
-        folder.refuse_link(self._parameter, name)
+        folder.check_place(self._parameter, name)
         stream = folder.create(part)
         self._parts.append((inside, part, name))
         return stream
@@ -147,7 +147,7 @@ class SavedFolder:
     def _commit(self) -> None:
         top = self._folders[""]
         for inside, _, name in self._parts:
-            self._folders[inside].refuse_link(self._parameter, name)
+            self._folders[inside].check_place(self._parameter, name)
         written = {(inside, name) for inside, _, name in self._parts}
         drops = [
             place for place in self._drops
@@ -174,7 +174,7 @@ class SavedFolder:
         if inside in self._folders:
             return True
         top = self._folders[""]
-        top.refuse_link(self._parameter, inside)
+        top.check_place(self._parameter, inside, is_folder=True)
         if inside not in top.names():
             if not make:
                 return False
@@ -230,13 +230,14 @@ class _Folder:
     def is_file(self, name: str) -> bool:
         return stat.S_ISREG(self._mode(name))
 
-    def refuse_link(self, parameter: str, name: str) -> None:
-        """Refuse to write where a link is, or something else that is no file and no folder."""
+    def check_place(self, parameter: str, name: str, *, is_folder: bool = False) -> None:
+        """Refuse to write where a link is, or something else than what is written."""
         mode = self._mode(name)
-        if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            kind = "a link" if stat.S_ISLNK(mode) else "no regular file"
-            allowed = f"{name} in it is {kind}, and is not written over: remove it first"
-            raise InvalidRequestError(parameter, str(self._path), allowed)
+        if not mode or (stat.S_ISDIR if is_folder else stat.S_ISREG)(mode):
+            return
+        kind = "a link" if stat.S_ISLNK(mode) else f"no {'folder' if is_folder else 'file'}"
+        allowed = f"{name} in it is {kind}, and is not written over: remove it first"
+        raise InvalidRequestError(parameter, str(self._path), allowed)
 
     def create(self, name: str) -> BinaryIO:
         return open(os.open(self._at(name), _NEW, 0o666, dir_fd=self._number), "wb")

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +152,7 @@ def test_a_tokenizer_is_not_saved_through_links(model: Any, tmp_path: Path) -> N
         other.mkdir(exist_ok=True)
         (folder / name).symlink_to(other)
         tokenizer.chat_template = {"default": "a", "tool": "b"}
-        refused(lambda into=folder: tokenizer.save_pretrained(into), name, "link")
+        refused(partial(tokenizer.save_pretrained, folder), name, "link")
         assert entries(folder) == {name: str(other)}
         assert entries(other) == {}
     # Names that could be guessed of temporary files lead nowhere either.
@@ -208,7 +209,7 @@ def changed(source: Path, folder: Path) -> Any:
     model = asyncgen.load_model(source, device="cpu", progress=False)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 1
+            parameter.add_(1)
     model.save_pretrained(folder)
     return model
 
@@ -227,7 +228,12 @@ def kill_saves(tmp_path: Path, times: int) -> dict[str, int]:
     target = tmp_path / "target"
     counts = {"whole": 0, "refused": 0}
     for _ in range(times):
-        command = [sys.executable, "-c", KILLED, target, tmp_path / "0", tmp_path / "1"]
+        command = [
+            sys.executable,
+            "-c",
+            KILLED,
+            *map(str, (target, tmp_path / "0", tmp_path / "1")),
+        ]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             lines = 2 + pick.randrange(6)
