@@ -148,7 +148,8 @@ def switch(value: object) -> str | None:
 
 def seed(value: object) -> str | None:
     """Take what ``torch.manual_seed`` takes, which reduces it to 64 bits."""
-    is_in_range = integer(value) is None and -_WORD <= value < 2 * _WORD  # type: ignore[operator]
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    is_in_range = is_integer and -_WORD <= value < 2 * _WORD  # type: ignore[operator]
     return None if is_in_range else "a whole number from -2**63 to 2**64 - 1"
 
 
