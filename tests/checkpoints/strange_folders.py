@@ -136,7 +136,7 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
             file.write_bytes(bytes(content))
         case 11:
             named = [{"name": pick.choice(WORDS), "template": "{{ messages[0].content }}"}]
-            (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+            write(folder / "tokenizer_config.json", json.dumps({"chat_template": named}))
         case 12:
             (folder / "model.safetensors").unlink(missing_ok=True)
             index = {"weight_map": {"a": pick.choice(WORDS)}}

@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +145,21 @@ def many_connections(port: int, number: int = 800) -> bytes:
     return b""
 
 
+def pages_at_once(port: int, number: int = 300) -> bytes:
+    """Ask for a page on each of many connections, then read."""
+    content = b""
+    with ExitStack() as stack:
+        wires = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            for _ in range(number)
+        ]
+        for wire in wires:
+            wire.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for wire in wires:
+            content = wire.recv(1 << 16)
+    return content
+
+
 def handshake(path: str) -> bytes:
     """The head that opens a WebSocket."""
     key = base64.b64encode(random.randbytes(16)).decode()
@@ -254,6 +269,7 @@ HTTP: dict[str, Callable[[int, int], bytes]] = {
     ),
     "heads without an end": _sent(lambda: b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_000_000),
     "800 connections": lambda port, _: many_connections(port),
+    "pages at once": lambda port, _: pages_at_once(port),
     "regex": _http(TEXT, lambda: body(regex=_NESTED)),
     "regex of words": _http(TEXT, lambda: body(regex="(x+x+){1000}y")),
     "pattern of a schema": _http(
