@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NAME = re.compile(r"[^\x00-\x1f/\\:*?\"<>|]{1,200}")
+_SHOWN = 80
 _PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _NEW |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -46,7 +47,8 @@ def plain_name(parameter: str, name: str) -> str:
             if len(name.encode()) <= 200 and name == name.strip():
                 return name
     allowed = "a plain name of a file: no path, no leading dot, at most 200 bytes"
-    raise InvalidRequestError(parameter, name, allowed)
+    shown = name if not isinstance(name, str) or len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+    raise InvalidRequestError(parameter, shown, allowed)
 
 
 class SavedFolder:
