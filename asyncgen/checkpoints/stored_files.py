@@ -27,6 +27,7 @@ _LARGEST_TOKENIZER = 512 * _MEBIBYTE
 
 _READ_SUFFIXES = (*_LARGEST, ".safetensors", ".gguf")
 _MOST_ENTRIES = 100_000
+_LONGEST_SHOWN = 1000
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -52,7 +53,8 @@ def open_stored(file: Path) -> BinaryIO:
     try:
         number = os.open(file, _OPEN_FLAGS | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{file} cannot be read ({error})") from error
+        reason = getattr(error, "strerror", None) or f"{error}"
+        raise ModelLoadError(f"{_shown(file)} cannot be read ({reason})") from error
     if not stat.S_ISREG(os.fstat(number).st_mode):
         kind = _kind(os.fstat(number).st_mode)
         os.close(number)
@@ -89,6 +91,12 @@ def _open_small(file: Path) -> BinaryIO:
         stream.close()
         raise ModelLoadError(f"{file} has {size} bytes; at most {most} are read of such a file")
     return stream
+
+
+def _shown(file: Path) -> str:
+    """Return a path as errors show it: a name in a file may have thousands of characters."""
+    text = str(file)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def check_folder(folder: Path, *, follow_links: bool) -> None:
