@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 try:
     import resource
@@ -91,6 +95,21 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have what their listener has
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return Listener(fileno=plain.detach())
+
+
+def has_left(transport: asyncio.BaseTransport) -> bool:
+    """Tell whether the other end has closed a connection, or its half of it; on Linux.
+
+    The kernel knows also while something that came before is not read.
+    """
+    wire = transport.get_extra_info("socket")
+    if wire is None or wire.fileno() < 0:
+        return True
+    if not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(wire.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 class Listener(socket.socket):

@@ -9,6 +9,7 @@ disconnected: the keep-alive of the library does not notice it.
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
-from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE
+from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE, has_left
 
 if TYPE_CHECKING:
     import asyncio
@@ -145,7 +146,7 @@ class StreamConnection(ServerConnection):
             self._flush_queue = flush_queue
         self._session = session
         self._send_seconds = send_seconds
-        session.bind(self._schedule, self.abort)
+        session.bind(self._schedule, self.abort, partial(has_left, self.transport))
         if self.paused:
             self._limit_stall()
 

@@ -82,6 +82,7 @@ class Channel:
 
     Attributes:
         client: Owner of the connection; ``None`` until it is authenticated.
+        has_left: Tells whether the client is gone.
         is_draining: True if new requests are refused because the server shuts down.
         on_ready: Called when there are messages to flush; it must be quick.
     """
@@ -96,6 +97,7 @@ class Channel:
         "_registry",
         "_settings",
         "client",
+        "has_left",
         "is_draining",
         "on_ready",
     )
@@ -129,6 +131,7 @@ class Channel:
         self.client = client
         self.is_draining = False
         self.on_ready: Callable[[], None] = _ignore
+        self.has_left: Callable[[], bool] = bool
         if client is not None:
             self._send_hello()
 
@@ -354,6 +357,8 @@ class Channel:
             text = f"`after` is {message.after}: kept is what comes after {replay.first_kept - 1}"
             return Fault("resume_gone", text)
         if answer.channel is not None:
+            if self.has_left():  # what it sent was read late: its client asks elsewhere by now
+                return Fault("resume_moved", "another connection has the request by now")
             answer.channel.give_up(answer)
         self._registry.stay(answer)
         answer.id, answer.channel = message.id, self

@@ -106,14 +106,22 @@ class Session:
         self.abort: Callable[[], None] = _ignore
         log_event("open", connection=self.name, peer=peer)
 
-    def bind(self, on_ready: Callable[[], None], abort: Callable[[], None]) -> None:
+    def bind(
+        self,
+        on_ready: Callable[[], None],
+        abort: Callable[[], None],
+        has_left: Callable[[], bool] = bool,
+    ) -> None:
         """Set the callbacks of the owner of the socket.
 
         Args:
             on_ready: Called when there are frames to send, or to close; it must be quick.
             abort: Closes the socket at once, without a closing handshake.
+            has_left: Tells whether the client is gone, also while something that it sent before is
+                not read.
         """
         self._channel.on_ready = on_ready
+        self._channel.has_left = has_left
         self.abort = abort
         on_ready()
 
