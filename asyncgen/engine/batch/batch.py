@@ -338,7 +338,12 @@ class Batch:
             sequence = cast("Sequence", row.state)
             if sequence.status >= _FINISHED:  # just now, with another sequence of its request
                 continue
-            reason = sequence.request.stop_checks.interrupted()
+            try:
+                reason = sequence.request.stop_checks.interrupted()
+            except BaseException as error:  # a user has changed a criterion
+                self._fail(sequence.request, error)
+                some_left = True
+                continue
             if reason is not None and (unread is None or sequence not in unread.numbers):
                 some_left = self.abort(sequence.request, reason)
             elif not sequence.has_begun and not self._begin(sequence):

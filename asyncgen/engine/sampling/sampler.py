@@ -154,6 +154,8 @@ class BatchSampler:
                 scores = ScoreBatch(logits, rows, own=bool(plan.stages))
                 for stage in plan.stages:
                     stage(scores)
+                if not scores.values.is_floating_point():
+                    raise TypeError(f"a processor made scores of {scores.values.dtype}")
                 return scores, plan
             except BaseException as error:
                 if one_by_one:

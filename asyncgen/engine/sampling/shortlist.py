@@ -21,6 +21,7 @@ import torch
 from asyncgen.engine.sampling.random_draws import draw_among, largest
 from asyncgen.generation.logits.base import Stage, definition_of
 from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import host_ints, host_range
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def plan_row(
             ranks[number],
             number,
             processor,
-            definition.batched if definition and definition.fits(processor, vocab_size) else None,
+            definition.batched if definition and _fits(definition, processor, vocab_size) else None,
         )
         for number, (processor, definition) in enumerate(zip(processors, definitions, strict=True))
     ]
@@ -119,6 +120,15 @@ def plan_row(
     if columns is None:
         return RowPlan(ranked, "drawn")
     return RowPlan(ranked[: len(ranked) - len(filters)], "listed", filters, columns)
+
+
+def _fits(definition: Any, processor: Any, vocab_size: int) -> bool:
+    """Tell whether a processor may run with others; one whose attributes are wrong runs alone."""
+    try:
+        return bool(definition.fits(processor, vocab_size))
+    except BaseException as error:
+        request_failure(error)
+        return False
 
 
 def has_shortlist(vocab_size: int, device: torch.device) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import (
     EosTokenCriteria,
@@ -77,13 +78,22 @@ class StopChecks:
         self._clock = clock
 
     def _read(self) -> None:
-        """Read what the plain criteria say now."""
-        ends = [each.eos_token_id.tolist() for each in _of(EosTokenCriteria, self._values)]
-        self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
-        lengths = [each.max_length for each in _of(MaxLengthCriteria, self._values)]
-        self.max_length = min(lengths, default=None)
-        deadlines = [each.deadline for each in _of(MaxTimeCriteria, self._values)]
-        self._deadline = min(deadlines, default=None)
+        """Read what the plain criteria say now.
+
+        Raises:
+            InvalidRequestError: A user has given one an attribute of a wrong kind.
+        """
+        try:
+            ends = [each.eos_token_id.tolist() for each in _of(EosTokenCriteria, self._values)]
+            self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
+            lengths = [each.max_length for each in _of(MaxLengthCriteria, self._values)]
+            self.max_length = min(lengths, default=None)
+            deadlines = [each.deadline for each in _of(MaxTimeCriteria, self._values)]
+            self._deadline = min(deadlines, default=None)
+        except Exception as error:
+            names = ", ".join(type(each).__name__ for each in self._values)
+            allowed = f"attributes as their constructors set them ({error})"
+            raise InvalidRequestError("stopping_criteria", names, allowed) from error
 
     def stop_row(self, row: int, reason: str = "stop") -> None:
         """End a row from outside with its next token, for a reason seen in its text."""
