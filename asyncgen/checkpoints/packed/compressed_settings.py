@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from asyncgen.checkpoints.packed import schemes
+from asyncgen.checkpoints.packed import part_shapes, schemes
 from asyncgen.checkpoints.packed.layouts import FLOATS, WORDS, Layout, Scheme, float8_scheme
 from asyncgen.checkpoints.packed.module_rules import expression_of
-from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.packed.stated_settings import UnknownSettingError
+from asyncgen.errors import clip, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,10 +93,11 @@ def _group_finder(targets: Mapping[str, list[str]]) -> Callable[[str], str]:
         for fits in ways:
             groups = [name for name, each in targets.items() if any(map(fits, each))]
             if len(groups) > 1:
-                raise UnknownSettingError(f"`config_groups` has {groups} for `{module}`")
+                listed = shorten(groups)
+                raise UnknownSettingError(f"`config_groups` has {listed} for `{clip(module, 200)}`")
             if groups:
                 return groups[0]
-        raise UnknownSettingError(f"`config_groups` has no target for `{module}`")
+        raise UnknownSettingError(f"`config_groups` has no target for `{clip(module, 200)}`")
 
     return find
 
@@ -106,7 +107,7 @@ def _scheme(weights: Settings) -> SchemeOf:
     bits = weights.choice("num_bits", (8,) if kind == "float" else (4, 8), 8)
     size = weights.size("group_size", -1)
     weights.choice("dynamic", (False,))
-    block = weights.block("block_structure")
+    block = weights.block("block_structure", as_text=True)
     strategies = ("tensor", "channel", "group", "block")
     allowed = strategies if kind == "float" else strategies[:3]
     strategy = weights.choice("strategy", allowed, "tensor" if size is None else "group")
@@ -136,7 +137,7 @@ def _scheme(weights: Settings) -> SchemeOf:
             extra["weight_g_idx"] = ("I32", "I64")
         return Scheme(
             read=read,
-            shape=_shape_beside if is_packed else lambda parts: parts["weight"].shape,
+            shapes=partial(part_shapes.compressed_integers, bits=bits, size=size),
             needed={**numbers, "weight_scale": FLOATS, **extra},
             others={"weight_zero_point": ("I8", "I32"), "weight_g_idx": ("I32", "I64")},
             bits=bits,
@@ -146,7 +147,3 @@ def _scheme(weights: Settings) -> SchemeOf:
         )
 
     return of
-
-
-def _shape_beside(parts: Parts) -> tuple[int, ...]:
-    return tuple(int(one) for one in read_raw(parts["weight_shape"]))

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.checkpoints.packed import schemes
+from asyncgen.checkpoints.packed import part_shapes, schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.checkpoints.checkpoint import StoredTensor
+    from asyncgen.checkpoints.packed.part_shapes import PartShapes
 
     Parts = Mapping[str, StoredTensor]
 
@@ -29,7 +30,7 @@ class Scheme:
 
     Attributes:
         read: Makes the packed weight, or floats, of the raw parts.
-        shape: Finds the shape ``[out, in]`` of a matrix from its parts, of which it reads few.
+        shapes: Finds the shapes of a matrix and of its parts, from their headers.
         needed: Dtypes of the parts that must be there, by their names; the first holds the numbers.
         others: Dtypes of the parts that may be there.
         is_float: The numbers are floats: no layout of packed weights is exact.
@@ -40,7 +41,7 @@ class Scheme:
     """
 
     read: Callable[[Mapping[str, Any]], Any]
-    shape: Callable[[Parts], tuple[int, ...]]
+    shapes: Callable[[Parts], PartShapes]
     needed: Mapping[str, tuple[str, ...]]
     others: Mapping[str, tuple[str, ...]]
     is_float: bool = False
@@ -72,7 +73,7 @@ def float8_scheme(scale: str, blocks: Sequence[tuple[int, int] | None]) -> Schem
     """
     return Scheme(
         read=partial(schemes.float8, scale=scale, blocks=blocks),
-        shape=lambda parts: parts["weight"].shape,
+        shapes=partial(part_shapes.float8, scale=scale, blocks=blocks),
         needed={"weight": FLOAT8, scale: SCALES},
         others={},
         is_float=True,

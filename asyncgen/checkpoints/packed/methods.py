@@ -8,11 +8,10 @@ Activations and the KV cache are never quantised here, so settings of theirs cha
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from asyncgen.checkpoints.packed import schemes
+from asyncgen.checkpoints.packed import part_shapes, schemes
 from asyncgen.checkpoints.packed.compressed_settings import compressed
 from asyncgen.checkpoints.packed.layouts import BYTES, FLOATS, WORDS, Layout, Scheme, float8_scheme
 from asyncgen.checkpoints.packed.module_rules import ModuleRules
@@ -91,13 +90,9 @@ def _gptq_scheme(settings: Settings) -> Scheme:
         needed["g_idx"] = ("I32", "I64")
     settings.finish(_MADE_BY_GPTQ)
 
-    def shape(parts: Parts) -> tuple[int, ...]:
-        rows, columns = parts["qweight"].shape
-        return columns, rows * 32 // bits
-
     return Scheme(
         read=partial(schemes.gptq, bits=bits, size=size, is_second=form == "gptq_v2"),
-        shape=shape,
+        shapes=partial(part_shapes.gptq, bits=bits, size=size),
         needed=needed,
         others={"g_idx": ("I32", "I64")},
         bits=bits,
@@ -120,13 +115,9 @@ def _awq_scheme(settings: Settings) -> Scheme:
     settings.choice("pack_dtype", ("int32", "torch.int32"))
     settings.finish(_MADE_BY_AWQ)
 
-    def shape(parts: Parts) -> tuple[int, ...]:
-        rows, columns = parts["qweight"].shape
-        return columns * 8, rows
-
     return Scheme(
         read=partial(schemes.awq, size=size),
-        shape=shape,
+        shapes=partial(part_shapes.awq, size=size),
         needed={"qweight": WORDS, "qzeros": WORDS, "scales": FLOATS},
         others={},
         bits=4,
@@ -169,21 +160,22 @@ def bitsandbytes(settings: Settings, tensors: Parts) -> Layout:
     if eight:
         scheme = Scheme(
             read=schemes.bitsandbytes_eight,
-            shape=lambda parts: parts["weight"].shape,
+            shapes=part_shapes.bitsandbytes_eight,
             needed={"weight": ("I8",), "SCB": FLOATS},
             others={"weight_format": ("U8",)},
             scales="SCB",
         )
 
         def of(stem: str, parts: Parts) -> Scheme:
-            if "weight_format" in parts and bool(read_raw(parts["weight_format"]).any()):
+            form = parts.get("weight_format")
+            if form is not None and form.num_bytes == 1 and bool(read_raw(form).any()):
                 raise UnknownSettingError(f"`{stem}.weight_format` is not 0, numbers by rows")
             return scheme
 
         return Layout("SCB", of)
     scheme = Scheme(
         read=schemes.bitsandbytes_four,
-        shape=_shape_in_state,
+        shapes=part_shapes.bitsandbytes_four,
         needed={
             "weight": BYTES,
             "quant_state": ("U8",),
@@ -196,11 +188,6 @@ def bitsandbytes(settings: Settings, tensors: Parts) -> Layout:
         scales="absmax",
     )
     return Layout("quant_state", lambda stem, parts: scheme)
-
-
-def _shape_in_state(parts: Parts) -> tuple[int, ...]:
-    state = json.loads(bytes(read_raw(parts["quant_state"]).tolist()))
-    return tuple(int(one) for one in state["shape"])
 
 
 def float8(settings: Settings, tensors: Parts) -> Layout:
@@ -225,14 +212,9 @@ def bitnet(settings: Settings, tensors: Parts) -> Layout:
     settings.choice("quantization_mode", ("offline",), "offline")
     settings.choice("use_rms_norm", (False,))
     settings.finish(_MADE_BY_BITNET)
-
-    def shape(parts: Parts) -> tuple[int, ...]:
-        rows, columns = parts["weight"].shape
-        return 4 * rows, columns
-
     scheme = Scheme(
         read=partial(schemes.three_values, is_divided=kind == "bitlinear"),
-        shape=shape,
+        shapes=part_shapes.three_values,
         needed={"weight": ("U8",), "weight_scale": FLOATS},
         others={},
         bits=4,

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.packed.stated_settings import UnknownSettingError
+from asyncgen.errors import clip, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,8 @@ class ModuleRules:
             UnknownSettingError: An expression is invalid, or its settings are no object.
         """
         if rules is not None and not isinstance(rules, dict):
-            raise UnknownSettingError(f"`dynamic` is {rules!r}; it must hold rules by expression")
+            allowed = "it must hold rules by expression"
+            raise UnknownSettingError(f"`dynamic` is {shorten(rules)}; {allowed}")
         given: Mapping[str, Any] = rules or {}
         ordered = sorted(given, key=lambda rule: not rule.startswith("-:"))
         self._rules = [
@@ -56,9 +58,8 @@ class ModuleRules:
         for rule, expression, own in self._rules:
             if expression.match(module):
                 if own is None:
-                    raise UnknownSettingError(
-                        f"`dynamic` says by {rule!r} that `{module}` is not quantised, and it is"
-                    )
+                    said = f"`dynamic` says by {shorten(rule)} that `{clip(module, 200)}`"
+                    raise UnknownSettingError(f"{said} is not quantised, and it is")
                 return rule
         return None
 
@@ -74,14 +75,16 @@ def expression_of(text: str, key: str) -> re.Pattern[str]:
         UnknownSettingError: It is invalid, or a group of it repeats.
     """
     if _REPEATED.search(text):
-        raise UnknownSettingError(f"`{key}` has {text!r}, a group that repeats")
+        raise UnknownSettingError(f"`{key}` has {shorten(text)}, a group that repeats")
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise UnknownSettingError(f"`{key}` has {text!r}, which is invalid: {error}") from error
+        reason = f"{shorten(text)}, which is invalid: {clip(str(error), 120)}"
+        raise UnknownSettingError(f"`{key}` has {reason}") from error
 
 
 def _settings(rule: str, own: object) -> dict[str, Any]:
     if not isinstance(own, dict):
-        raise UnknownSettingError(f"`dynamic` has {own!r} for {rule!r}; it must hold settings")
+        found = f"{shorten(own)} for {shorten(rule)}"
+        raise UnknownSettingError(f"`dynamic` has {found}; it must hold settings")
     return own

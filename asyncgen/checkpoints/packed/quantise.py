@@ -54,6 +54,9 @@ TABLES: Final = {"nf4": _NF4, "fp4": (*_FP4_SIZES, *(-size for size in _FP4_SIZE
 NF4_GROUP: Final = 32
 """Inputs of a stored scale of NF4, so that a table of large integers is near to the numbers."""
 
+LARGEST_ERROR: Final = 1 / 4000
+"""How far an integer of a table may be from its number."""
+
 UNITS: Final = {"nf4": LARGEST // NF4_GROUP - 1, "fp4": 192}
 """Integer that stands for 1 in a table of integers: all numbers of FP4 are multiples of 1 / 192."""
 

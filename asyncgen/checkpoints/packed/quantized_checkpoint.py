@@ -16,7 +16,7 @@ from asyncgen.checkpoints.packed.grouped_weight import packed_bytes
 from asyncgen.checkpoints.packed.methods import LAYOUTS, check_mxfp4
 from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.packed.stated_settings import Settings, UnknownSettingError
-from asyncgen.errors import ModelLoadError
+from asyncgen.errors import ModelLoadError, clip, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,8 +37,15 @@ _UNUSED: Final = frozenset(
 )
 """Scales of activations and of the KV cache, which are not quantised here."""
 
-_BROKEN: Final = (ValueError, LookupError, ArithmeticError, RuntimeError, TypeError)
+_BROKEN: Final = (
+    *(ValueError, LookupError, ArithmeticError, RuntimeError, TypeError),
+    UnknownSettingError,
+)
 """Errors of parts that do not fit together."""
+
+_LONGEST_NAME: Final = 200
+_LONGEST_REASON: Final = 500
+"""Most characters that errors show of a name, and of what is wrong."""
 
 
 def quantisation_method(raw: Mapping[str, Any]) -> str | None:
@@ -70,6 +77,7 @@ def join_packed(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoint:
     """
     method = quantisation_method(raw)
     assert method is not None
+    stated = checkpoint.folder / "config.json"
     try:
         settings = Settings(_stated(raw))
         if method == MXFP4:
@@ -80,14 +88,15 @@ def join_packed(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoint:
             tensors = _with_plain_names(tensors)
         found = _joined(tensors, LAYOUTS[method](settings, tensors))
     except KeyError as error:
+        missing = shorten(error.args[0], _LONGEST_NAME)
         raise ModelLoadError(
-            f"{checkpoint.folder} says that it is quantised ({method}), but {error.args[0]!r} is "
-            "missing; download it again"
+            f"{stated} says that it is quantised ({method}), but {missing} is missing; download it "
+            "again"
         ) from error
     except UnknownSettingError as error:
         raise ModelLoadError(
-            f"{checkpoint.folder} is quantised ({method}) in a way that is not supported: {error}; "
-            "use the model that it was made of"
+            f"{stated} says that it is quantised ({method}) in a way that is not supported: "
+            f"{error}; use the model that it was made of"
         ) from error
     left = {name: each for name, each in found.items() if name.rpartition(".")[2] not in _UNUSED}
     return replace(checkpoint, tensors=left)
@@ -129,7 +138,11 @@ def _with_plain_names(tensors: Mapping[str, StoredTensor]) -> Tensors:
     renamed: Tensors = {}
     for name, tensor in tensors.items():
         stem, dot, part = name.partition(".weight.")
-        renamed[f"{stem}.{part.split('.')[0]}" if dot else name] = tensor
+        plain = f"{stem}.{part.split('.')[0]}" if dot else name
+        if plain in renamed:
+            shown = clip(plain, _LONGEST_NAME)
+            raise ModelLoadError(f"{tensor.file}: the part `{shown}` is there twice")
+        renamed[plain] = tensor
     return renamed
 
 
@@ -145,18 +158,21 @@ def _joined(tensors: Tensors, layout: Layout) -> Tensors:
         stem, _, part = name.rpartition(".")
         if stem in taken and part != "bias" and part not in _UNUSED:
             parts[stem][part] = found.pop(name)
+    schemes = {stem: layout.of(stem, own) for stem, own in parts.items()}
     for stem, own in parts.items():
-        found[f"{stem}.weight"] = _stored(stem, own, layout.of(stem, own))
+        found[f"{stem}.weight"] = _stored(stem, own, schemes[stem])
     return found
 
 
 def _stored(stem: str, parts: Tensors, scheme: Scheme) -> StoredTensor:
-    _check(stem, parts, scheme)
+    _check_kinds(stem, parts, scheme)
     main = parts[next(iter(scheme.needed))]
 
     def refused(error: Exception) -> ModelLoadError:
         names = list_few("its parts are", sorted(parts))
-        return ModelLoadError(f"{main.file}: `{stem}` cannot be unpacked: {error}; {names}")
+        shown = f"`{clip(stem, _LONGEST_NAME)}` cannot be unpacked"
+        reason = clip(str(error), _LONGEST_REASON)
+        return ModelLoadError(f"{main.file}: {shown}: {reason}; {names}")
 
     def made() -> Any:
         try:
@@ -165,49 +181,54 @@ def _stored(stem: str, parts: Tensors, scheme: Scheme) -> StoredTensor:
             raise refused(error) from error
 
     try:
-        shape = scheme.shape(parts)
+        shapes = scheme.shapes(parts)
+        shapes.check(parts)
+        kept = None if scheme.is_float else _kept(shapes.matrix, parts, scheme)
     except _BROKEN as error:
         raise refused(error) from error
     return StoredTensor(
         main.file,
         "BF16",
-        shape,
+        shapes.matrix,
         main.offset,
         sum(part.num_bytes for part in parts.values()),
         packed=None if scheme.is_float else made,
         unpacked=made if scheme.is_float else None,
-        kept=None if scheme.is_float else _kept(shape, parts, scheme),
+        kept=kept,
     )
 
 
-def _check(stem: str, parts: Tensors, scheme: Scheme) -> None:
+def _check_kinds(stem: str, parts: Tensors, scheme: Scheme) -> None:
     """Refuse parts that are missing, not known, or of another dtype."""
     known = {**scheme.others, **scheme.needed}
     for name in scheme.needed:
         if name not in parts:
             raise KeyError(f"{stem}.{name}")
     for name, part in parts.items():
+        shown = f"`{clip(f'{stem}.{name}', _LONGEST_NAME)}`"
         if name not in known:
-            raise UnknownSettingError(f"the part `{stem}.{name}` is not known")
+            raise ModelLoadError(f"{part.file}: the part {shown} is not known")
         if part.kind not in known[name]:
             allowed = " or ".join(known[name])
-            raise UnknownSettingError(f"`{stem}.{name}` is {part.kind}, and should be {allowed}")
+            raise ModelLoadError(f"{part.file}: {shown} is {part.kind}, and should be {allowed}")
 
 
-def _kept(shape: tuple[int, ...], parts: Tensors, scheme: Scheme) -> Kept | None:
-    """Return the size of a matrix that stays packed; ``None``: unknown."""
-    if len(shape) != 2:
-        return None
+def _kept(shape: tuple[int, ...], parts: Tensors, scheme: Scheme) -> Kept:
+    """Return the size of a matrix that stays packed.
+
+    Raises:
+        ValueError: No layout has groups of this size.
+    """
+    outputs, inputs = shape
     is_half = parts[scheme.scales].kind in ("F16", "BF16")
     is_half = is_half and scheme.scales not in ("absmax", "SCB")  # which are made float32
-    try:
-        taken = packed_bytes(
-            *shape,
-            scheme.size or shape[1],
+    return Kept(
+        packed_bytes(
+            outputs,
+            inputs,
+            scheme.size or inputs,
             bits=scheme.bits,
             scale=2 if is_half else 4,
             has_zeros=scheme.zeros in parts,
         )
-    except (ValueError, ZeroDivisionError, TypeError):
-        return None  # the error is raised when it is read
-    return Kept(taken)
+    )

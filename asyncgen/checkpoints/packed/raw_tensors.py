@@ -33,11 +33,15 @@ def read_raw(source: StoredTensor) -> Tensor:
     if source.kind not in KINDS:
         raise ModelLoadError(f"{source.file}: a tensor is {source.kind}, which is not known")
     kind = KINDS[source.kind]
-    with open_stored(source.file) as file:
+    data = bytearray(source.num_bytes)
+    with open_stored(source.file) as file, memoryview(data) as view:
         file.seek(source.offset)
-        data = bytearray(file.read(source.num_bytes))
-    if len(data) != source.num_bytes:
-        raise ModelLoadError(f"{source.file} became shorter while it was read")
+        done = 0
+        while done < len(data):
+            count = file.readinto(view[done:])  # type: ignore[attr-defined]
+            if not count:
+                raise ModelLoadError(f"{source.file} became shorter while it was read")
+            done += count
     if not data:
         return torch.empty(source.shape, dtype=kind, device="cpu")
     return torch.frombuffer(data, dtype=torch.uint8).view(kind).view(source.shape)

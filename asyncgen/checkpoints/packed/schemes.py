@@ -1,7 +1,8 @@
 """Read one matrix of each scheme of packed weights.
 
 Each function takes the parts of a matrix by their names in the file, and the file's settings, and
-returns the packed weight. The formulas are those of the formats' documents:
+returns the packed weight. Dtypes and shapes of the parts were checked by their headers
+(`part_shapes`); what they hold is checked here. The formulas are those of the formats' documents:
 
 | Scheme | value | exact |
 |---|---|---|
@@ -16,14 +17,16 @@ returns the packed weight. The formulas are those of the formats' documents:
 
 from __future__ import annotations
 
-import json
+import math
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from asyncgen.checkpoints.packed.grouped_weight import packed_weight
-from asyncgen.checkpoints.packed.quantise import NF4_GROUP, UNITS, table_of
+from asyncgen.checkpoints.packed.quant_state import parse_state
+from asyncgen.checkpoints.packed.quantise import LARGEST_ERROR, NF4_GROUP, UNITS, table_of
 from asyncgen.checkpoints.packed.raw_tensors import fields
+from asyncgen.errors import shorten
 from asyncgen.models.kernels.packed_weight import PackedWeight
 from asyncgen.runtime.transfer import host_range
 
@@ -36,12 +39,6 @@ if TYPE_CHECKING:
 
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """Column of each half byte of a word."""
-
-
-_STATE: Final = frozenset(
-    "quant_type blocksize dtype shape nested_blocksize nested_dtype nested_offset".split()
-)
-"""Keys of a state of bitsandbytes."""
 
 
 def compressed_integers(
@@ -77,8 +74,8 @@ def compressed_integers(
         if is_symmetric and bool(zeros.any()):
             raise ValueError("it is symmetric, and has zero points")
         zeros = zeros.reshape(-1, scales.shape[1]).expand(outputs, -1).int() + middle
-    size = size or inputs
-    order = _order(parts.get("weight_g_idx"), size)
+    size = min(size or inputs, inputs)
+    order = _column_order(parts.get("weight_g_idx"), size)
     if order is not None:
         numbers = numbers[:, order.long()]
     return packed_weight(numbers, scales, size, bits=bits, zeros=zeros, order=order)
@@ -94,14 +91,14 @@ def gptq(parts: Parts, *, bits: int, size: int | None, is_second: bool) -> Packe
         is_second: Zero points are stored unchanged, and not less 1.
 
     Raises:
-        ValueError: The groups are of another size.
+        ValueError: ``g_idx`` says that a group has another size, or none.
     """
     numbers = fields(parts["qweight"].mT, bits)  # [out, in]
     # One less than a zero point of 0 is the largest number.
     zeros = fields(parts["qzeros"], bits).mT.int() + (0 if is_second else 1) & (1 << bits) - 1
     scales = parts["scales"].mT.contiguous()
-    size = size or numbers.shape[1]
-    order = _order(parts.get("g_idx"), size)
+    size = min(size or numbers.shape[1], numbers.shape[1])
+    order = _order("g_idx", parts.get("g_idx"), size)
     if order is not None:
         numbers = numbers[:, order.long()]
     return packed_weight(numbers, scales, size, bits=bits, zeros=zeros[: len(scales)], order=order)
@@ -116,7 +113,7 @@ def awq(parts: Parts, *, size: int | None) -> PackedWeight:
     """
     numbers, zeros = (_awq_columns(parts[name]) for name in ("qweight", "qzeros"))
     scales = parts["scales"].mT.contiguous()
-    size = size or numbers.shape[1]
+    size = min(size or numbers.shape[1], numbers.shape[1])
     return packed_weight(numbers, scales, size, bits=4, zeros=zeros)
 
 
@@ -140,30 +137,25 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
             packed themselves ``nested_absmax`` and ``nested_quant_map``.
 
     Raises:
-        ValueError: A row is no multiple of a block, or the state has a key that is not known.
+        ValueError: The table has numbers that integers do not stand for.
     """
-    state = json.loads(bytes(parts["quant_state"].tolist()))
-    if not _STATE.issuperset(state) or state["quant_type"] not in ("fp4", "nf4"):
-        raise ValueError(f"its state is {state}")
-    outputs, inputs = state["shape"]
-    block = int(state["blocksize"])
-    if inputs % block:
-        raise ValueError(f"blocks of {block} numbers, of which a row of {inputs} is no multiple")
+    state = parse_state(bytes(parts["quant_state"].flatten().tolist()))
+    outputs, inputs = state.shape
     absmax = parts["absmax"]
-    if "nested_absmax" in parts:
-        levels = parts["nested_quant_map"].float()[absmax.int().flatten()]
-        whole = parts["nested_absmax"].float().repeat_interleave(int(state["nested_blocksize"]))
-        absmax = levels * whole[: len(levels)] + float(state["nested_offset"])
+    if state.nested is not None:
+        levels = parts["nested_quant_map"].float()[absmax.int()]
+        factors = parts["nested_absmax"].float()
+        repeats = min(state.nested.block, len(levels))
+        absmax = levels * factors.repeat_interleave(repeats)[: len(levels)] + state.nested.offset
     absmax = absmax.float().view(outputs, -1)
-    group = NF4_GROUP
-    unit = UNITS[state["quant_type"]]
+    unit = UNITS[state.quant_type]
     codes = parts["weight"].flatten().view(torch.uint8).view(outputs, -1)
     return PackedWeight(
         codes=codes << 4 | codes >> 4,
         inputs=inputs,
-        group=group,
-        scales=(absmax / unit).repeat_interleave(block // group, dim=1),
-        table=table_of(parts["quant_map"].tolist(), unit),
+        group=NF4_GROUP,
+        scales=(absmax / unit).repeat_interleave(state.block // NF4_GROUP, dim=1),
+        table=_table(parts["quant_map"].tolist(), state.quant_type),
     )
 
 
@@ -179,12 +171,29 @@ def float8(parts: Parts, *, scale: str, blocks: Sequence[tuple[int, int] | None]
         ValueError: The scales are not as many as any of the blocks say.
     """
     weight, scales = parts["weight"].float(), parts[scale].float()
+    block = block_of_scales(scales.shape, weight.shape, blocks)
+    return weight * _widened(scales, weight.shape, block)
+
+
+def block_of_scales(
+    scales: Sequence[int], weight: Sequence[int], blocks: Sequence[tuple[int, int] | None]
+) -> tuple[int, int] | None:
+    """Return the first block that explains the shape of scales; ``None``: rows, or the tensor.
+
+    Args:
+        scales: Shape of the scales.
+        weight: Shape of the numbers, ``[…, out, in]``.
+        blocks: See `float8`.
+
+    Raises:
+        ValueError: None of them does.
+    """
     for block in blocks:
-        wide = _widened(scales, weight.shape, block)
-        if wide is not None:
-            return weight * wide
-    shape = f"{list(scales.shape)} scales for {list(weight.shape)} numbers"
-    raise ValueError(f"{shape}, which do not fit blocks of {[block or 'rows' for block in blocks]}")
+        if len(weight) >= 2 and _fits(tuple(scales), tuple(weight), block):
+            return block
+    found, numbers = (shorten(list(shape)) for shape in (scales, weight))
+    tried = [block or "rows" for block in blocks]
+    raise ValueError(f"{found} scales for {numbers} numbers, which do not fit blocks of {tried}")
 
 
 def three_values(parts: Parts, *, is_divided: bool) -> PackedWeight:
@@ -209,20 +218,41 @@ def three_values(parts: Parts, *, is_divided: bool) -> PackedWeight:
     return packed_weight(numbers, scales, inputs, bits=4, zeros=zeros)
 
 
-def _widened(scales: Tensor, shape: torch.Size, block: tuple[int, int] | None) -> Tensor | None:
-    """Repeat scales so that they multiply numbers of a shape; ``None``: they do not fit."""
-    if scales.numel() == 1 and (block is None or all(map(int.__ge__, block, shape[-2:]))):
-        return scales.view(1)
+def _fits(scales: tuple[int, ...], shape: tuple[int, ...], block: tuple[int, int] | None) -> bool:
+    """Tell whether a block, or rows, explain the shape of scales."""
     *above, rows, columns = shape
+    if math.prod(scales) == 1 and (block is None or (block[0] >= rows and block[1] >= columns)):
+        return True
     if block is None:
         by_row = (*above, rows, 1)
-        fits = scales.shape in (by_row, by_row[:-1], (*above, 1, 1))
-        return scales.view(*above, -1, 1) if fits else None
-    if scales.shape != (*above, -(-rows // block[0]), -(-columns // block[1])):
-        return None
+        return scales in (by_row, by_row[:-1], (*above, 1, 1))
+    return scales == (*above, -(-rows // block[0]), -(-columns // block[1]))
+
+
+def _widened(scales: Tensor, shape: torch.Size, block: tuple[int, int] | None) -> Tensor:
+    """Repeat scales, which fit, so that they multiply numbers of a shape."""
+    if scales.numel() == 1:
+        return scales.view(1)
+    if block is None:
+        return scales.view(*shape[:-2], -1, 1)
     for dim, size in zip((-2, -1), block, strict=True):
-        scales = scales.repeat_interleave(size, dim=dim).narrow(dim, 0, shape[dim])
+        repeats = min(size, shape[dim])
+        scales = scales.repeat_interleave(repeats, dim=dim).narrow(dim, 0, shape[dim])
     return scales
+
+
+def _table(numbers: Sequence[float], kind: str) -> tuple[int, ...]:
+    """Round the numbers of a table of 4 bits to integers.
+
+    Raises:
+        ValueError: A number is not near to its integer, or there is none.
+    """
+    unit = UNITS[kind]
+    for number in numbers:
+        is_near = abs(number) <= 1 and abs(round(number * unit) / unit - number) <= LARGEST_ERROR
+        if not is_near:
+            raise ValueError(f"`quant_map` holds {number}, which is no number of {kind}")
+    return table_of(numbers, unit)
 
 
 def _awq_columns(words: Tensor) -> Tensor:
@@ -233,21 +263,35 @@ def _awq_columns(words: Tensor) -> Tensor:
     return placed.flatten(1).mT.contiguous()
 
 
-def _order(groups: Tensor | None, size: int) -> Tensor | None:
+def _column_order(groups: Tensor | None, size: int) -> Tensor | None:
+    """As `_order` for compressed-tensors, which writes -1 for each column if all are in order."""
+    is_unset = groups is not None and bool((groups == -1).all())
+    return None if is_unset else _order("weight_g_idx", groups, size)
+
+
+def _order(name: str, groups: Tensor | None, size: int) -> Tensor | None:
     """Return the columns sorted by their group; ``None``: they are sorted already.
 
     Args:
-        groups: Group of each column; ``None`` or negative: they are in order.
+        name: Name of the part, for errors.
+        groups: Group of each column; ``None``: they are in order.
         size: Columns of a group.
 
     Raises:
-        ValueError: Groups are of another size, or of several.
+        ValueError: There is no such group, or one has another number of columns.
     """
-    if groups is None or bool((groups < 0).any()):
+    if groups is None:
         return None
+    last = (len(groups) - 1) // size
+    least, most = int(groups.min()), int(groups.max())
+    if least < 0 or most > last:
+        raise ValueError(
+            f"`{name}` holds {least if least < 0 else most}; groups of {len(groups)} inputs are "
+            f"from 0 to {last}"
+        )
     order = torch.argsort(groups.long(), stable=True)
     if not torch.equal(groups.long()[order], host_range(len(groups)) // size):
-        raise ValueError(f"groups of other sizes than {size}")
+        raise ValueError(f"`{name}` has groups of other sizes than {size}, which are not read")
     if bool((groups[1:] >= groups[:-1]).all()):
         return None
     return order.int()

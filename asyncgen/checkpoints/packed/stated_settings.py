@@ -6,8 +6,13 @@ those that are known to change no number (notes of the program that made the fil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+
+from asyncgen.errors import MOST_NAME, clip, shorten
+
+_BLOCK: Final = re.compile(r"[0-9]{1,9}x[0-9]{1,9}")
 
 
 class UnknownSettingError(Exception):
@@ -29,7 +34,9 @@ class Settings:
         """
         self._within = within
         if not isinstance(values, Mapping):
-            raise UnknownSettingError(f"`{within or 'quantization_config'}` is {values!r}")
+            shown = shorten(values)
+            name = within or "quantization_config"
+            raise UnknownSettingError(f"`{name}` is {shown}; it must be an object")
         self._values: dict[str, Any] = {str(key): value for key, value in values.items()}
         self._unread = dict(self._values)
 
@@ -58,8 +65,8 @@ class Settings:
             if self._values.get(name) is not None:
                 found.append((name, self._values[name]))
         for name, value in found[1:]:
-            if value != found[0][1]:
-                self.refuse(name, f"`{found[0][0]}` is {found[0][1]!r}")
+            if not _is_same(value, found[0][1]):
+                self.refuse(name, f"`{found[0][0]}` is {shorten(found[0][1])}")
         return found[0][1] if found else default
 
     def choice(
@@ -78,7 +85,7 @@ class Settings:
         """
         value = self.get(key, default, also=also)
         value = value.lower() if isinstance(value, str) else value
-        if value is not None and value not in allowed:
+        if value is not None and not any(_is_same(value, each) for each in allowed):
             self.refuse(key, f"supported are {list(allowed)}")
         return value
 
@@ -94,17 +101,18 @@ class Settings:
             UnknownSettingError: It is no positive integer.
         """
         value = self.get(key, default, also=also)
-        if value == -1:
+        if _is_same(value, -1):
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not _is_positive(value):
             self.refuse(key, "it must be a positive integer, or -1")
         return value
 
-    def block(self, key: str) -> tuple[int, int] | None:
+    def block(self, key: str, *, as_text: bool = False) -> tuple[int, int] | None:
         """Read the rows and columns of a block; ``None``: the key is missing.
 
         Args:
             key: Its name.
+            as_text: True if it may be a text such as ``"128x128"``.
 
         Raises:
             UnknownSettingError: They are no two positive integers.
@@ -112,14 +120,11 @@ class Settings:
         value = self.get(key)
         if value is None:
             return None
-        sides = value.split("x") if isinstance(value, str) else value
-        try:
-            rows, columns = (int(side) for side in sides)
-        except (TypeError, ValueError):
-            rows = columns = 0
-        if rows < 1 or columns < 1:
+        if as_text and isinstance(value, str) and _BLOCK.fullmatch(value):
+            value = [int(side) for side in value.split("x")]
+        if not isinstance(value, list) or len(value) != 2 or not all(map(_is_positive, value)):
             self.refuse(key, "it must be two positive integers")
-        return rows, columns
+        return value[0], value[1]
 
     def below(self, key: str) -> Settings:
         """Read a key that holds settings itself.
@@ -154,6 +159,17 @@ class Settings:
             UnknownSettingError: Always.
         """
         name = f"{self._within}.{key}" if self._within else key
-        shown = repr(self._values.get(key))
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        raise UnknownSettingError(f"`{name}` is {shown}; {reason}")
+        shown = shorten(self._values.get(key), 80)
+        raise UnknownSettingError(f"`{clip(name, MOST_NAME)}` is {shown}; {reason}")
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Tell whether values are equal and of one type: 1 is neither true nor 1.0."""
+    try:
+        return type(value) is type(other) and value == other
+    except RecursionError:
+        return False
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
