@@ -32,10 +32,10 @@ class Settings:
         Raises:
             UnknownSettingError: It is no object.
         """
-        self._within = within
+        self._within = clip(within, MOST_NAME)
         if not isinstance(values, Mapping):
             shown = shorten(values)
-            name = within or "quantization_config"
+            name = self._within or "quantization_config"
             raise UnknownSettingError(f"`{name}` is {shown}; it must be an object")
         self._values: dict[str, Any] = {str(key): value for key, value in values.items()}
         self._unread = dict(self._values)
@@ -132,8 +132,7 @@ class Settings:
         Raises:
             UnknownSettingError: It is no object.
         """
-        value = self.get(key, {})
-        return Settings(value, f"{self._within}.{key}" if self._within else key)
+        return Settings(self.get(key, {}), self._name(key))
 
     def finish(self, harmless: Collection[str] = ()) -> None:
         """Refuse what nobody has read.
@@ -158,9 +157,13 @@ class Settings:
         Raises:
             UnknownSettingError: Always.
         """
-        name = f"{self._within}.{key}" if self._within else key
         shown = shorten(self._values.get(key), 80)
-        raise UnknownSettingError(f"`{clip(name, MOST_NAME)}` is {shown}; {reason}")
+        raise UnknownSettingError(f"`{self._name(key)}` is {shown}; {reason}")
+
+    def _name(self, key: str) -> str:
+        """Return the name of a key with that of its part, for errors."""
+        key = clip(key, MOST_NAME)
+        return f"{self._within}.{key}" if self._within else key
 
 
 def _is_same(value: object, other: object) -> bool:
