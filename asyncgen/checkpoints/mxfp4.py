@@ -55,7 +55,7 @@ def join_pairs(checkpoint: Checkpoint) -> Checkpoint:
     wrong = [name for name in names if not _is_pair(tensors, name)]
     if wrong or not names:
         raise ModelLoadError(
-            f"{checkpoint.folder} says that it is quantised ({METHOD}), but "
+            f"{checkpoint.folder / 'config.json'} says that it is quantised ({METHOD}), but "
             + (list_few(f"{len(wrong)} tensors are no blocks and scales", wrong) if wrong else "")
             + ("" if names else "has no such tensors")
             + "; download it again"

@@ -297,8 +297,9 @@ def _read_file(folder: Path) -> dict[str, Any]:
     method = quantisation_method(raw)
     if method not in (None, *METHODS):
         raise ModelLoadError(
-            f"{folder} is quantised ({method}), which is not supported; "
-            "use the model that it was made of"
+            f"{file} says that it is quantised ({method}), which is not supported; "
+            f"`quantization_config.quant_method` may be one of {list(METHODS)}: use the model that "
+            "it was made of"
         )
     return raw
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from asyncgen import ModelLoadError, load_model
 from asyncgen.checkpoints.mxfp4 import widen, widen_into
+from tests.checkpoints.packed.one_matrix import Bounded
+from tests.checkpoints.packed.test_strange_files import ODD, header_cases
 from tests.families.arch.families import make
 
 if TYPE_CHECKING:
@@ -154,3 +157,42 @@ def test_another_method_is_refused_by_name(folders: tuple[Path, Path]) -> None:
     declare(folders[0], {"quant_method": "gptq"})
     with pytest.raises(ModelLoadError, match=r"is quantised \(gptq\)"):
         load_model(folders[0])
+
+
+@pytest.mark.parametrize(
+    "count", [6, pytest.param(None, marks=(pytest.mark.soak, pytest.mark.timeout(300)))]
+)
+def test_strange_files_change_nothing_or_are_refused(
+    folders: tuple[Path, Path], count: int | None
+) -> None:
+    folder, draw, ids = folders[0], random.Random(2), torch.tensor([[5, 17, 3]])
+    tensors = load_file(folder / "model.safetensors")
+    right = load_model(folder, dtype="float32")(ids).logits
+
+    def is_refused(case: object, named: str) -> bool:
+        with Bounded(case):
+            try:
+                found = load_model(folder, dtype="float32")(ids).logits
+            except ModelLoadError as error:
+                assert named in str(error) and "config.json" in str(error), (case, str(error))
+                assert len(str(error)) < 1500
+                return True
+        assert torch.equal(found, right), case
+        return False
+
+    parts = {name: tensors[name] for name in tensors if name.endswith(("_blocks", "_scales"))}
+    cases = [*header_cases(dict([*parts.items()][:2]))]
+    for name, what, new in cases if count is None else draw.sample(cases, count):
+        others = {key: tensor for key, tensor in tensors.items() if key != name}
+        if new is not None:
+            others[name] = new.contiguous().clone()
+        save_file(others, folder / "model.safetensors", metadata={"format": "pt"})
+        assert is_refused((name, what, new), name.rpartition("_")[0])
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for value in ODD if count is None else draw.sample(ODD, count):
+        for key in ("modules_to_not_convert", "quant_method", "block_size"):
+            try:
+                declare(folder, {**METHOD, key: value})
+            except RecursionError:  # no such file can be written
+                continue
+            is_refused((key, str(value)[:80]), key)

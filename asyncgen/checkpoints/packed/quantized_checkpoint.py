@@ -43,9 +43,10 @@ _BROKEN: Final = (
 )
 """Errors of parts that do not fit together."""
 
+_LONGEST_METHOD: Final = 40
 _LONGEST_NAME: Final = 200
 _LONGEST_REASON: Final = 500
-"""Most characters that errors show of a name, and of what is wrong."""
+"""Most characters that errors show of a method, of a name, and of what is wrong."""
 
 
 def quantisation_method(raw: Mapping[str, Any]) -> str | None:
@@ -58,11 +59,12 @@ def quantisation_method(raw: Mapping[str, Any]) -> str | None:
     if not stated:
         return None
     if not isinstance(stated, dict):
-        return "unknown method"
+        return shorten(stated, _LONGEST_METHOD)
     named = stated.get("quant_method")
     if named is None and (stated.get("load_in_4bit") or stated.get("load_in_8bit")):
         return "bitsandbytes"  # early files, as the reference reads them
-    return named[:40] if isinstance(named, str) else "unknown method"
+    show = clip if isinstance(named, str) else shorten
+    return show(named, _LONGEST_METHOD)
 
 
 def join_packed(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoint:
