@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from asyncgen.runtime.progress import progress_option
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from asyncgen.checkpoints.checkpoint import Checkpoint
@@ -119,7 +120,8 @@ def load_core(
     read = _read_gguf if is_single(place) else _read_folder
     parts = read(place, asked, check or (lambda config: None))
     config, checkpoint = parts.config, parts.checkpoint
-    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    with _naming(parts.gguf):
+        check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, parts.raw, checkpoint)
     with torch.device("meta"):
         core = make_core(config, dtype=kind)
@@ -199,8 +201,7 @@ def _read_gguf(
 ) -> _Parts:
     """Read a GGUF file; its parameters become those of its family."""
     model = open_gguf(file)
-    raw = config_of(model)
-    config = ModelConfig.from_hf(raw)
+    raw, config = _gguf_config(model)
     check(config)
     defaults = generation_values(model.metadata)
     try:
@@ -213,6 +214,24 @@ def _read_gguf(
         allowed = "the file is packed already; leave it out"
         raise InvalidRequestError(quantize.argument, quantize.codes, allowed)
     return _Parts(config, raw, generation_config, checkpoint, settings, quantize, gguf=model)
+
+
+def _gguf_config(model: GgufModel) -> tuple[dict[str, Any], ModelConfig]:
+    """Return a file's metadata in the spelling of a ``config.json``, and what they describe."""
+    raw = config_of(model)
+    with _naming(model):
+        return raw, ModelConfig.from_hf(raw)
+
+
+@contextmanager
+def _naming(model: GgufModel | None) -> Iterator[None]:
+    """Name the file in errors of a ``config.json`` that was made of its metadata."""
+    try:
+        yield
+    except ModelLoadError as error:
+        if model is None:
+            raise
+        raise type(error)(f"{model.file}, in the words of a {error}") from error
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
@@ -228,7 +247,7 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
     """
     place = resolve(source, weights=False, **address)
     if is_single(place):
-        return ModelConfig.from_hf(config_of(open_gguf(place)))
+        return _gguf_config(open_gguf(place))[1]
     raw = _read_file(place)
     return ModelConfig.from_hf(text_config(raw) or raw)
 

@@ -160,7 +160,7 @@ def test_another_method_is_refused_by_name(folders: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [6, pytest.param(None, marks=(pytest.mark.soak, pytest.mark.timeout(300)))]
+    "count", [3, pytest.param(None, marks=(pytest.mark.soak, pytest.mark.timeout(300)))]
 )
 def test_strange_files_change_nothing_or_are_refused(
     folders: tuple[Path, Path], count: int | None

@@ -34,10 +34,12 @@ _FORMATS: Final = {
 """Format of `struct` for each type of number."""
 
 _CHUNK: Final = 4 << 20
-_MOST_BYTES: Final = 256 << 20
-"""Most bytes of a header, tensors excluded."""
-_MOST_TEXTS: Final = 4_000_000
+_MOST_BYTES: Final = 128 << 20
+"""Most bytes of a header, tensors excluded; those of large vocabularies have 20 million."""
+_MOST_TEXTS: Final = 2_000_000
 """Most texts in all arrays: the largest vocabularies have 0.3 million, and as many merges."""
+_MOST_NUMBERS: Final = 4_000_000
+"""Most numbers in all arrays: a list of them takes 40 times the bytes of the file."""
 _LONGEST_TEXT: Final = 16 << 20
 """Most bytes of one value; chat templates have 20,000."""
 LONGEST_KEY: Final = 65_535
@@ -113,6 +115,7 @@ class HeaderReader:
         self._size = size
         self._data = bytearray()
         self._texts = 0
+        self._numbers = 0
         self.place = 0
 
     def bad(self, field_name: str, reason: str) -> ModelLoadError:
@@ -132,7 +135,7 @@ class HeaderReader:
         start = self.place
         self._reach(start + count, field_name)
         self.place = start + count
-        return bytes(self._data[start : self.place])
+        return self._copy(start)
 
     def number(self, format_: str, field_name: str) -> int | float | bool:
         """Read a number of a format of `struct`."""
@@ -173,7 +176,13 @@ class HeaderReader:
         if kind == _STRING:
             return self._text_array(count, field_name)
         format_ = self._format(kind, field_name)
-        return Numbers(self.take(count * struct.calcsize(f"<{format_}"), field_name), format_)
+        size = count * struct.calcsize(f"<{format_}")
+        self._check_end(self.place + size, field_name)
+        self._numbers += count
+        if self._numbers > _MOST_NUMBERS:
+            allowed = f"{_MOST_NUMBERS} are allowed in a file"
+            raise self.bad(field_name, f"is an array of {count} numbers, {allowed}")
+        return Numbers(self.take(size, field_name), format_)
 
     def _text_array(self, count: int, field_name: str) -> Texts:
         self._texts += count
@@ -188,18 +197,27 @@ class HeaderReader:
             place += 8 + unpack(data, place)[0]
         self._reach(place, field_name)
         self.place = place
-        return Texts(bytes(data[start:place]), count)
+        return Texts(self._copy(start), count)
+
+    def _copy(self, start: int) -> bytes:
+        """Return the bytes from a place to the position; they exist twice and not three times."""
+        with memoryview(self._data) as view:
+            return bytes(view[start : self.place])
 
     def _reach(self, end: int, field_name: str) -> None:
         """Read the file into memory up to a byte."""
+        self._check_end(end, field_name)
+        while len(self._data) < end:
+            read = self._file.read(_CHUNK)
+            if not read:
+                raise self.bad(field_name, "is not there: the file became shorter")
+            self._data += read
+
+    def _check_end(self, end: int, field_name: str) -> None:
+        """Refuse a byte that is not in the file, or too far from its beginning."""
         if end > self._size:
             has = f"and the file has {self._size} bytes"
             raise self.bad(field_name, f"would end at byte {shorten(end)}, {has}")
         if end > _MOST_BYTES:
             allowed = f"heads of {_MOST_BYTES} bytes are allowed"
             raise self.bad(field_name, f"ends at byte {end}, {allowed}")
-        while len(self._data) < end:
-            read = self._file.read(max(_CHUNK, end - len(self._data)))
-            if not read:
-                raise self.bad(field_name, "is not there: the file became shorter")
-            self._data += read

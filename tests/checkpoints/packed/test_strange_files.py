@@ -174,7 +174,7 @@ def run(folder: Path, scheme: str, draw: random.Random | None) -> tuple[int, int
     right = values(folder)
     by_key, by_tensor = list(settings_cases(scheme)), list(header_cases(parts))
     if draw is not None:
-        by_key, by_tensor = draw.sample(by_key, 10), draw.sample(by_tensor, 10)
+        by_key, by_tensor = draw.sample(by_key, 6), draw.sample(by_tensor, 6)
     refused = sum(check_settings(scheme, folder, path, value) for path, value in by_key)
     refused += sum(check_header(scheme, folder, *case, right) for case in by_tensor)
     return len(by_key) + len(by_tensor), refused
