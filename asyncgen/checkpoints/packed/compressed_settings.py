@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from asyncgen.checkpoints.packed import part_shapes, schemes
+from asyncgen.checkpoints.packed.file_expressions import FileExpressions
 from asyncgen.checkpoints.packed.layouts import FLOATS, WORDS, Layout, Scheme, float8_scheme
-from asyncgen.checkpoints.packed.module_rules import expression_of
 from asyncgen.checkpoints.packed.stated_settings import UnknownSettingError
 from asyncgen.errors import clip, shorten
 
@@ -77,21 +77,23 @@ def _group_finder(targets: Mapping[str, list[str]]) -> Callable[[str], str]:
     Args:
         targets: Those of each group. Behind ``re:`` stands an expression of a name's beginning.
     """
-    expressions = {
-        target: expression_of(target.removeprefix("re:"), "targets")
-        for each in targets.values()
-        for target in each
-        if target.startswith("re:")
-    }
+    by_target: dict[str, list[str]] = {}
+    for name, each in targets.items():
+        for target in dict.fromkeys(each):
+            by_target.setdefault(target, []).append(name)
+    texts = {one: one.removeprefix("re:") for one in by_target if one.startswith("re:")}
+    expressions = FileExpressions(texts.values(), "targets")
 
     def find(module: str) -> str:
-        ways: tuple[Callable[[str], bool], ...] = (
-            module.__eq__,
-            lambda target: target in expressions and bool(expressions[target].match(module)),
-            _EVERY.__eq__,
+        matching = (
+            name
+            for target, text in texts.items()
+            if expressions.match(text, module)
+            for name in by_target[target]
         )
-        for fits in ways:
-            groups = [name for name, each in targets.items() if any(map(fits, each))]
+        ways = by_target.get(module, []), matching, by_target.get(_EVERY, [])
+        for found in ways:
+            groups = list(dict.fromkeys(found))
             if len(groups) > 1:
                 listed = shorten(groups)
                 raise UnknownSettingError(f"`config_groups` has {listed} for `{clip(module, 200)}`")

@@ -8,17 +8,14 @@ first rule that matches decides.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from asyncgen.checkpoints.packed.file_expressions import FileExpressions
 from asyncgen.checkpoints.packed.stated_settings import UnknownSettingError
 from asyncgen.errors import clip, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_REPEATED: Final = re.compile(r"\)(?:[*+]|\{)")
-"""A group that may repeat: with it, a comparison can take as long as a stranger likes."""
 
 
 class ModuleRules:
@@ -38,10 +35,11 @@ class ModuleRules:
             raise UnknownSettingError(f"`dynamic` is {shorten(rules)}; {allowed}")
         given: Mapping[str, Any] = rules or {}
         ordered = sorted(given, key=lambda rule: not rule.startswith("-:"))
+        self._expressions = FileExpressions(map(_expression, ordered), "dynamic")
         self._rules = [
             (
                 rule,
-                expression_of(rule.removeprefix("-:").removeprefix("+:"), "dynamic"),
+                _expression(rule),
                 None if rule.startswith("-:") else _settings(rule, given[rule]),
             )
             for rule in ordered
@@ -53,10 +51,10 @@ class ModuleRules:
         """Return the rule of a module; ``None``: it has no settings of its own.
 
         Raises:
-            UnknownSettingError: By its rule, the module is not quantised.
+            UnknownSettingError: By its rule, the module is not quantised; or it takes too long.
         """
         for rule, expression, own in self._rules:
-            if expression.match(module):
+            if self._expressions.match(expression, module):
                 if own is None:
                     said = f"`dynamic` says by {shorten(rule)} that `{clip(module, 200)}`"
                     raise UnknownSettingError(f"{said} is not quantised, and it is")
@@ -64,23 +62,9 @@ class ModuleRules:
         return None
 
 
-def expression_of(text: str, key: str) -> re.Pattern[str]:
-    """Compile an expression of a file.
-
-    Args:
-        text: The expression.
-        key: Setting that it stands in, for errors.
-
-    Raises:
-        UnknownSettingError: It is invalid, or a group of it repeats.
-    """
-    if _REPEATED.search(text):
-        raise UnknownSettingError(f"`{key}` has {shorten(text)}, a group that repeats")
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        reason = f"{shorten(text)}, which is invalid: {clip(str(error), 120)}"
-        raise UnknownSettingError(f"`{key}` has {reason}") from error
+def _expression(rule: str) -> str:
+    """Return the expression of a rule, without its sign."""
+    return rule.removeprefix("-:").removeprefix("+:")
 
 
 def _settings(rule: str, own: object) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def gptq(parts: Parts, *, bits: int, size: int | None) -> PartShapes:
     each = 32 // bits
     inputs = rows * each
     groups = _count(inputs, size)
-    shapes = {
+    shapes: dict[str, list[Shape]] = {
         "qzeros": [(groups, _count(outputs, each))],
         "scales": [(groups, outputs)],
         "g_idx": [(inputs,)],
@@ -108,7 +108,8 @@ def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PartSha
     zeros = scales
     if is_packed and "weight_zero_point" in parts and parts["weight_zero_point"].kind == "I32":
         zeros = [(_count(outputs, each), groups)]
-    shapes = {"weight_scale": scales, "weight_zero_point": zeros, "weight_g_idx": [(inputs,)]}
+    order: list[Shape] = [(inputs,)]
+    shapes = {"weight_scale": scales, "weight_zero_point": zeros, "weight_g_idx": order}
     return PartShapes((outputs, inputs), shapes)
 
 

@@ -63,8 +63,9 @@ def quantisation_method(raw: Mapping[str, Any]) -> str | None:
     named = stated.get("quant_method")
     if named is None and (stated.get("load_in_4bit") or stated.get("load_in_8bit")):
         return "bitsandbytes"  # early files, as the reference reads them
-    show = clip if isinstance(named, str) else shorten
-    return show(named, _LONGEST_METHOD)
+    if isinstance(named, str):
+        return clip(named, _LONGEST_METHOD)
+    return shorten(named, _LONGEST_METHOD)
 
 
 def join_packed(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoint:

@@ -39,7 +39,7 @@ def bitnet(outputs: int, inputs: int) -> Made:
     """Bytes of four rows each, and one scale."""
     numbers = torch.randint(0, 3, (outputs, inputs), dtype=torch.uint8)
     quarters = numbers.view(4, -1, inputs)
-    packed = sum(quarters[place] << 2 * place for place in range(4))
+    packed = torch.stack([quarters[place] << 2 * place for place in range(4)]).sum(0)
     scale = torch.tensor([0.25])
     return {"weight": packed.to(torch.uint8), "weight_scale": scale}, (numbers.float() - 1) / scale
 

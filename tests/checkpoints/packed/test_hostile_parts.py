@@ -371,3 +371,50 @@ def test_parts_that_are_no_such_numbers_are_refused(
     parts, _, settings = make(scheme)
     whole = {**parts, f"{STEM}.{name}": change(parts[f"{STEM}.{name}"]).contiguous()}
     refused(write(tmp_path, whole, settings), named)
+
+
+@for_each(
+    "expression",
+    [
+        ".?" * 20 + ".*.*.*.*x",
+        ".*" * 14 + "x",
+        "(?:.|l|a|y|e|r|s)?" * 12 + "x",
+        "(m|m)(o|o)(d|d)(e|e)(l|l)(.|.)(l|l)(a|a)(y|y)(e|e)(r|r)(s|s)x",
+        r"\w*?" * 15 + "!",
+        ".{0,30}" * 12 + "x",
+        "a" * 1_000_000,
+    ],
+)
+def test_expressions_that_take_for_ever_are_refused(expression: str, tmp_path: Path) -> None:
+    parts, _, settings = make("gptq")
+    refused(write(tmp_path, parts, {**settings, "dynamic": {expression: {}}}), "`dynamic` has ")
+    parts, _, settings = make("int4")
+    group = settings["config_groups"]["group_0"]
+    groups = {"a": group, "b": {**group, "targets": [f"re:{expression}"]}}
+    refused(write(tmp_path, parts, {**settings, "config_groups": groups}), "`targets` has ")
+
+
+@for_each(
+    "expression",
+    [
+        r".*\.layers\.(?:[0-9]|1[0-9])\.(self_attn|mlp)\.(q|k|v|up)_proj.*",
+        r"model\.layers\.\d+\.mlp\..*_proj$",
+        r"model.*layers.*mlp.*up.*",
+        r"(?!lm_head).*up_proj",
+        "model.layers.0.mlp.up_proj",
+    ],
+)
+def test_expressions_of_programs_are_compared(expression: str, tmp_path: Path) -> None:
+    parts, dense, settings = make("gptq")
+    rules = {expression: {"bits": 4, "group_size": 32}}
+    folder = write(tmp_path, parts, {**settings, "bits": 8, "dynamic": rules})
+    assert torch.equal(values(folder), dense)
+
+
+def test_rules_are_as_many_as_can_be_compared(tmp_path: Path) -> None:
+    parts, dense, settings = make("gptq")
+    many = {f"+:nothing.{number}": {"bits": 8} for number in range(5000)}
+    with Bounded():
+        assert torch.equal(values(write(tmp_path, parts, {**settings, "dynamic": many})), dense)
+    more = {f"+:{number}": {"bits": 8} for number in range(11_000)}
+    refused(write(tmp_path, parts, {**settings, "dynamic": more}), "`dynamic` has 11000 expr")
