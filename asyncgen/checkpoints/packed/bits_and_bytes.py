@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import torch
 
 from asyncgen.checkpoints.packed.packing_request import PackingRequest
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, clip, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,7 +122,7 @@ class BitsAndBytesConfig:
         for note in _NOTES:
             name = note.removeprefix("_")
             if note in given and given.setdefault(name, given[note]) != given[note]:
-                raise InvalidRequestError(name, given[name], f"`{note}` is {given[note]}")
+                raise InvalidRequestError(name, given[name], f"`{note}` is {shorten(given[note])}")
             given.pop(note, None)
         for name, value in given.items():
             if name not in _ARGUMENTS:
@@ -251,6 +251,7 @@ def _names(name: str, value: object) -> list[str] | None:
     for one in value:
         try:
             re.compile(one)
-        except re.error as error:
-            raise InvalidRequestError(name, one, f"no regular expression: {error}") from error
+        except (re.error, RecursionError, OverflowError) as error:
+            reason = f"no regular expression: {clip(str(error), 120)}"
+            raise InvalidRequestError(name, one, reason) from error
     return list(value)

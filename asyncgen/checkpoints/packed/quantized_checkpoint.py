@@ -121,6 +121,7 @@ def without_spare_biases(checkpoint: Checkpoint, needed: Collection[str]) -> Che
         and name not in needed
         and (matrix := checkpoint.tensors.get(f"{name.removesuffix('bias')}weight")) is not None
         and matrix.packed is not None
+        and tensor.shape == matrix.shape[:1]
         and not bool(read_raw(tensor).any())
     }
     left = {name: each for name, each in checkpoint.tensors.items() if name not in spare}

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.errors import ModelLoadError
+from asyncgen.checkpoints.checkpoint import open_checkpoint
+from asyncgen.checkpoints.packed.bits_and_bytes import BitsAndBytesConfig
+from asyncgen.checkpoints.packed.quantized_checkpoint import join_packed, without_spare_biases
+from asyncgen.errors import InvalidRequestError, ModelLoadError
 from tests.cases import for_each
 from tests.checkpoints.packed.one_matrix import (
     COLUMNS,
@@ -418,3 +421,40 @@ def test_rules_are_as_many_as_can_be_compared(tmp_path: Path) -> None:
         assert torch.equal(values(write(tmp_path, parts, {**settings, "dynamic": many})), dense)
     more = {f"+:{number}": {"bits": 8} for number in range(11_000)}
     refused(write(tmp_path, parts, {**settings, "dynamic": more}), "`dynamic` has 11000 expr")
+
+
+@for_each(
+    "shape, dtype",
+    [((17,), torch.float32), ((16, 1), torch.float16), ((), torch.bfloat16), ((128,), torch.int8)],
+)
+def test_a_bias_of_zeros_is_spare_if_it_is_one_a_row(
+    shape: tuple[int, ...], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    parts, _, settings = make("gptq")
+    name = f"{STEM}.bias"
+    for each, is_left in ((shape, True), ((ROWS,), False)):
+        zeros = torch.zeros(each, dtype=dtype)
+        write(tmp_path, {**parts, name: zeros}, settings)
+        raw = json.loads((tmp_path / "config.json").read_text())
+        joined = join_packed(open_checkpoint(tmp_path), raw)
+        assert (name in without_spare_biases(joined, set()).tensors) == is_left
+
+
+@for_each(
+    "changes",
+    [
+        {"llm_int8_skip_modules": ["(" * 50_000]},
+        {"llm_int8_skip_modules": ["a{99999999999}"]},
+        {"llm_int8_skip_modules": [[]]},
+        {"load_in_8bit": 1},
+        {"_load_in_8bit": [0] * 100_000},
+        {"bnb_4bit_quant_type": ["nf4"]},
+        {"bnb_4bit_compute_dtype": {}},
+        {"llm_int8_threshold": "6"},
+        {"a" * 100_000: 1},
+    ],
+)
+def test_odd_values_of_a_request_are_refused_by_name(changes: dict[str, Any]) -> None:
+    with Bounded(), pytest.raises(InvalidRequestError) as caught:
+        BitsAndBytesConfig.from_dict({"load_in_8bit": True, **changes})
+    assert len(str(caught.value)) < 1000
