@@ -49,6 +49,9 @@ __all__ = [
 MOST_NAME = 120
 """Most characters of the name of a parameter in an error: it may be what a client made up."""
 
+MOST_OF_FILES = 4000
+"""Most characters of an error over the files of a model."""
+
 MOST_SAID = 2000
 """Most characters of what a chat template says."""
 
@@ -174,6 +177,14 @@ class EngineDiedError(AsyncgenError):
 
 class ModelLoadError(AsyncgenError):
     """A checkpoint, tokenizer or configuration that cannot be read."""
+
+    def __init__(self, message: str) -> None:
+        """Compose the message.
+
+        Args:
+            message: What is wrong, which may repeat what a file says; clipped if it does.
+        """
+        super().__init__(clip(message, MOST_OF_FILES))
 
 
 class UnsupportedModelError(ModelLoadError):

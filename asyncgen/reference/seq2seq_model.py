@@ -8,6 +8,7 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
 from asyncgen.models.attention.cross import Encoded
@@ -182,9 +183,13 @@ class Seq2SeqModel(PreTrainedModel):
         config: Any = self.generation_config
         if self.config.changes.get("decoder_start_token_id") is not None:
             config = self.config
-        start = decoder_start(config, labels.shape[0])
+        start = decoder_start(config, labels.shape[0], vocab_size=self.config.vocab_size)
         ids = torch.cat((start, labels[:, :-1].cpu()), dim=1)
-        return ids.masked_fill(ids == IGNORED, self.config.pad_token_id or 0)
+        pad, size, filled = self.config.pad_token_id or 0, self.config.vocab_size, ids == IGNORED
+        if not 0 <= pad < size and bool(filled.any()):
+            allowed = f"labels of {IGNORED} become it, so it must be from 0 to {size - 1}"
+            raise InvalidRequestError("pad_token_id", pad, allowed)
+        return ids.masked_fill(filled, pad)
 
 
 def _encoded(encoder_outputs: Any) -> Encoded:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tokenizers import AddedToken
 
+from asyncgen.errors import shorten
 from asyncgen.text.tokenizer_classes import class_tokens, with_class_extras
 
 ROLES: Final = (
@@ -92,7 +93,7 @@ def content(token: object) -> str:
     """
     text = token.get("content") if isinstance(token, Mapping) else token
     if not isinstance(text, str):
-        raise TypeError(f"{token!r} is not a token")
+        raise TypeError(f"{shorten(token)} is not a token")
     return text
 
 

@@ -34,7 +34,7 @@ from asyncgen.text.tokenizer_files import (
     read_tokenizer,
     write_tokenizer,
 )
-from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows
+from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows, library_error
 
 if TYPE_CHECKING:
     import os
@@ -106,8 +106,13 @@ class Tokenizer(Vocabulary, ResponseMethods):
             init_kwargs: Content of its ``tokenizer_config.json``, to be saved with it.
 
         Raises:
-            InvalidRequestError: A special token has an unknown role or is not in the vocabulary.
+            InvalidRequestError: A special token has an unknown role or is not in the vocabulary,
+                or the model drops merges at random.
         """
+        dropout = getattr(backend.model, "dropout", None)
+        if dropout:
+            allowed = "None or 0: with it a text has other tokens each time; it is for training"
+            raise InvalidRequestError("dropout", dropout, allowed)
         backend.no_padding()
         backend.no_truncation()
         super().__init__(backend, special_tokens, extra_special_tokens, named_special_tokens)
@@ -385,10 +390,13 @@ class Tokenizer(Vocabulary, ResponseMethods):
             InvalidRequestError: An id is negative, or there are several rows.
         """
         ids, backend = as_ids(token_ids), self.backend_tokenizer
-        if len(ids) >= _LONG_IDS:
-            (text,) = backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
-        else:
-            text = backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        try:
+            if len(ids) >= _LONG_IDS:
+                (text,) = backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
+            else:
+                text = backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        except BaseException as error:
+            raise library_error("token_ids", ids, error) from error
         clean = clean_up_tokenization_spaces
         if clean is None:
             clean = self.clean_up_tokenization_spaces
@@ -519,8 +527,11 @@ class Tokenizer(Vocabulary, ResponseMethods):
                 "max_length", limit, f"the special tokens alone are {frame}; give more"
             )
         bare = self._encode(text, add_special_tokens=False)
-        bare.truncate(limit - frame, direction=self.truncation_side)
-        return self.backend_tokenizer.post_process(bare, None, add_special_tokens).ids
+        try:
+            bare.truncate(limit - frame, direction=self.truncation_side)
+            return self.backend_tokenizer.post_process(bare, None, add_special_tokens).ids
+        except BaseException as error:
+            raise library_error("text", text, error) from error
 
     def _limit(self, max_length: int | None, padding: Padding, truncation: bool) -> int:
         if not isinstance(truncation, bool):
@@ -579,7 +590,7 @@ def _check_texts(texts: object) -> list[str]:
 
 
 def _encoding_error(texts: Sequence[str], error: BaseException) -> BaseException:
-    """Return a request's error for a lone surrogate or a panic; otherwise the error itself."""
+    """Return a request's error for a lone surrogate, or as `library_error`."""
     if isinstance(error, TypeError):
         for text in texts:
             try:
@@ -587,10 +598,7 @@ def _encoding_error(texts: Sequence[str], error: BaseException) -> BaseException
             except UnicodeEncodeError as found:
                 allowed = f"no Unicode text: a lone surrogate at position {found.start}"
                 return InvalidRequestError("text", text, allowed)
-    if type(error).__module__ != "pyo3_runtime":
-        return error
-    value = texts[0] if len(texts) == 1 else texts
-    return InvalidRequestError("text", value, f"the tokenizer gave up over it: {error}")
+    return library_error("text", texts[0] if len(texts) == 1 else texts, error)
 
 
 def _is_batch(conversation: object) -> bool:

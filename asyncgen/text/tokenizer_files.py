@@ -21,21 +21,28 @@ from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokeni
 from asyncgen.checkpoints.hub import read_json, read_text
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
 from asyncgen.checkpoints.stored_files import is_stored
-from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.errors import InvalidRequestError, ModelLoadError, clip, shorten
 from asyncgen.text.batch_encoding import Side, check_side
 from asyncgen.text.old_layouts import frame, read_old_layout
+from asyncgen.text.setting_kinds import (
+    NO_MAX_LENGTH,
+    check_added_tokens,
+    check_model_config,
+    check_settings,
+    check_token_map,
+    max_length,
+)
 from asyncgen.text.special_tokens import ROLES, SpecialTokens, content, special_tokens
 from asyncgen.text.tokenizer_classes import class_name
+from asyncgen.text.tokenizer_state import check_steps, read_state
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
-
-NO_MAX_LENGTH = int(1e30)
 
 _TEMPLATE = "chat_template.jinja"
 _MORE_TEMPLATES = "additional_chat_templates"
-"""``model_max_length`` of a tokenizer whose files give none, as in the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,7 @@ def read_tokenizer(
         if add_prefix_space is not None:
             raise InvalidRequestError("add_prefix_space", add_prefix_space, "a GGUF file says it")
         backend, stated = read_gguf_tokenizer(path)
+        check_steps(path, backend)
         return TokenizerSettings(**stated), backend
     settings = read_settings(path)
     if not is_stored(path / "tokenizer.json"):
@@ -107,6 +115,7 @@ def _read_old(
         settings = replace(settings, special_tokens={**roles, **settings.special_tokens})
         _add_tokens(backend, settings)
         frame(backend, *layout, settings.special_tokens)
+    check_steps(folder, backend)
     return settings, backend
 
 
@@ -118,8 +127,9 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
     """
     path = Path(folder)
     config_file = path / "tokenizer_config.json"
-    config = _read_optional(config_file)
-    token_map = _read_optional(path / "special_tokens_map.json")
+    config = _read_optional(config_file, check_settings)
+    token_map = _read_optional(path / "special_tokens_map.json", check_token_map)
+    added = _read_optional(path / "added_tokens.json", check_added_tokens)
     name = tokenizer_class(path, config)
     try:
         tokens = special_tokens(config, token_map, name)
@@ -128,9 +138,9 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
             named_special_tokens=tokens.named,
             extra_special_tokens=tokens.extra,
             forms=tokens.forms,
-            added_tokens=_added_tokens(_read_optional(path / "added_tokens.json"), config, tokens),
+            added_tokens=_added_tokens(added, config, tokens),
             chat_template=_chat_template(path, config),
-            model_max_length=int(config.get("model_max_length") or NO_MAX_LENGTH),
+            model_max_length=max_length(config.get("model_max_length")),
             padding_side=check_side("padding_side", config.get("padding_side", "left")),
             truncation_side=check_side("truncation_side", config.get("truncation_side", "right")),
             clean_up_tokenization_spaces=bool(config.get("clean_up_tokenization_spaces")),
@@ -140,7 +150,7 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ModelLoadError(
             f"{config_file} or a file beside it has an entry of the wrong kind "
-            f"({type(error).__name__}: {error}); download the tokenizer again"
+            f"({type(error).__name__}: {clip(str(error), 300)}); download the tokenizer again"
         ) from error
 
 
@@ -153,7 +163,8 @@ def tokenizer_class(folder: Path, config: Mapping[str, Any]) -> str:
     """
     file = folder / "tokenizer.json"
     is_byte_level = is_stored(file) and '"ByteLevel"' in read_text(file)
-    return class_name(config, _read_optional(folder / "config.json"), is_byte_level=is_byte_level)
+    model_config = _read_optional(folder / "config.json", check_model_config)
+    return class_name(config, model_config, is_byte_level=is_byte_level)
 
 
 def read_backend(
@@ -175,8 +186,9 @@ def read_backend(
     """
     file = Path(folder) / "tokenizer.json"
     text = read_text(file)
+    state = read_state(file, text)
     if add_prefix_space is not None:
-        text = _with_prefix_space(text, add_prefix_space)
+        text = _with_prefix_space(state, add_prefix_space)
     with library_errors(f"{file} is not a tokenizer file"):
         backend = Backend.from_str(text)
         _add_tokens(backend, settings)
@@ -264,8 +276,16 @@ def _as_json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
-def _read_optional(file: Path) -> dict[str, Any]:
-    return read_json(file) if is_stored(file) else {}
+def _read_optional(
+    file: Path, check: Callable[[Path, dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Read a file that may be absent, and hold it to its kinds; one that is broken is an error."""
+    if not is_stored(file):
+        return {}
+    found = read_json(file)
+    if check is not None:
+        check(file, found)
+    return found
 
 
 def _added_tokens(
@@ -293,15 +313,20 @@ def _added(entry: Mapping[str, Any]) -> AddedToken:
 def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
     """Add every named token: first those with ids, in order, then the special ones."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-    for token_id, token in settings.added_tokens.items():
-        if repr(known.get(token.content)) == repr(token):
-            continue
-        backend.add_tokens([token])
+    added = {
+        token_id: token
+        for token_id, token in settings.added_tokens.items()
+        if repr(known.get(token.content)) != repr(token)
+    }
+    # All at once: each call builds its search tree anew.
+    backend.add_tokens(list(added.values()))
+    for token_id, token in added.items():
         found = backend.token_to_id(token.content)
         if found != token_id:
             raise ModelLoadError(
-                f"the added token {token.content!r} should have id {token_id}, but tokenizer.json "
-                f"makes it {found}; the tokenizer's files do not belong together: download them all"
+                f"the added token {shorten(token.content)} should have id {token_id}, but "
+                f"tokenizer.json makes it {found}; the tokenizer's files do not belong together: "
+                "download them all"
             )
     decoder = backend.get_added_tokens_decoder().values()
     special = {token.content for token in decoder if token.special}
@@ -350,9 +375,8 @@ def _stored_templates(stored: object) -> str | dict[str, str] | None:
     return named
 
 
-def _with_prefix_space(text: str, value: bool) -> str:
+def _with_prefix_space(state: dict[str, Any], value: bool) -> str:
     """Return ``tokenizer.json`` with the pre-tokenizer's prefix space switched on or off."""
-    state = json.loads(text)
     first = state.get("pre_tokenizer") or {}
     steps = [first, *first.get("pretokenizers", [])]
     spaced = [step for step in steps if "add_prefix_space" in step]

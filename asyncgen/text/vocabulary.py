@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tokenizers import AddedToken
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import MOST_NAME, InvalidRequestError, clip
 from asyncgen.text.special_tokens import ROLES
 from asyncgen.text.token_bounds import longest_token
 from asyncgen.types import NEVER_IDS
@@ -152,7 +152,10 @@ class Vocabulary:
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """Join tokens as they stand in the vocabulary to their text."""
         decoder = self.backend_tokenizer.decoder
-        return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
+        try:
+            return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
+        except BaseException as error:
+            raise library_error("tokens", tokens, error) from error
 
     def add_tokens(
         self,
@@ -273,6 +276,23 @@ def _as_added(token: object, special: bool) -> AddedToken:
     if not isinstance(token, str) or not token:
         raise InvalidRequestError("new_tokens", token, "give the text of a token, or several")
     return AddedToken(token, special=special, normalized=not special)
+
+
+def library_error(parameter: str, value: object, error: BaseException) -> BaseException:
+    """Return a request's error for what the `tokenizers` library raises; else the error itself.
+
+    Its errors are plain `Exception`s, such as that of a vocabulary without its unknown token, and
+    panics, which are no `Exception`.
+
+    Args:
+        parameter: Name of what the library was given.
+        value: What it was given.
+        error: What was raised.
+    """
+    if type(error) is not Exception and type(error).__module__ != "pyo3_runtime":
+        return error
+    reason = clip(str(error), MOST_NAME)
+    return InvalidRequestError(parameter, value, f"the tokenizer gave up over it: {reason}")
 
 
 def as_ids(token_ids: object) -> list[int]:

@@ -21,6 +21,7 @@ import pytest
 
 import asyncgen
 from tests.apps.chaos.good import doors_of, learn, over_websocket
+from tests.apps.chaos.mortal import EXPLOSIVE
 from tests.apps.chaos.place import ENDLESS, Ask, Place, ask, free_ports, started, wait_for
 from tests.apps.chaos.storm import Crowd, Storm
 from tests.apps.websocket.cutting import CuttingProxy
@@ -28,8 +29,7 @@ from tests.apps.websocket.cutting import CuttingProxy
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at a process in /proc")
 
 MORTAL = "tests.apps.chaos.mortal"
-EXPLOSIVE = {"type": "Split", "pattern": {"Regex": "(a+)+b$"}, "behavior": "Isolated"}
-"""What makes the library panic at a few dozen times the letter ``a``."""
+EXPLOSIVE_STEP = {"type": "Split", "pattern": {"Regex": EXPLOSIVE}, "behavior": "Isolated"}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def explosive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(Path(asyncgen.__file__).parent / "demo", folder)
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text(encoding="utf-8"))
-    content["pre_tokenizer"]["pretokenizers"].insert(0, {**EXPLOSIVE, "invert": False})
+    content["pre_tokenizer"]["pretokenizers"].insert(0, {**EXPLOSIVE_STEP, "invert": False})
     file.write_text(json.dumps(content), encoding="utf-8")
     return folder
 

@@ -140,6 +140,9 @@ _STEPS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Pre-tokenizers of regular expressions, applied in order."""
 
+PATTERNS: Final = frozenset(pattern for steps in _STEPS.values() for pattern in steps)
+"""Every regular expression of theirs."""
+
 _ALIASES: Final = {
     "llama-bpe": (
         "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano"

@@ -194,7 +194,7 @@ def prepare_request(
         healing=healing,
         shown=shown,
         accepted_at=accepted_at,
-        decoder_ids=_decoder_ids(params) if served.has_encoder else None,
+        decoder_ids=_decoder_ids(params, served.vocab_size) if served.has_encoder else None,
         method=method,
         alone=alone,
         num_pages=num_pages,
@@ -329,9 +329,9 @@ def read_prompt(
         messages = cast("Sequence[Message]", prompt)
         rendered = render(tokenizer, messages, given, served.formats)
         _check_fits(context, tokenizer, rendered.text)
-        return _encoded(tokenizer, rendered.text, prompt, add_special_tokens=False), rendered
+        return _encoded(served, rendered.text, prompt, add_special_tokens=False), rendered
     _check_fits(context, tokenizer, prompt)
-    ids = _encoded(tokenizer, prompt, prompt)
+    ids = _encoded(served, prompt, prompt)
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids, None
@@ -343,12 +343,14 @@ def _reasoning_budget(
     """Make the processor that ends the reasoning of a request in time."""
     reasoning, tokenizer = served.formats.reasoning, served.tokenizer
     assert reasoning is not None and tokenizer is not None
+    ending = tokenizer.encode_ids(reasoning.ending, add_special_tokens=False)
+    _check_tokenized(served, "max_reasoning_tokens", given["max_reasoning_tokens"], ending)
     return ReasoningBudget(
         given["max_reasoning_tokens"],
         prompt_length=prompt_length,
         begin=reasoning.begin.strip(),
         end=reasoning.end.strip(),
-        ending=tokenizer.encode_ids(reasoning.ending, add_special_tokens=False),
+        ending=ending,
         is_open=rendered.in_reasoning,
         decode=tokenizer.decode,
     )
@@ -372,18 +374,36 @@ def _check_fits(context: int | None, tokenizer: Tokenizer, text: str) -> None:
         raise ContextLengthError("prompt", text[:200], allowed)
 
 
-def _encoded(tokenizer: Tokenizer, text: str, prompt: Prompt, **options: bool) -> list[int]:
+def _encoded(served: ServedModel, text: str, prompt: Prompt, **options: bool) -> list[int]:
     """Ids of a text; what is wrong with it is wrong with the prompt that it is of."""
+    assert served.tokenizer is not None
     try:
-        return tokenizer.encode_ids(text, **options)
+        ids = served.tokenizer.encode_ids(text, **options)
     except InvalidRequestError as error:
         raise InvalidRequestError("prompt", prompt, error.allowed) from error
+    _check_tokenized(served, "prompt", prompt, ids)
+    return ids
 
 
-def _decoder_ids(params: RequestParams) -> list[int]:
+def _check_tokenized(
+    served: ServedModel, parameter: str, value: object, ids: Sequence[int]
+) -> None:
+    """Refuse a text with a token that the model has no row for: its tokenizer is a larger one."""
+    highest, size = max(ids, default=0), served.vocab_size
+    if size and highest >= size:
+        allowed = (
+            f"its tokenizer makes the token id {highest} of it, and the model's ids are from 0 to "
+            f"{size - 1}; use the model's own tokenizer, or `model.resize_token_embeddings`"
+        )
+        raise InvalidRequestError(parameter, value, allowed)
+
+
+def _decoder_ids(params: RequestParams, vocab_size: int) -> list[int]:
     """Return the first ids of the decoder of a model with an encoder."""
     try:
-        return decoder_start(params.config, 1)[0].tolist()
+        return decoder_start(params.config, 1, vocab_size=vocab_size)[0].tolist()
+    except InvalidRequestError:
+        raise
     except ValueError as error:
         value = params.config.decoder_start_token_id
         raise InvalidRequestError("decoder_start_token_id", value, str(error)) from error

@@ -83,7 +83,7 @@ def read_prompt(
     if embeddings is not None and ids is None:
         ids = torch.empty(len(embeddings), 0, dtype=torch.int64, device=model.device)
     else:
-        ids = _check_ids(model, "input_ids", _bos(config) if ids is None else ids)
+        ids = _check_ids(model, "input_ids", _bos(model, config) if ids is None else ids)
     if embeddings is None:
         offset = first_position("attention_mask", mask, ids, past)
     else:
@@ -94,16 +94,20 @@ def read_prompt(
 
 
 def decoder_start(
-    config: GenerationConfig, batch: int, device: torch.device | str = "cpu"
+    config: GenerationConfig,
+    batch: int,
+    device: torch.device | str = "cpu",
+    *,
+    vocab_size: int | None = None,
 ) -> Tensor:
-    """The first decoder token of each row, int64 ``[B, 1]``.
+    """The first decoder token of each row, int64 ``[B, 1]``; below ``vocab_size`` if it is given.
 
     Raises:
         ValueError: There is none, or there are not as many as rows.
+        InvalidRequestError: The model has no such token.
     """
-    start: int | Sequence[int] | None = config.decoder_start_token_id
-    if start is None:
-        start = config.bos_token_id
+    name = "bos_token_id" if config.decoder_start_token_id is None else "decoder_start_token_id"
+    start: int | Sequence[int] | None = getattr(config, name)
     if start is None:
         raise ValueError(
             "`decoder_start_token_id` or `bos_token_id` has to be defined for encoder-decoder "
@@ -115,6 +119,8 @@ def decoder_start(
         raise ValueError(
             f"`decoder_start_token_id` expected to have length {batch} but got {len(start)}"
         )
+    if vocab_size is not None:
+        _check_begin(name, start, vocab_size)
     return torch.tensor(start, dtype=torch.int64, device=device)[:, None]
 
 
@@ -131,7 +137,7 @@ def _read_encoder(
     if embeddings is not None and ids is not None:
         raise ValueError("`inputs_embeds` and `input_ids` were passed together; give one of them")
     if ids is None and encoded is None and embeddings is None:
-        ids = _bos(config)
+        ids = _bos(model, config)
     if ids is not None:
         ids = _check_ids(model, "input_ids", ids)
     # Unlike a decoder's, an encoder's mask is not inferred from padding ids.
@@ -142,7 +148,7 @@ def _read_encoder(
         encoded.mask = seen
     encoder = EncoderInput(ids, seen, encoded, embeddings)
     batch, _ = shape
-    start = decoder_start(config, batch, model.device)
+    start = decoder_start(config, batch, model.device, vocab_size=model.config.vocab_size)
     decoder_mask = given.get("decoder_attention_mask")
     decoder_ids = given.get("decoder_input_ids")
     name = "decoder_attention_mask"
@@ -181,10 +187,19 @@ def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
     return Encoded(states.to(model.device, model.dtype))
 
 
-def _bos(config: GenerationConfig) -> Tensor:
+def _check_begin(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse the first tokens of a sequence that a file names and the model does not have."""
+    for token_id in ids:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            allowed = f"a sequence begins with it, so it must be from 0 to {vocab_size - 1}"
+            raise InvalidRequestError(name, token_id, allowed)
+
+
+def _bos(model: GenerativeModel, config: GenerationConfig) -> Tensor:
     """A lone beginning-of-sequence token."""
     if config.bos_token_id is None:
         raise ValueError("`bos_token_id` has to be defined when no `input_ids` are provided")
+    _check_begin("bos_token_id", [config.bos_token_id], model.config.vocab_size)
     return torch.full((1, 1), config.bos_token_id, dtype=torch.int64, device="cpu")
 
 

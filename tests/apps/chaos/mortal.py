@@ -1,5 +1,7 @@
 """The command, with an engine that dies when its process is told to, and texts that hang.
 
+A regular expression that panics, which would be refused, is let in.
+
 A signal ``SIGUSR1`` has the next step of the engine fail; a prompt that begins with ``hang`` takes
 :data:`HANG_SECONDS` to tokenize, like a regular expression that no thread can stop.
 """
@@ -11,9 +13,12 @@ import time
 
 from asyncgen import Tokenizer
 from asyncgen.engine.core import Engine
+from asyncgen.text import tokenizer_state
 from asyncgen_apps.cli import main
 
 HANG_SECONDS = 25
+EXPLOSIVE = "(a+)+b$"
+"""What makes the library panic at a few dozen times the letter ``a``."""
 
 
 def make_mortal() -> None:
@@ -31,6 +36,7 @@ def make_mortal() -> None:
             time.sleep(HANG_SECONDS)
         return encode(self, text, add_special_tokens)
 
+    tokenizer_state.KNOWN_PATTERNS |= {EXPLOSIVE}
     signal.signal(signal.SIGUSR1, end)
     Tokenizer.encode_ids = hang  # type: ignore[method-assign]
 

@@ -1,0 +1,65 @@
+"""Refuse regular expressions of strangers that take much longer for a text than it is long.
+
+The library of `tokenizers` searches with backtracking, holds the interpreter meanwhile, and cannot
+be stopped. So an expression that no known model has is tried once, in a process of its own that
+can be ended, on long runs of each class of characters.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import tokenizers
+
+from asyncgen.errors import ModelLoadError
+
+_PROCESS: Final = Path(__file__).with_name("pattern_trial_process.py")
+
+MOST_SECONDS: Final = 30.0
+"""Seconds of the whole trial, on a machine that has other things to do."""
+
+MOST_CHARACTERS: Final = 20_000
+"""Characters of an expression; the longest of a known model has 3,000."""
+
+
+def trouble_of(pattern: str) -> str | None:
+    """Say why an expression is refused; ``None``: it takes as long as a text is.
+
+    Raises:
+        ModelLoadError: No process can be started to try it.
+    """
+    if len(pattern) > MOST_CHARACTERS:
+        return f"it has {len(pattern)} characters; at most {MOST_CHARACTERS} are tried"
+    return _tried(pattern)
+
+
+@lru_cache(maxsize=1024)
+def _tried(pattern: str) -> str | None:
+    """Try an expression; the answer is kept for the life of this process."""
+    command = [sys.executable, "-I", "-S", str(_PROCESS), str(Path(tokenizers.__file__).parents[1])]
+    try:
+        done = subprocess.run(
+            command,
+            input=pattern.encode(errors="surrogatepass"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=MOST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "a trial of it does not come to an end"
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelLoadError(
+            f"no process can be started to try a regular expression ({error}); give the model a "
+            "tokenizer.json with expressions of known models only"
+        ) from error
+    try:
+        found: str | None = json.loads(done.stdout)
+    except ValueError:
+        return "a trial of it takes more time or memory than it may"
+    return found

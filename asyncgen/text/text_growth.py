@@ -1,0 +1,248 @@
+"""Bound by how much the steps of a tokenizer may lengthen a text.
+
+A step that makes two letters of one is harmless; sixty of them in a row make 2**60. The bound is
+in bytes of UTF-8, for the worst text, and is computed from the description of the steps alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+import unicodedata
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+
+from asyncgen.errors import ModelLoadError
+from asyncgen.text.known_patterns import KNOWN_PATTERNS, SHORTEST_MATCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST_GROWTH: Final = 48
+"""Most bytes that may come of one; real tokenizers: 11 by NFKC, 12 by SentencePiece's steps."""
+
+_FORMS: Final = {"NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0}
+_LOWER: Final = 1.5
+_BERT: Final = 5.0
+_LISTS: Final = ("normalizers", "pretokenizers", "decoders", "processors")
+
+
+def check_growth(place: object, state: Mapping[str, Any]) -> None:
+    """Refuse steps that may lengthen a text without measure.
+
+    Args:
+        place: File of the tokenizer.
+        state: Content of ``tokenizer.json``, or those parts of it that there are.
+
+    Raises:
+        ModelLoadError: Names the step with which the bound is passed.
+    """
+    for chain, factor_of in (
+        ("pre_tokenizer", _of_pre_tokenizer),
+        ("post_processor", _of_post_processor),
+        ("decoder", _of_decoder),
+    ):
+        growth = 1.0
+        for part in parts_of(state.get(chain)):
+            growth *= factor_of(part)
+            _refuse_beyond(place, chain, part, growth)
+    _check_normalizer(place, state.get("normalizer"))
+
+
+def parts_of(step: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the steps of a chain, those of sequences one by one."""
+    if not isinstance(step, dict):
+        return
+    for name in _LISTS:
+        if isinstance(step.get(name), list):
+            for part in step[name]:
+                yield from parts_of(part)
+            return
+    yield step
+
+
+def kind_of(part: Mapping[str, Any]) -> str:
+    """Return the type of a step; files of old releases do not say it."""
+    if "type" in part:
+        return str(part["type"])
+    for key, kind in (
+        ("precompiled_charsmap", "Precompiled"),
+        ("prepend", "Prepend"),
+        ("content", "Replace"),
+        ("single", "TemplateProcessing"),
+        ("use_regex", "ByteLevel"),
+        ("replacement", "Metaspace"),
+    ):
+        if key in part:
+            return kind
+    return "a step without a type"
+
+
+def _refuse_beyond(place: object, chain: str, part: Mapping[str, Any], growth: float) -> None:
+    if growth > MOST_GROWTH:
+        raise ModelLoadError(
+            f"{place}: with the step {kind_of(part)[:80]!r} of `{chain}` a text may become "
+            f"{growth:.3g} times as long; at most {MOST_GROWTH} times is read"
+        )
+
+
+def _check_normalizer(place: object, normalizer: object) -> None:
+    """Multiply what each step may add; where that is too much, look at the letters that grow."""
+    written = letters = 1.0
+    is_new = True  # whether there may be letters that a normal form takes apart
+    forms = 1.0
+    parts = list(parts_of(normalizer))
+    for part in parts:
+        kind = kind_of(part)
+        if kind in _FORMS:
+            letters *= _FORMS[kind] / forms if is_new or _FORMS[kind] > forms else 1.0
+            forms, is_new = max(forms, _FORMS[kind]), False
+        elif kind in ("Lowercase", "BertNormalizer"):
+            letters *= _LOWER if kind == "Lowercase" else _BERT
+        else:
+            written *= _of_written(part)
+            if kind == "Precompiled" or _comes_apart(part):
+                forms, is_new = 1.0, True
+        _refuse_beyond(place, "normalizer", part, written)
+        if letters > MOST_GROWTH**2:
+            _refuse_beyond(place, "normalizer", part, written * letters)
+    if parts and written * letters > MOST_GROWTH:
+        _refuse_beyond(place, "normalizer", parts[-1], _measured(parts))
+
+
+def _of_written(part: Mapping[str, Any]) -> float:
+    """Return the growth by a step of a normaliser that puts in what the file says."""
+    kind = kind_of(part)
+    if kind == "Prepend":
+        return 1.0 + _size(part.get("prepend"))  # before each part between special tokens
+    if kind == "ByteLevel":
+        return 2.0
+    if kind == "Precompiled":
+        return charsmap_growth(_bytes(part.get("precompiled_charsmap")))
+    return _of_replace(part) if kind == "Replace" else 1.0
+
+
+def _of_replace(part: Mapping[str, Any]) -> float:
+    pattern, new = part.get("pattern"), _size(part.get("content"))
+    old = pattern.get("String") if isinstance(pattern, dict) else None
+    if isinstance(old, str) and old:
+        return max(1.0, new / _size(old))
+    regex = pattern.get("Regex") if isinstance(pattern, dict) else None
+    if regex in KNOWN_PATTERNS:
+        return max(1.0, new / SHORTEST_MATCHES.get(regex, 1))
+    return 1.0 + new  # it may match nothing, which is between any two letters
+
+
+def _of_pre_tokenizer(part: Mapping[str, Any]) -> float:
+    kind = kind_of(part)
+    if kind == "ByteLevel":
+        return 3.0 if part.get("add_prefix_space") else 2.0
+    return 1.0 + _size(part.get("replacement", "\u2581")) if kind == "Metaspace" else 1.0
+
+
+def _of_post_processor(part: Mapping[str, Any]) -> float:
+    """Count how often a template repeats the text."""
+    single = part.get("single")
+    if kind_of(part) != "TemplateProcessing" or not isinstance(single, list):
+        return 1.0
+    return max(1.0, sum(isinstance(each, dict) and "Sequence" in each for each in single))
+
+
+def _of_decoder(part: Mapping[str, Any]) -> float:
+    kind = kind_of(part)
+    if kind == "ByteLevel":
+        return 3.0  # a byte that is no text becomes the sign for that
+    if kind in ("WordPiece", "BPEDecoder", "CTC"):
+        return 2.0  # a space
+    return _of_replace(part) if kind == "Replace" else 1.0
+
+
+def _comes_apart(part: Mapping[str, Any]) -> bool:
+    """Tell whether a step puts in letters that a normal form takes apart."""
+    texts = (part.get("content"), part.get("prepend"))
+    return any(
+        isinstance(text, str) and unicodedata.normalize("NFKD", text) != text for text in texts
+    )
+
+
+def _size(text: object) -> int:
+    return len(text.encode(errors="surrogatepass")) if isinstance(text, str) else 0
+
+
+def _bytes(charsmap: object) -> bytes:
+    if isinstance(charsmap, list):
+        return bytes(each & 255 for each in charsmap if isinstance(each, int))
+    try:
+        return base64.b64decode(charsmap if isinstance(charsmap, str) else "")
+    except (binascii.Error, ValueError):
+        return b""  # the library refuses it
+
+
+def charsmap_growth(charsmap: bytes) -> float:
+    """Return the growth by rules of SentencePiece, from the tree of what they replace.
+
+    Args:
+        charsmap: Its size, the tree as an array of 32-bit units (darts-clone), and the new texts,
+            each with a 0 behind it.
+    """
+    size = int.from_bytes(charsmap[:4], "little")
+    if min(size, len(charsmap) - 4) < 4:
+        return 1.0  # no rules, or none that the library reads
+    units = struct.unpack_from(f"<{min(size, len(charsmap) - 4) // 4}I", charsmap, 4)
+    texts = charsmap[4 + size :]
+    below: dict[int, list[int]] = {}
+    for place, unit in enumerate(units):
+        label = unit & 0x8000_00FF
+        if 0 < label < 256:
+            below.setdefault(place ^ label, []).append(place)
+    # Ends of words share their part of the tree: a part counts where it is met first.
+    most, level, depth, seen = 1.0, [0], 0, {0}
+    while level:
+        bases = [place ^ ((units[place] >> 10) << ((units[place] & 512) >> 6)) for place in level]
+        for place, base in zip(level, bases, strict=True):
+            if units[place] & 256 and depth and base < len(units):
+                start = units[base] & 0x7FFF_FFFF
+                end = texts.find(0, start)
+                most = max(most, ((len(texts) if end < 0 else end) - start) / depth)
+        found = {child for base in bases for child in below.get(base, ())}
+        level, depth = sorted(found - seen), depth + 1
+        seen |= found
+    return most
+
+
+def _measured(parts: list[Mapping[str, Any]]) -> float:
+    """Return the growth of those letters that any step may lengthen, by the library itself."""
+    whole = json.loads(Backend(BPE()).to_str())
+    whole["normalizer"] = {"type": "Sequence", "normalizers": parts}
+    normalizer = Backend.from_str(json.dumps(whole)).normalizer
+    written = "".join(
+        str(each)
+        for part in parts
+        for each in (part.get("content"), part.get("prepend"), part.get("pattern"))
+    )
+    letters = {*growing_letters(), *(letter for letter in written if not _is_half(letter))}
+    return max(
+        len(normalizer.normalize_str(letter).encode()) / len(letter.encode()) for letter in letters
+    )
+
+
+def _is_half(letter: str) -> bool:
+    return 0xD800 <= ord(letter) < 0xE000
+
+
+@cache
+def growing_letters() -> frozenset[str]:
+    """Return the letters that a normal form or a change of case may lengthen."""
+    normalize = unicodedata.normalize
+    letters = (chr(code) for code in range(0x80, 0x30000) if not 0xAC00 <= code < 0xE000)
+    return frozenset(
+        letter
+        for letter in letters
+        if max(len(normalize("NFKD", letter).encode()), len(letter.lower().encode()))
+        > len(letter.encode())
+    )

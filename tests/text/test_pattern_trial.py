@@ -1,0 +1,132 @@
+"""Tests of `asyncgen.text.pattern_trial`: expressions that take too long are refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from asyncgen.errors import ModelLoadError
+from asyncgen.text import pattern_trial
+from asyncgen.text.known_patterns import KNOWN_PATTERNS
+from asyncgen.text.pattern_trial import MOST_CHARACTERS, trouble_of
+from asyncgen.text.pattern_trial_process import texts, trouble
+from tests.cases import for_each
+from tests.checkpoints.gguf.test_pre_tokenizers import RULES
+
+SLOW = {
+    r"(a+)+b$": "gives up over a long run of 'a'",
+    r"(x+x+)+y": "gives up over a long run of 'x'",
+    r"(\x78+)+y": "gives up over a long run of 'x'",
+    r"(?<=q)(z+)+$": "gives up over a long run of 'z'",
+    r"a+b": "grows faster than a long run of 'a'",
+    r"\s+$": "grows faster than a long run of ' '",
+    r".*,.*;": "grows faster than a long run of",
+    r"(\d+[a-z]+)+$": "over a long run of|faster than a long run of",
+    r"(?:foo)+bar": "faster than a long run of 'foo'",
+    r"\p{N}{1,3}(?=(?:\p{N}{3})*$)": "faster than a long run of '1'",
+}
+QUICK = (r"\w+|\W", r"[A-Z]?[a-z]+|\d{1,3}|\s+|[^\w\s]+", "(?i:hello|world)", r"(?<=\d)\s(?=\d)")
+
+
+@pytest.mark.gate
+@for_each("pattern", list(SLOW))
+def test_expressions_whose_time_is_not_linear_are_told(pattern: str) -> None:
+    import re
+
+    found = trouble(pattern)
+    assert found is not None and re.search(SLOW[pattern], found), found
+
+
+@pytest.mark.gate
+@for_each("pattern", QUICK)
+def test_expressions_whose_time_is_linear_pass(pattern: str) -> None:
+    assert trouble(pattern) is None
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@for_each("pattern", sorted(map(str, KNOWN_PATTERNS)))
+def test_known_expressions_are_linear_but_for_a_few(pattern: str) -> None:
+    slow = (
+        r"\s+$",
+        r"\d{1,3}(?=(?:\d{3})*\b)",
+        r"(?=(\d{3})+(?!\d))",
+        r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+        " +\u2581",
+        "^\u2581+$",
+    )
+    assert trouble(pattern) is None or pattern in slow
+
+
+def test_expressions_of_the_models_that_are_read_are_known() -> None:
+    for rules in RULES.values():
+        for rule in rules:
+            assert rule in KNOWN_PATTERNS, rule
+
+
+def test_a_process_of_its_own_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer is kept."""
+    started: list[Any] = []
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda *given, **more: started.append(given) or run(*given, **more)
+    )
+    for _ in range(2):
+        found = trouble_of("(a+)+cd$")
+        assert found is not None and "gives up over a long run of 'a'" in found
+    assert len(started) == 1 and started[0][0][0] == sys.executable
+
+
+@for_each(
+    ("answer", "said"),
+    [
+        (b"", "more time or memory than it may"),
+        (b"null", None),
+        (b'"slow"', "slow"),
+    ],
+)
+def test_what_a_trial_says(
+    answer: bytes, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], 0, stdout=answer)
+    monkeypatch.setattr(subprocess, "run", lambda *given, **more: done)
+    found = trouble_of(f"b+{answer!r}")
+    assert found is None if said is None else said in str(found)
+
+
+def test_a_trial_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*given: object, timeout: float, **more: object) -> None:
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert "does not come to an end" in str(trouble_of("never"))
+
+
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", os.devnull + "/nothing")
+    with pytest.raises(ModelLoadError, match="no process can be started to try a regular"):
+        trouble_of("c+d+")
+
+
+def test_long_expressions_are_not_tried() -> None:
+    assert f"at most {MOST_CHARACTERS} are tried" in str(trouble_of("a" * (MOST_CHARACTERS + 1)))
+
+
+def test_texts_repeat_what_an_expression_spells_out() -> None:
+    runs = {run for _, run, _ in texts(r"(?:foo|\x71|\u0416|\x{1f600})+")}
+    assert {"a", "1", " ", "a1", "foo", "q", "\u0416", "\U0001f600"} <= runs
+
+
+def test_the_process_is_limited() -> None:
+    resource = pytest.importorskip("resource")
+    code = (
+        "from asyncgen.text.pattern_trial_process import limit; import resource; limit();"
+        "print(*resource.getrlimit(resource.RLIMIT_CPU), *resource.getrlimit(resource.RLIMIT_AS))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["5", "5", str(2 * 1024**3), str(2 * 1024**3)]
+    assert resource.getrlimit(resource.RLIMIT_CPU)[0] != 5 and pattern_trial.MOST_SECONDS == 30
