@@ -31,14 +31,18 @@ from asyncgen.checkpoints.packed.quantized_checkpoint import (
 from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
-from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 from asyncgen.families.config import ModelConfig
 from asyncgen.families.config.model_config import T5Config
 from asyncgen.families.config.shape_check import check_sizes
 from asyncgen.families.config.stored_spelling import fit_to_stored
 from asyncgen.families.plans.text_part import text_config, text_tensors
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
-from asyncgen.generation.config.checks import check_no_text
+from asyncgen.generation.config.checks import (
+    check_kinds_of_ids,
+    check_no_text,
+    ends_without_token,
+)
 from asyncgen.generation.config.rules import require, switch
 from asyncgen.models.core import make_core
 from asyncgen.runtime.progress import progress_option
@@ -332,9 +336,19 @@ def read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfi
         else:
             found = GenerationConfig.from_model_config(config)
         check_no_text(found)
+        check_kinds_of_ids(found)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         without = ", or take it away to do without its defaults" if has_own else ""
         raise ModelLoadError(f"{file}: {error}; correct the file{without}") from error
+    never = ends_without_token(found, config.vocab_size)
+    if never:
+        highest = config.vocab_size - 1
+        _log.warning(
+            "%s: `eos_token_id` has %s, and the model's ids are from 0 to %d: no text ends by it",
+            file,
+            shorten(never),
+            highest,
+        )
     return found
 
 

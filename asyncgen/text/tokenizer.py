@@ -28,12 +28,8 @@ from asyncgen.text.batch_encoding import (
 )
 from asyncgen.text.chat_template import check_messages, render_chat, select_template
 from asyncgen.text.response_template.tokenizer_methods import ResponseMethods
-from asyncgen.text.tokenizer_files import (
-    NO_MAX_LENGTH,
-    TokenizerSettings,
-    read_tokenizer,
-    write_tokenizer,
-)
+from asyncgen.text.setting_kinds import NO_MAX_LENGTH
+from asyncgen.text.tokenizer_files import TokenizerSettings, read_tokenizer, write_tokenizer
 from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows, library_error
 
 if TYPE_CHECKING:

@@ -239,6 +239,27 @@ async def test_a_tokenizer_that_panics() -> None:
         tokenizer(["a" * 40_000, "b"])
 
 
+async def test_a_token_that_the_model_has_no_row_for() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<one>", "<more>"])
+    model = TableModel()
+    size, known = model.config.vocab_size, "ab"
+    assert tokenizer.convert_tokens_to_ids("<more>") == size + 1
+    async with AsyncLLM(model, tokenizer=tokenizer) as llm:
+        for prompt in (
+            "a<more>b",
+            "<one>" * 50,
+            [{"role": "user", "content": "<more>"}],
+        ):
+            with pytest.raises(
+                InvalidRequestError, match=r"tokenizer makes the token id \d+ of it"
+            ) as caught:
+                await llm.generate(prompt, max_new_tokens=2)
+            assert caught.value.parameter == "prompt"
+            assert f"from 0 to {size - 1}" in str(caught.value)
+        assert (await llm.generate(known, max_new_tokens=2)).samples
+
+
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
 async def test_stop_iteration_of_a_tokenizer_becomes_runtime_error(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -35,8 +36,6 @@ QUICK = (r"\w+|\W", r"[A-Z]?[a-z]+|\d{1,3}|\s+|[^\w\s]+", "(?i:hello|world)", r"
 @pytest.mark.gate
 @for_each("pattern", list(SLOW))
 def test_expressions_whose_time_is_not_linear_are_told(pattern: str) -> None:
-    import re
-
     found = trouble(pattern)
     assert found is not None and re.search(SLOW[pattern], found), found
 
@@ -72,9 +71,12 @@ def test_a_process_of_its_own_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first answer is kept."""
     started: list[Any] = []
     run = subprocess.run
-    monkeypatch.setattr(
-        subprocess, "run", lambda *given, **more: started.append(given) or run(*given, **more)
-    )
+
+    def count(*given: Any, **more: Any) -> Any:
+        started.append(given)
+        return run(*given, **more)
+
+    monkeypatch.setattr(subprocess, "run", count)
     for _ in range(2):
         found = trouble_of("(a+)+cd$")
         assert found is not None and "gives up over a long run of 'a'" in found

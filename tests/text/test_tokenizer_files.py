@@ -9,12 +9,8 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.text.tokenizer_files import (
-    NO_MAX_LENGTH,
-    read_backend,
-    read_settings,
-    read_tokenizer,
-)
+from asyncgen.text.setting_kinds import NO_MAX_LENGTH
+from asyncgen.text.tokenizer_files import read_backend, read_settings, read_tokenizer
 from tests.doubles.tokenizers import save_tokenizer, tokenizer_json
 
 if TYPE_CHECKING:

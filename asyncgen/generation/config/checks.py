@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DOCUMENTED = [(each.name, each.rule) for each in FIELDS if isinstance(each.rule, Documented)]
 _AWAITED = [each for each in FIELDS if each.awaits is not None]
+_MOST_ID = 2**63
 _IDS = [(each.name, each.ids) for each in FIELDS if each.ids is not None]
 
 
@@ -332,6 +333,39 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
             if not 0 <= token_id < vocab_size:
                 allowed = f"token ids are from 0 to {vocab_size - 1}"
                 raise InvalidRequestError(name, token_id, allowed)
+
+
+_NAMED_IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+def check_kinds_of_ids(config: object) -> None:
+    """Refuse what is no token id in a model's own file; whether it has such a token is told later.
+
+    Many files name -1 as padding, or a token of a larger tokenizer: it matters where it is used.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field, the value and what is allowed.
+    """
+    for name in _NAMED_IDS:
+        value = getattr(config, name, None)
+        ids = value if isinstance(value, list | tuple) else [value]
+        if value is not None and not all(_is_id(each) and abs(each) < _MOST_ID for each in ids):
+            raise InvalidRequestError(name, value, "must be a token id, or null")
+
+
+def ends_without_token(config: Any, vocab_size: int) -> list[int]:
+    """Return the ids of a configuration that should end a sequence and never come.
+
+    Args:
+        config: Has ``eos_token_id``, checked.
+        vocab_size: Token ids are below this.
+    """
+    ends = config.eos_token_id
+    ids = ends if isinstance(ends, list | tuple) else [] if ends is None else [ends]
+    return [each for each in ids if not 0 <= each < vocab_size]
 
 
 def join_equal_ids(config: object) -> None:

@@ -198,13 +198,16 @@ def check_pad(config: GenerationConfig, prompts: int, vocab_size: int) -> None:
 
     Args:
         config: Complete but for lengths.
-        prompts: How many there are; a single one is never filled up.
+        prompts: How many there are; a single one is never filled up, unless it is continued
+            several times at once.
         vocab_size: Ids go up to here.
 
     Raises:
         InvalidRequestError: Rows could not go on beside one that was filled with this id.
     """
     pad = config.pad_token_id
+    if not config.num_beams or config.num_beams == 1:
+        prompts *= config.num_return_sequences or 1
     if prompts > 1 and pad is not None and not 0 <= int(pad) < vocab_size:
         allowed = f"rows that end are filled with it, so it must be from 0 to {vocab_size - 1}"
         raise InvalidRequestError("pad_token_id", int(pad), allowed)

@@ -36,7 +36,8 @@ def make_mortal() -> None:
             time.sleep(HANG_SECONDS)
         return encode(self, text, add_special_tokens)
 
-    tokenizer_state.KNOWN_PATTERNS |= {EXPLOSIVE}
+    let_in = tokenizer_state.trouble_of
+    tokenizer_state.trouble_of = lambda found: None if found == EXPLOSIVE else let_in(found)
     signal.signal(signal.SIGUSR1, end)
     Tokenizer.encode_ids = hang  # type: ignore[method-assign]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.prompts import decoder_start, read_prompt
 from tests.doubles.models import EOS, PAD, TableModel
@@ -51,3 +52,16 @@ def test_first_tokens_of_a_decoder(config: dict[str, Any], expected: list[list[i
 def test_bad_first_tokens(config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="decoder_start_token_id"):
         decoder_start(GenerationConfig(**config), 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"decoder_start_token_id": -1}, "`decoder_start_token_id` is -1"),
+        ({"decoder_start_token_id": [4, 96]}, "`decoder_start_token_id` is 96"),
+        ({"bos_token_id": 10**9}, "`bos_token_id` is 1000000000"),
+    ],
+)
+def test_first_tokens_that_the_model_has_not(config: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{named}: a sequence begins with it"):
+        decoder_start(GenerationConfig(**config), 2, vocab_size=96)
