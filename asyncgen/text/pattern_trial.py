@@ -35,12 +35,19 @@ def trouble_of(pattern: str) -> str | None:
     """
     if len(pattern) > MOST_CHARACTERS:
         return f"it has {len(pattern)} characters; at most {MOST_CHARACTERS} are tried"
-    return _tried(pattern)
+    return _answer(pattern)
 
 
 @lru_cache(maxsize=1024)
+def _answer(pattern: str) -> str | None:
+    """Try an expression, and again before it is refused: times are those of a busy machine.
+
+    The answer is kept for the life of this process.
+    """
+    return _tried(pattern) and _tried(pattern)
+
+
 def _tried(pattern: str) -> str | None:
-    """Try an expression; the answer is kept for the life of this process."""
     command = [sys.executable, "-I", "-S", str(_PROCESS), str(Path(tokenizers.__file__).parents[1])]
     try:
         done = subprocess.run(

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LENGTH = 4096
-"""Characters of the shortest run; the longest has four times as many."""
-STEEPEST = 8.0
-"""Most times as long that four times the length may take: 4 is linear, 16 quadratic."""
-QUICK = 0.003
-"""Seconds in which the longest run is done by any expression that is linear."""
+LENGTH = 2048
+"""Characters of the shortest run."""
+STEPS = ((1, 8, 24.0), (8, 32, 8.0))
+"""Two lengths of a run, and how much longer the second one takes at most: between what is linear
+(8 and 4 times) and the square (64 and 16). Both must be passed, unless it is plain."""
+QUICK = 0.004
+"""Seconds in which a run is done by any expression that is linear."""
+PLAIN = 0.1
+"""Seconds after which there is no doubt."""
 MOST_SECONDS = 5
 MOST_BYTES = 2 * 1024**3
 
@@ -73,13 +76,20 @@ def trouble(pattern: str) -> str | None:
 
 
 def _is_steep(search: Any, start: str, run: str, end: str) -> bool:
-    short, long = (start + run * (LENGTH * times // len(run)) + end for times in (1, 4))
-    times = []
-    for _ in range(3):
-        times.append(_seconds(search, long))
-        if times[-1] < QUICK:
+    for few, many, most in STEPS:
+        short, long = (start + run * (LENGTH * each // len(run)) + end for each in (few, many))
+        times: list[float] = []
+        while len(times) < 3:
+            times.append(_seconds(search, long))
+            if times[-1] < QUICK:
+                return False
+            if times[-1] > PLAIN:
+                break
+        if min(times) <= most * min(_seconds(search, short) for _ in range(3)):
             return False
-    return min(times) > STEEPEST * min(_seconds(search, short) for _ in range(3))
+        if min(times) > PLAIN:
+            return True
+    return True
 
 
 def _seconds(search: Any, text: str) -> float:

@@ -30,7 +30,7 @@ from asyncgen.text.chat_template import check_messages, render_chat, select_temp
 from asyncgen.text.response_template.tokenizer_methods import ResponseMethods
 from asyncgen.text.setting_kinds import NO_MAX_LENGTH
 from asyncgen.text.tokenizer_files import TokenizerSettings, read_tokenizer, write_tokenizer
-from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows, library_error
+from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows, encoding_error, library_error
 
 if TYPE_CHECKING:
     import os
@@ -498,7 +498,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
                 return backend.encode(text, add_special_tokens=add_special_tokens)
             return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         except BaseException as error:
-            raise _encoding_error([text], error) from error
+            raise encoding_error([text], error) from error
 
     def _encode_rows(
         self, texts: Sequence[str], add_special_tokens: bool, limit: int | None
@@ -511,7 +511,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
                     list(texts), add_special_tokens=add_special_tokens
                 )
             except BaseException as error:
-                raise _encoding_error(texts, error) from error
+                raise encoding_error(texts, error) from error
             return [encoding.ids for encoding in encodings]
         return [self._encode_truncated(text, add_special_tokens, limit) for text in texts]
 
@@ -583,18 +583,6 @@ def _check_texts(texts: object) -> list[str]:
     if _is_list(texts) and all(isinstance(text, str) for text in texts):
         return list(texts)
     raise InvalidRequestError("text", texts, "give a string or a list of strings")
-
-
-def _encoding_error(texts: Sequence[str], error: BaseException) -> BaseException:
-    """Return a request's error for a lone surrogate, or as `library_error`."""
-    if isinstance(error, TypeError):
-        for text in texts:
-            try:
-                text.encode()
-            except UnicodeEncodeError as found:
-                allowed = f"no Unicode text: a lone surrogate at position {found.start}"
-                return InvalidRequestError("text", text, allowed)
-    return library_error("text", texts[0] if len(texts) == 1 else texts, error)
 
 
 def _is_batch(conversation: object) -> bool:

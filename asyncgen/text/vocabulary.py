@@ -295,6 +295,23 @@ def library_error(parameter: str, value: object, error: BaseException) -> BaseEx
     return InvalidRequestError(parameter, value, f"the tokenizer gave up over it: {reason}")
 
 
+def encoding_error(texts: Sequence[str], error: BaseException) -> BaseException:
+    """Return a request's error for a lone surrogate; else as `library_error`.
+
+    Args:
+        texts: What was encoded.
+        error: What was raised.
+    """
+    if isinstance(error, TypeError):
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as found:
+                allowed = f"no Unicode text: a lone surrogate at position {found.start}"
+                return InvalidRequestError("text", text, allowed)
+    return library_error("text", texts[0] if len(texts) == 1 else texts, error)
+
+
 def as_ids(token_ids: object) -> list[int]:
     """Return one row of ids as a plain list.
 

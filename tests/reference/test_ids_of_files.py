@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-NONE = (True, 1.5, "2", [True], [[1]], {}, 2**64, -(2**64), [1, 2**64])
+NONE: tuple[Any, ...] = (True, 1.5, "2", [True], [[1]], {}, 2**64, -(2**64), [1, 2**64])
 
 
 def write(folder: Path, file: str, content: object) -> None:
@@ -86,7 +86,7 @@ def test_padding_that_the_model_has_not_is_refused_where_rows_are_filled(
         (tmp_path / "generation_config.json").unlink()
     known = json.loads((tmp_path / place).read_text(encoding="utf-8"))
     write(tmp_path, place, {**known, "pad_token_id": pad})
-    model = load_model(tmp_path, progress=False)
+    model: Any = load_model(tmp_path, progress=False)
     one, two = torch.tensor([[7, 8]]), torch.tensor([[7, 8], [9, 10]])
     assert model.generate(one, max_new_tokens=3).shape[0] == 1
     assert model.generate(one, max_new_tokens=3, num_beams=2).shape[0] == 1
@@ -107,7 +107,7 @@ def test_an_end_that_the_model_has_not_never_comes_and_is_told(
     save_checkpoint(tmp_path)
     write(tmp_path, "generation_config.json", {"eos_token_id": end})
     with caplog.at_level(logging.WARNING, "asyncgen.models"):
-        model = load_model(tmp_path, progress=False)
+        model: Any = load_model(tmp_path, progress=False)
     assert "and the model's ids are from 0 to 95: no text ends by it" in caplog.text
     one, two = torch.tensor([[7, 8]]), torch.tensor([[7, 8], [9, 10]])
     found = model.generate(one, max_new_tokens=5, min_new_tokens=2)
@@ -121,7 +121,7 @@ def test_a_beginning_that_the_model_has_not_is_refused_where_a_text_begins_with_
     begin: int, tmp_path: Path
 ) -> None:
     save_checkpoint(tmp_path, bos_token_id=begin)
-    model = load_model(tmp_path, progress=False)
+    model: Any = load_model(tmp_path, progress=False)
     assert model.generate(torch.tensor([[7, 8]]), max_new_tokens=2).shape == (1, 4)
     refused = f"`bos_token_id` is {begin}: a sequence begins with it, so it must be from 0 to 95"
     with pytest.raises(InvalidRequestError, match=refused):

@@ -46,7 +46,7 @@ def replace(regex: str) -> dict[str, Any]:
     [
         ("pre_tokenizer", split("(a+)+b$"), "Split"),
         ("normalizer", replace("(x+x+)+y"), "Replace"),
-        ("decoder", replace("(?:foo)+bar"), "Replace"),
+        ("decoder", replace("(q+)+z"), "Replace"),
         (
             "normalizer",
             {"normalizers": [{"pattern": {"Regex": "(x+x+)+y"}, "content": ""}]},

@@ -351,7 +351,7 @@ def check_kinds_of_ids(config: object) -> None:
     """
     for name in _NAMED_IDS:
         value = getattr(config, name, None)
-        ids = value if isinstance(value, list | tuple) else [value]
+        ids: Any = value if isinstance(value, list | tuple) else [value]
         if value is not None and not all(_is_id(each) and abs(each) < _MOST_ID for each in ids):
             raise InvalidRequestError(name, value, "must be a token id, or null")
 

@@ -13,7 +13,7 @@ import time
 
 from asyncgen import Tokenizer
 from asyncgen.engine.core import Engine
-from asyncgen.text import tokenizer_state
+from asyncgen.text import pattern_trial, tokenizer_state
 from asyncgen_apps.cli import main
 
 HANG_SECONDS = 25
@@ -36,8 +36,10 @@ def make_mortal() -> None:
             time.sleep(HANG_SECONDS)
         return encode(self, text, add_special_tokens)
 
-    let_in = tokenizer_state.trouble_of
-    tokenizer_state.trouble_of = lambda found: None if found == EXPLOSIVE else let_in(found)
+    def trouble_of(pattern: str) -> str | None:
+        return None if pattern == EXPLOSIVE else pattern_trial.trouble_of(pattern)
+
+    setattr(tokenizer_state, "trouble_of", trouble_of)  # noqa: B010
     signal.signal(signal.SIGUSR1, end)
     Tokenizer.encode_ids = hang  # type: ignore[method-assign]
 
