@@ -54,7 +54,7 @@ def check_growth(place: object, state: Mapping[str, Any]) -> None:
     _check_normalizer(place, state.get("normalizer"))
 
 
-def parts_of(step: object) -> Iterator[Mapping[str, Any]]:
+def parts_of(step: object) -> Iterator[dict[str, Any]]:
     """Yield the steps of a chain, those of sequences one by one."""
     if not isinstance(step, dict):
         return

@@ -33,6 +33,7 @@ from asyncgen.text.setting_kinds import (
     max_length,
 )
 from asyncgen.text.special_tokens import ROLES, SpecialTokens, content, special_tokens
+from asyncgen.text.text_growth import parts_of
 from asyncgen.text.tokenizer_classes import class_name
 from asyncgen.text.tokenizer_state import check_steps, read_state
 
@@ -377,8 +378,7 @@ def _stored_templates(stored: object) -> str | dict[str, str] | None:
 
 def _with_prefix_space(state: dict[str, Any], value: bool) -> str:
     """Return ``tokenizer.json`` with the pre-tokenizer's prefix space switched on or off."""
-    first = state.get("pre_tokenizer") or {}
-    steps = [first, *first.get("pretokenizers", [])]
+    steps = parts_of(state.get("pre_tokenizer"))
     spaced = [step for step in steps if "add_prefix_space" in step]
     for step in spaced:
         step["add_prefix_space"] = value

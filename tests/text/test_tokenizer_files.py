@@ -146,6 +146,18 @@ def test_prefix_space_inside_a_sequence(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("steps", [3, [], "ByteLevel", {"pretokenizers": 3}, {"type": "No"}])
+def test_prefix_space_of_steps_that_are_none(tmp_path: Path, steps: object) -> None:
+    save_tokenizer(tmp_path, "byte_level")
+    file = tmp_path / "tokenizer.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**state, "pre_tokenizer": steps}), encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match="`add_prefix_space` is True.*put the space"):
+        read_backend(tmp_path, read_settings(tmp_path), add_prefix_space=True)
+    with pytest.raises(ModelLoadError, match="is not a tokenizer file"):
+        read_backend(tmp_path, read_settings(tmp_path))
+
+
 def test_prefix_space_where_there_is_none(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, "wordpiece")
     with pytest.raises(InvalidRequestError, match="`add_prefix_space` is True.*put the space"):
