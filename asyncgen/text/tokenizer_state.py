@@ -15,7 +15,7 @@ from asyncgen.text.pattern_trial import trouble_of
 from asyncgen.text.text_growth import check_growth, kind_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tokenizers import Tokenizer as Backend
@@ -105,7 +105,7 @@ def _check_model(place: object, model: object) -> None:
         )
 
 
-def _patterns(steps: list[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:
+def _patterns(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:
     """Yield regular expressions and the steps that have them."""
     for chain, part in steps:
         pattern = part.get("pattern")
