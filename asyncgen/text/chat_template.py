@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,9 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from asyncgen.errors import MOST_SAID, ChatTemplateError, InvalidRequestError, clip
 from asyncgen.text.chat_content import has_parts, is_text, joined_texts, reads_parts
 from asyncgen.text.message_forms import (
     REASONING_FIELDS,
@@ -26,7 +28,7 @@ from asyncgen.text.message_forms import (
     is_none,
     message_forms,
 )
-from asyncgen.text.template_sandbox import BoundedEnvironment, bounded, measure_format, rendering
+from asyncgen.text.template_sandbox import BoundedEnvironment, rendering
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser
@@ -38,6 +40,9 @@ _NO_TEMPLATE = (
     "this tokenizer has no chat template: pass `chat_template=` (jinja text), give a plain text "
     "prompt instead of messages, or load the instruction-tuned version of the model"
 )
+
+MOST_SOURCE = 2**18
+"""Characters of a template that is compiled; those of models have some ten thousand."""
 
 _MARKER = "asyncgenContinuesHere"
 
@@ -107,6 +112,7 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, object] | None = None,
+    trust_template: bool = False,
 ) -> str:
     """Render messages to the text that the model was trained on.
 
@@ -122,6 +128,8 @@ def render_chat(
         tools: JSON schemas of the functions that the model may call.
         documents: Documents that the model may quote.
         variables: More names for the template, such as ``bos_token`` or ``enable_thinking``.
+        trust_template: The template is one's own: it may call whatever jinja's sandbox allows,
+            without limits.
 
     Returns:
         The prompt text.
@@ -141,15 +149,16 @@ def render_chat(
         "documents": list(documents) if documents is not None else None,
         "add_generation_prompt": add_generation_prompt,
     }
-    compiled = _compile(template)
+    compiled = _compile(template, trust_template)
     if any(map(has_parts, messages)) and not _reads_parts(template):
         messages = joined_texts(messages)
+    limits = nullcontext if trust_template else rendering
     failure: ChatTemplateError | None = None
     for form in message_forms(messages):
         try:
-            text = _render(compiled, form, names)
+            text = _render(compiled, form, names, limits)
             if continue_final_message:
-                return _cut_at_marker(_render(compiled, _mark_final(form), names), text)
+                return _cut_at_marker(_render(compiled, _mark_final(form), names, limits), text)
             return text
         except ChatTemplateError as error:
             if isinstance(error.__cause__, SecurityError):
@@ -167,8 +176,8 @@ def template_variables(template: str) -> frozenset[str]:
         template: Jinja text; an invalid one has no names.
     """
     try:
-        return frozenset(meta.find_undeclared_variables(_environment().parse(template)))
-    except jinja2.TemplateError:
+        return frozenset(meta.find_undeclared_variables(_parse(template)))
+    except (ChatTemplateError, jinja2.TemplateError, RecursionError):
         return frozenset()
 
 
@@ -192,11 +201,10 @@ class _GenerationBlock(Extension):
 
 
 def _raise_exception(message: object) -> None:
-    raise _Refusal(str(message))
+    raise _Refusal(clip(str(message), MOST_SAID))
 
 
 def _strftime_now(form: str) -> str:
-    measure_format(form, ())
     return datetime.now().strftime(form)
 
 
@@ -226,58 +234,91 @@ def _as_json(value: object) -> None:
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-@lru_cache(maxsize=1)
-def _environment() -> BoundedEnvironment:
-    environment = BoundedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
-    environment.filters["tojson"] = bounded("tojson", _tojson)
-    environment.tests["none"] = is_none
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+@lru_cache(maxsize=2)
+def _environment(trusted: bool) -> jinja2.Environment:
+    filters = {"tojson": _tojson}
+    tests = {"none": is_none}
+    functions = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    options: dict[str, Any] = {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "extensions": [_GenerationBlock, loopcontrols],
+    }
+    if not trusted:
+        return BoundedEnvironment(filters=filters, tests=tests, functions=functions, **options)
+    environment = ImmutableSandboxedEnvironment(**options)
+    environment.filters |= filters
+    environment.tests |= tests
+    environment.globals |= functions
     return environment
 
 
-@lru_cache(maxsize=64)
-def _compile(template: str) -> jinja2.Template:
+@contextmanager
+def _compiling(template: object) -> Iterator[None]:
+    """Name what is wrong with a template that is parsed or compiled in the block."""
     if not isinstance(template, str):
         raise InvalidRequestError("chat_template", template, "give jinja text")
     try:
-        return _environment().from_string(template)
+        yield
     except jinja2.TemplateSyntaxError as error:
         raise ChatTemplateError(
             f"line {error.lineno} of the chat template is not valid jinja: {error.message}"
         ) from error
-    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+    except SecurityError as error:
+        raise _stopped(error, "") from error
+    except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError) as error:
         # Jinja writes Python code: a `break` outside of a loop, or nesting that is too deep.
         reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
         raise ChatTemplateError(f"the chat template cannot be compiled: {reason}") from error
 
 
 @lru_cache(maxsize=64)
+def _compile(template: str, trusted: bool = False) -> jinja2.Template:
+    with _compiling(template):
+        if not trusted and len(template) > MOST_SOURCE:
+            raise SecurityError(
+                f"it has {len(template)} characters, more than the {MOST_SOURCE} of a template"
+            )
+        return _environment(trusted).from_string(template)
+
+
+def _parse(template: str) -> nodes.Template:
+    with _compiling(template):
+        return _environment(False).parse(template)
+
+
+@lru_cache(maxsize=64)
 def _reads_parts(template: str) -> bool:
-    return reads_parts(_environment().parse(template))
+    with _compiling(template):
+        return reads_parts(_parse(template))
 
 
 def _render(
-    template: jinja2.Template, messages: Sequence[Message], names: Mapping[str, object]
+    template: jinja2.Template,
+    messages: Sequence[Message],
+    names: Mapping[str, object],
+    limits: Callable[[object], AbstractContextManager[None]],
 ) -> str:
     try:
         given = {**names, "messages": list(messages)}
-        with rendering(given):
+        with limits(given):
             return template.render(given)
     except _Refusal as refusal:
         raise ChatTemplateError(f"the chat template refused the messages: {refusal}") from refusal
     except SecurityError as error:
-        raise ChatTemplateError(
-            f"the sandbox stopped the chat template{_where(error)}: {error}; "
-            "do not use this template"
-        ) from error
+        raise _stopped(error, _where(error)) from error
     except Exception as error:
         raise ChatTemplateError(
             f"the chat template failed{_where(error)}: {type(error).__name__}: {error}; "
             "check that the messages have the form that this model expects"
         ) from error
+
+
+def _stopped(error: SecurityError, where: str) -> ChatTemplateError:
+    return ChatTemplateError(
+        f"the sandbox stopped the chat template{where}: {error}; do not use this template, or pass "
+        "`trust_template=True` if it is your own"
+    )
 
 
 def _where(error: BaseException) -> str:

@@ -1,63 +1,103 @@
-"""Limit the steps, the time and the text of a jinja template from a stranger.
+"""Run the jinja template of a stranger within limits of steps, work, text and time.
 
-Steps are iterations of loops and calls; calls that count them are inserted into the template before
-it is compiled. A value that one operation could make huge (``'x' * 10**9``, ``'%999999999d'``,
-``ljust``) is measured before it is made. Each rendering has its own budget.
+Steps are iterations of loops and calls. What a call may cost at most is told before it runs
+(:mod:`asyncgen.text.template_costs`); what stands in no table is refused. Operators, literals,
+slices and the bodies of loops are rewritten before the template is compiled, so that they are
+measured as well. Each rendering has its own budget.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, TypeVar
+from types import BuiltinMethodType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
+from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
-T = TypeVar("T")
-B = TypeVar("B", nodes.For, nodes.Macro, nodes.CallBlock)
+from asyncgen.errors import clip
+from asyncgen.text.template_costs import (
+    FILTERS,
+    FUNCTIONS,
+    METHODS,
+    MOST_KEYS,
+    TESTS,
+    TEXT,
+    compare,
+    contained,
+    flat,
+    join_method,
+    listed_of,
+    make_dictionary,
+    methods_of,
+    operate,
+    refuse,
+    refuse_method,
+)
+
+if TYPE_CHECKING:
+    from jinja2.runtime import Context
+
+    from asyncgen.text.template_costs import Cost
+
+B = TypeVar("B", nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
 
 MOST_STEPS = 1_000_000
 """Steps of one rendering. A conversation of a thousand messages takes some ten thousand."""
 
 MOST_CHARACTERS = 32 * 2**20
-"""Characters made in one rendering, including parts that are joined later."""
+"""Characters made in one rendering, including parts that are joined later.
+
+Each counts four times in a text that is not ASCII, which takes so many bytes.
+"""
+
+MOST_WORK = 64 * 2**20
+"""Characters and items read in one rendering, each about ten nanoseconds."""
 
 TIMES = 8
 """Further characters for each one that is rendered: templates cut and join their input."""
 
+READ = 32
+"""Further work for each character that is rendered."""
+
 MOST_SECONDS = 10.0
 """Seconds of one rendering, checked at its steps."""
 
-_MOST_BITS = 2**16
-_FOLDED = 2**16  # characters of a constant that is computed when a template is compiled
-_CONTAINER = 16  # weight of a container beside its items: it is kept until the rendering ends
-_DIGITS = re.compile(r"\d+")
+_UNTIMED = 2**16  # characters of a value that is made outside of a rendering
+_CONTAINER = 128  # weight of a container beside its items: it is kept until the rendering ends
+_PIECE = 16  # of a text in the list of those that are written
+_NODE = 4  # work of a part of an expression
+_LARGE = 2**16  # characters of a text from which its width is measured before it is made
+_MOST_NAME = 120  # characters of a name that an error repeats
 _CONTAINERS = (list, tuple, dict)
+_TEXTS = {str}
+_SIMPLE = (bool, float, type(None))
 
 
 class Budget:
-    """Remaining steps, characters and time of a rendering."""
+    """Remaining steps, work, characters and time of a rendering."""
 
-    __slots__ = ("_characters", "_deadline", "_most", "_steps", "_weights")
+    __slots__ = ("_characters", "_deadline", "_most", "_most_work", "_steps", "_weights", "_work")
 
     def __init__(self, characters: int) -> None:
-        """Begin with so many characters, and all steps and seconds of a rendering."""
+        """Begin with so many characters, and all steps, work and seconds of a rendering."""
         self._steps = MOST_STEPS
         self._characters = self._most = characters
+        self._work = self._most_work = MOST_WORK
         self._deadline = time.monotonic() + MOST_SECONDS
         # By identity; the entry keeps the object alive, so its identity stays unique.
-        self._weights: dict[int, tuple[object, int]] = {}
+        self._weights: dict[int, tuple[object, int, int]] = {}
 
-    def step(self, characters: int = 0) -> None:
-        """Count a step, and the characters of the template that it writes.
+    def step(self) -> None:
+        """Count a step.
 
         Raises:
             SecurityError: No step is left.
@@ -67,8 +107,16 @@ class Budget:
             raise SecurityError(f"it took more than {MOST_STEPS} steps")
         if self._steps % 8 == 0 and time.monotonic() > self._deadline:
             raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
-        if characters:
-            self.make(characters)
+
+    def work(self, units: int) -> None:
+        """Count so many characters or items that are read.
+
+        Raises:
+            SecurityError: They are too many.
+        """
+        self._work -= units
+        if self._work < 0:
+            raise SecurityError(f"it read more than {self._most_work} characters")
 
     def make(self, characters: int) -> None:
         """Count so many characters, or other items.
@@ -91,29 +139,70 @@ class Budget:
 
     def grant(self, given: object) -> None:
         """Enlarge the budget in proportion to the input."""
-        more = TIMES * self.weigh(given)
-        self._characters += more
-        self._most += more
+        weight = self.weigh(given)
+        self._characters += TIMES * weight
+        self._most += TIMES * weight
+        self._work += READ * weight
+        self._most_work += READ * weight
+
+    def count(self, value: Any) -> Any:
+        """Count a value that was made, and return it; of an iterator, each item when it comes."""
+        kind = type(value)
+        if kind is str:
+            self.make(TEXT + (len(value) if value.isascii() else 4 * len(value)))
+        elif kind in _SIMPLE:
+            pass
+        elif kind is int:
+            if value.bit_length() > TEXT:
+                self.make(TEXT + value.bit_length() // 8)
+        elif kind in _CONTAINERS:
+            self.make(_CONTAINER + 8 * len(value))
+            self.fit(self.weigh(value))
+        elif isinstance(value, str | bytes):
+            self.make(TEXT + self.weigh(value))
+        elif isinstance(value, Iterator) and not isinstance(value, LoopContext):
+            self.make(4 * TEXT)
+            return self._counted(value)
+        return value
+
+    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
+            self.step()
+            yield item
 
     def weigh(self, value: object) -> int:
         """Count the items and characters of a value, repeated ones each time.
 
         Nothing in the sandbox changes a container, so each is measured once.
         """
-        if isinstance(value, str | bytes):
+        if isinstance(value, str):
+            return len(value) if value.isascii() else 4 * len(value)
+        if isinstance(value, bytes):
             return len(value)
         if isinstance(value, range):
             return 8 * len(value)
+        if isinstance(value, int):
+            return 8 + value.bit_length() // 8
         if not isinstance(value, _CONTAINERS):
-            return 8
+            return 8 * len(value) if isinstance(value, Mapping) else 8
+        return self._weigh(value)[1]
+
+    def count_items(self, value: object) -> int:
+        """Count the values within a value, repeated ones each time."""
+        return self._weigh(value)[2] if isinstance(value, _CONTAINERS) else 1
+
+    def _weigh(self, value: Any) -> tuple[object, int, int]:
         known = self._weights.get(id(value))
         if known is not None:
-            return known[1]
-        weight = 2 + sum(map(self.weigh, value))
+            return known
+        weight, items = 2 + sum(map(self.weigh, value)), 1 + len(value)
+        inner = value
         if isinstance(value, dict):
-            weight += sum(map(self.weigh, value.values()))
-        self._weights[id(value)] = (value, weight)
-        return weight
+            inner = value.values()
+            weight += sum(map(self.weigh, inner))
+        items += sum(self.count_items(one) for one in inner if isinstance(one, _CONTAINERS))
+        self._weights[id(value)] = known = (value, weight, items)
+        return known
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
@@ -137,49 +226,111 @@ def rendering(given: object = None) -> Iterator[None]:
 
 def _left() -> Budget:
     budget = _budget.get(None)
-    return Budget(_FOLDED) if budget is None else budget
+    return Budget(_UNTIMED) if budget is None else budget
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """Environment for templates of strangers, with a budget for each rendering; see `rendering`."""
 
-    intercepted_binops = frozenset({"*", "**", "%", "+"})
+    intercepted_binops = frozenset({"*", "/", "//", "**", "%", "-"})  # + is rewritten
 
-    def __init__(self, **options: Any) -> None:
-        """Take the options of jinja's environment."""
-        super().__init__(finalize=_written, **options)
-        for name, function in self.filters.items():
-            self.filters[name] = bounded(name, function)
-        self.globals["namespace"] = _Names
+    def __init__(
+        self,
+        *,
+        filters: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, Callable[..., Any]],
+        tests: Mapping[str, Callable[..., Any]],
+        **options: Any,
+    ) -> None:
+        """Take the options of jinja's environment.
+
+        Args:
+            filters: Replaced filters; each stands in the table of costs, as do the others.
+            functions: Further functions.
+            tests: Replaced tests.
+            **options: Of jinja.
+        """
+        super().__init__(finalize=_written, undefined=_Undefined, optimized=False, **options)
+        for name, function in {**self.filters, **filters}.items():
+            cost = FILTERS.get(name)
+            self.filters[name] = bounded(function, cost) if cost else _refused("filters", name)
+        for name, function in {**self.tests, **tests}.items():
+            cost = TESTS.get(name)
+            if cost is None:
+                self.tests[name] = _refused("tests", name)
+            else:
+                self.tests[name] = function if cost is flat else bounded(function, cost)
+        self.filters |= _INSERTED
+        self.globals |= {"namespace": _Names, **functions}
         for name in ("lipsum", "cycler"):  # which make texts and containers without calls
             del self.globals[name]
+        self._functions = {self.globals[name]: cost for name, cost in FUNCTIONS.items()}
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        parsed = super()._parse(source, name, filename)
-        _Counting().visit(parsed)  # in place
-        parsed.set_environment(self)
-        return parsed
+    def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
+        _Measuring().visit(source)  # in place
+        source.set_environment(self)
+        return super()._generate(source, *args, **options)
 
-    def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function from a template, if it is safe and its result not too large."""
-        if function is _step or function is _join or function is _made:
-            return function(*args)
-        _left().step()
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Read an attribute or an entry, of a dictionary without a detour."""
+        if type(obj) is dict and attribute in obj and attribute not in _OF_DICT:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Read an entry or an attribute; a tuple that is a key is measured."""
+        if type(argument) is tuple:
+            _left().work(_left().weigh(argument))
+        try:
+            return obj[argument]
+        except (TypeError, LookupError):
+            return super().getitem(obj, argument)
+
+    def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a filter by its name, as ``map`` does."""
+        if name in _INSERTED:
+            raise refuse("the filters", name, FILTERS)
+        return super().call_filter(name, *args, **kwargs)
+
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function or a method from a template, if it stands in a table."""
+        budget = _left()
+        budget.step()
+        kind = type(function)
+        if kind in _OF_TEMPLATES or isinstance(function, Undefined):
+            if args or kwargs:
+                budget.work(16 * (len(args) + len(kwargs)))
+            return super().call(context, function, *args, **kwargs)
+        kwargs.pop("_loop_vars", None)
+        kwargs.pop("_block_vars", None)
         # The sandbox wraps the methods that format.
-        method = getattr(function, "__wrapped__", function)
-        owner = getattr(method, "__self__", None)
-        if isinstance(owner, str | bytes):
-            named = {name: one for name, one in kwargs.items() if name[:1] != "_"}
-            _measure_method(method.__name__, owner, args, named)
-        return _made(super().call(context, function, *args, **kwargs))
+        method = getattr(function, "__wrapped__", function) if kind is FunctionType else function
+        if type(method) is BuiltinMethodType or type(method) is MethodType:
+            owner, name = method.__self__, method.__name__
+            methods = METHODS.get(type(owner)) or methods_of(owner)[1]
+            cost = methods.get(name)
+            if cost is None:
+                raise refuse_method(owner, name)
+            if cost is join_method and args:
+                args = (listed_of(budget, args[0]), *args[1:])
+            if owner is not dict:
+                cost(budget, (owner, *args), kwargs)
+            else:
+                cost(budget, args, kwargs)
+        else:
+            cost = self._functions.get(function) if kind in _HASHABLE else None
+            if cost is None:
+                name = getattr(function, "__name__", kind.__name__)
+                raise refuse("the functions", str(name), FUNCTIONS)
+            changed = cost(budget, args, kwargs)
+            if changed is not None:
+                args = (changed, *args[1:])
+        result = function(*args, **kwargs)
+        return result if cost is flat else budget.count(result)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute a product, a power, a sum or a formatted text that is not too large."""
-        if operator == "+" and type(left) is str and type(right) is str:
-            _left().make(len(left) + len(right))  # before it is made, and by far the most
-            return left + right
-        _measure_operator(operator, left, right)
-        return _made(super().call_binop(context, operator, left, right))
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute a product, a power, a difference or a formatted text that is not too large."""
+        return _operated(_left(), self.binop_table[operator], operator, left, right)
 
 
 class _Names(Namespace):
@@ -189,43 +340,188 @@ class _Names(Namespace):
         return "<Namespace>"
 
 
-def _step(characters: int) -> str:
-    _left().step(characters)
+class _Undefined(Undefined):
+    """An undefined value whose message repeats no long name."""
+
+    __slots__ = ()
+
+    def __init__(self, hint: Any = None, obj: Any = None, name: Any = None, **more: Any) -> None:
+        if isinstance(name, str):
+            name = clip(name, _MOST_NAME)
+        elif not isinstance(name, int | None):
+            name = type(name).__name__
+        if obj is None:
+            super().__init__(hint, name=name, **more)
+        else:
+            super().__init__(hint, obj, name, **more)
+
+
+_OF_DICT = frozenset(dir(dict))
+_OF_TEMPLATES = (Macro, BlockReference, LoopContext, Joiner)
+_HASHABLE = (FunctionType, type)
+
+
+def _step(characters: int, work: int) -> str:
+    """Count a step, the characters of the template that it writes, and its work."""
+    budget = _left()
+    budget.step()
+    budget.work(work)
+    if characters:
+        budget.make(characters)
     return ""
 
 
-def _made(value: T) -> T:
-    """Count a value that was made."""
-    if isinstance(value, str | bytes):
-        _left().make(len(value))
-    elif isinstance(value, _CONTAINERS):
-        budget = _left()
-        budget.make(_CONTAINER + len(value))
-        budget.fit(budget.weigh(value))
-    return value
+def _made(value: Any) -> Any:
+    """Count a list, a tuple or a dictionary that is a literal."""
+    return _left().count(value)
 
 
-def _join(*parts: object) -> str:
+def _dictionary(pairs: tuple[tuple[Any, Any], ...]) -> dict[Any, Any]:
+    """Make a dictionary of measured keys."""
+    budget = _left()
+    make_dictionary(budget, [key for key, _ in pairs])
+    made: dict[Any, Any] = budget.count(dict(pairs))
+    return made
+
+
+def _add(*values: Any) -> Any:
+    """Add values, as ``+`` does."""
+    budget = _left()
+    if {*map(type, values)} == _TEXTS:
+        return _joined(budget, values)
+    total = values[0]
+    for value in values[1:]:
+        total = _operated(budget, _plus, "+", total, value)
+    return total
+
+
+def _plus(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def _operated(
+    budget: Budget, function: Callable[[Any, Any], Any], operator: str, left: Any, right: Any
+) -> Any:
+    if type(left) is str and type(right) is str and operator == "+":
+        return _joined(budget, (left, right))
+    operate(budget, operator, left, right)
+    return budget.count(function(left, right))
+
+
+def _join(*parts: Any) -> str:
     """Join values, as ``~`` does."""
-    _left().make(sum(map(_left().weigh, parts)))
-    return "".join(map(str, parts))
+    budget = _left()
+    if {*map(type, parts)} != _TEXTS:
+        most = 10 * sum(budget.weigh(part) for part in parts if not isinstance(part, str))
+        budget.work(most)
+        budget.fit(most)
+        parts = tuple(map(str, parts))
+    return _joined(budget, parts)
 
 
-def _written(value: T) -> T:
+def _joined(budget: Budget, texts: tuple[str, ...]) -> str:
+    size = sum(map(len, texts))
+    if size > _LARGE and not all(map(str.isascii, texts)):
+        budget.fit(4 * size)
+    budget.make(TEXT + size)
+    joined = "".join(texts)
+    if not joined.isascii():
+        budget.make(3 * size)
+    return joined
+
+
+def _contains(container: Any, item: Any) -> bool:
+    return item in contained(_left(), item, container)
+
+
+def _compared(left: Any, *others: Any) -> bool:
+    """Compare values one after the other: an operator, a value, and so on."""
+    budget = _left()
+    for operator, right in zip(others[::2], others[1::2], strict=True):
+        if operator in ("in", "notin"):
+            holds = (left in contained(budget, left, right)) is (operator == "in")
+        else:
+            compare(budget, (left, right), {})
+            holds = _COMPARISONS[operator](left, right)
+        if not holds:
+            return holds
+        left = right
+    return holds
+
+
+def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
+    """Cut out a part, as ``[start:stop:step]`` does."""
+    part = slice(start, stop, step)
+    if not isinstance(value, str | list | tuple):
+        return value[part]
+    budget = _left()
+    size = len(range(*part.indices(len(value))))
+    if isinstance(value, str):
+        budget.fit(size if value.isascii() else 4 * size)
+        return budget.count(value[part])
+    budget.fit(8 * size)
+    return budget.count(value[part])
+
+
+def _unpacked(value: Any) -> Any:
+    """Measure what is unpacked into arguments."""
+    budget = _left()
+    if isinstance(value, str):
+        budget.make(TEXT * len(value))
+    listed = listed_of(budget, value)
+    if isinstance(listed, list | tuple | dict):
+        budget.make(8 * len(listed))
+        budget.work(16 * len(listed))
+    return listed
+
+
+@pass_context
+def _written(context: Context, value: Any) -> Any:
     """Count the text that an expression writes."""
     budget = _left()
-    budget.make(len(value) if isinstance(value, str) else budget.weigh(value))
+    if type(value) is str:
+        budget.make(_PIECE + (len(value) if value.isascii() else 4 * len(value)))
+    elif isinstance(value, str):
+        budget.make(_PIECE + budget.weigh(value))
+    else:
+        most = 10 * budget.weigh(value)
+        budget.work(most)
+        budget.make(_PIECE + most)
     return value
 
 
-class _Counting(NodeTransformer):
-    """Inserts a step into each body that may run more than once, and measures new containers."""
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": lambda left, right: left == right,
+    "ne": lambda left, right: left != right,
+    "lt": lambda left, right: left < right,
+    "lteq": lambda left, right: left <= right,
+    "gt": lambda left, right: left > right,
+    "gteq": lambda left, right: left >= right,
+}
+
+# Named so that no template can call them: see `BoundedEnvironment.call_filter`.
+_INSERTED: dict[str, Callable[..., Any]] = {
+    " add": _add,
+    " compared": _compared,
+    " contains": _contains,
+    " dictionary": _dictionary,
+    " join": _join,
+    " made": _made,
+    " slice": _slice,
+    " step": _step,
+    " unpacked": _unpacked,
+}
+
+
+class _Measuring(NodeTransformer):
+    """Rewrites what has a cost beside calls, and inserts a step into each body that may repeat."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         """Count iterations, including those that a condition leaves out."""
         counted = self._counted(node)
         if counted.test is not None:
-            counted.test = nodes.And(nodes.Not(_call(_step, [nodes.Const(0)])), counted.test)
+            step = _inserted(" step", nodes.Const(0), nodes.Const(_weight([counted.test])))
+            counted.test = nodes.And(nodes.Not(step), counted.test)
         return counted
 
     def visit_Macro(self, node: B) -> B:
@@ -233,29 +529,126 @@ class _Counting(NodeTransformer):
         return self._counted(node)
 
     visit_CallBlock = visit_Macro
+    visit_Block = visit_Macro
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:
+        """Write a text that the template has in quotes like the text around it."""
+        self.generic_visit(node)
+        node.nodes = [
+            nodes.TemplateData(each.value, lineno=each.lineno)
+            if isinstance(each, nodes.Const) and type(each.value) is str
+            else each
+            for each in node.nodes
+        ]
+        return node
+
+    def visit_Add(self, node: nodes.Add) -> nodes.Node:
+        """Add all values of a sum at once."""
+        values: list[nodes.Expr] = []
+        first: nodes.Expr = node
+        while isinstance(first, nodes.Add):
+            values.append(first.right)
+            first = first.left
+        return _inserted(" add", *map(self.visit, [first, *reversed(values)]))
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         """Measure the result of ``~``."""
+        return _inserted(" join", *map(self.visit, node.nodes))
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        """Measure what is compared, unless one side is a short constant."""
+        if len(node.ops) == 1:
+            operator, right = node.ops[0].op, node.ops[0].expr
+            if _is_cheap(operator, node.expr, right):
+                if operator in ("in", "notin"):
+                    node.expr = self.visit(node.expr)
+                    return node
+                return self.generic_visit(node)
+            if operator in ("in", "notin"):
+                found = _inserted(" contains", self.visit(right), self.visit(node.expr))
+                return found if operator == "in" else nodes.Not(found)
+        pairs = [(nodes.Const(each.op), self.visit(each.expr)) for each in node.ops]
+        return _inserted(
+            " compared", self.visit(node.expr), *(one for pair in pairs for one in pair)
+        )
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        """Measure a slice."""
         self.generic_visit(node)
-        return _call(_join, node.nodes)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = (node.arg.start, node.arg.stop, node.arg.step)
+        return _inserted(" slice", node.node, *(each or nodes.Const(None) for each in bounds))
 
-    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Node:
-        """Measure a list or a dictionary, which may contain another one several times."""
-        return _call(_made, [self.generic_visit(node)])
+    def visit_Call(self, node: nodes.Call | nodes.Filter | nodes.Test) -> nodes.Node:
+        """Measure arguments that are unpacked."""
+        self.generic_visit(node)
+        if node.dyn_args is not None:
+            node.dyn_args = _inserted(" unpacked", node.dyn_args)
+        if node.dyn_kwargs is not None:
+            node.dyn_kwargs = _inserted(" unpacked", node.dyn_kwargs)
+        return node
 
-    visit_Dict = visit_List
+    visit_Filter = visit_Call
+    visit_Test = visit_Call
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        """Measure a list, which may contain another one several times."""
+        return _inserted(" made", self.generic_visit(node))
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        """Measure a dictionary, before it is made unless its keys are texts."""
+        keys = [pair.key for pair in node.items]
+        if len(keys) > MOST_KEYS:
+            raise SecurityError(
+                f"it made a dictionary of {len(keys)} entries, more than {MOST_KEYS}"
+            )
+        self.generic_visit(node)
+        if all(isinstance(key, nodes.Const) and isinstance(key.value, str) for key in keys):
+            return _inserted(" made", node)
+        pairs = [nodes.Tuple([pair.key, pair.value], "load") for pair in node.items]
+        return _inserted(" dictionary", nodes.Tuple(pairs, "load"))
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         """Measure a tuple that is no target of an assignment."""
         visited = self.generic_visit(node)
-        return _call(_made, [visited]) if node.ctx == "load" else visited
+        return _inserted(" made", visited) if node.ctx == "load" else visited
+
+    def visit_ScopedEvalContextModifier(self, node: nodes.EvalContextModifier) -> nodes.Node:
+        """Refuse to escape each text for HTML, which no prompt needs."""
+        raise SecurityError("the template calls `autoescape`, which templates may not call here")
+
+    visit_EvalContextModifier = visit_ScopedEvalContextModifier
 
     def _counted(self, node: B) -> B:
         self.generic_visit(node)
         data = (one for part in node.body for one in _data(part))
-        step = _call(_step, [nodes.Const(sum(len(one.data) for one in data))])
+        characters = sum(len(one.data) for one in data)
+        work = _NODE * _weight(node.body)
+        step = _inserted(" step", nodes.Const(characters), nodes.Const(work))
         node.body.insert(0, nodes.ExprStmt(step))
         return node
+
+
+def _is_cheap(operator: str, left: nodes.Expr, right: nodes.Expr) -> bool:
+    """Tell whether a comparison takes no time, whatever the values are."""
+    if operator in ("in", "notin"):
+        return isinstance(right, nodes.List | nodes.Tuple) and all(map(_is_short, right.items))
+    if operator in ("eq", "ne"):
+        return _is_short(left) or _is_short(right)
+    return any(isinstance(one, nodes.Const) and isinstance(one.value, int) for one in (left, right))
+
+
+def _is_short(node: nodes.Expr) -> bool:
+    return isinstance(node, nodes.Const) and (
+        len(node.value) <= TEXT if isinstance(node.value, str) else not isinstance(node.value, int)
+        or node.value.bit_length() <= TEXT
+    )
+
+
+def _weight(parts: Iterable[nodes.Node]) -> int:
+    """Count the parts of expressions and statements."""
+    return sum(1 + sum(1 for _ in part.find_all(nodes.Node)) for part in parts)
 
 
 def _data(node: nodes.Node) -> Iterable[nodes.TemplateData]:
@@ -263,128 +656,36 @@ def _data(node: nodes.Node) -> Iterable[nodes.TemplateData]:
     return [node] if isinstance(node, nodes.TemplateData) else node.find_all(nodes.TemplateData)
 
 
-def _call(function: Callable[..., Any], arguments: list[Any]) -> nodes.Call:
-    name = nodes.ImportedName(f"{__name__}.{function.__name__}")
-    return nodes.Call(name, arguments, [], None, None)
+def _inserted(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)
 
 
-def _measure_operator(operator: str, left: Any, right: Any) -> None:
-    budget = _left()
-    are_numbers = isinstance(left, int) and isinstance(right, int)
-    if operator == "*":
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, Sized) and isinstance(other, int):
-                budget.fit(budget.weigh(one) * other)
-        if are_numbers:
-            _measure_bits(left.bit_length() + right.bit_length())
-    elif operator == "**" and are_numbers:
-        _measure_bits(left.bit_length() * abs(right))
-    elif operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
-        budget.fit(len(left) + len(right))
-    elif operator == "%" and isinstance(left, str | bytes):
-        measure_format(left, right)
-
-
-def _measure_bits(bits: int) -> None:
-    if bits > _MOST_BITS:
-        raise SecurityError(f"it computed a number of more than {_MOST_BITS} bits")
-
-
-def measure_format(form: str | bytes, given: object) -> None:
-    """Refuse a width, a precision or a repetition that makes too much text.
+def bounded(function: Callable[..., Any], cost: Cost) -> Callable[..., Any]:
+    """Make a filter or a test spend its cost first, and count its result.
 
     Args:
-        form: Format with directives of any kind.
-        given: The values, or one value.
-
-    Raises:
-        SecurityError: It might make more than the rendering has left.
-    """
-    text = form if isinstance(form, str) else form.decode("latin-1")
-    values: list[Any] = list(given.values()) if isinstance(given, Mapping) else [given]
-    if isinstance(given, tuple | list):
-        values = list(given)
-    longest = max([8, *map(_left().weigh, values)])
-    widths = [int(digits[:12]) for digits in _DIGITS.findall(text)]
-    if "*" in text or text.count("{") > 1:  # a value may be a width
-        widths += [abs(value) for value in values if isinstance(value, int)]
-    # Each directive may write any of the values in any of the widths.
-    directives = text.count("%") + text.count("{")
-    _left().fit(len(text) + directives * max([longest, *widths]))
-
-
-def _measure_method(
-    name: str, text: str | bytes, args: Sequence[Any], named: Mapping[str, Any]
-) -> None:
-    """Measure the result of a method of a text."""
-    numbers = [abs(one) for one in (*args, *named.values()) if isinstance(one, int)]
-    if name in ("ljust", "rjust", "center", "zfill"):
-        _left().fit(max([len(text), *numbers]))
-    elif name == "expandtabs":
-        _left().fit(len(text) * max([8, *numbers]))
-    elif name == "join" and args and isinstance(args[0], Sized):
-        _left().fit(len(text) * len(args[0]) + _left().weigh(args[0]))
-    elif name == "format":
-        measure_format(text, [*args, *named.values()])
-    elif name == "format_map":
-        measure_format(text, args[0] if args else ())
-    elif name in ("replace", "translate") and args:
-        _measure_replace(text, args)
-
-
-def _measure_replace(text: str | bytes, args: Sequence[Any]) -> None:
-    if isinstance(args[0], Mapping):
-        new = max(map(_left().weigh, args[0].values()), default=0)
-        _left().fit(len(text) * new)
-    elif len(args) > 1 and isinstance(args[0], type(text)):
-        found = text.count(args[0])  # type: ignore[arg-type]  # both are of one kind
-        _left().fit(len(text) + found * _left().weigh(args[1]))
-
-
-def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a filter measure its arguments and count its result.
-
-    Args:
-        name: Its name in templates.
         function: The filter.
+        cost: Of one call.
     """
-    is_measured = name in _MULTIPLIES or name in ("center", "format", "replace", "round")
     first = int(hasattr(function, "jinja_pass_arg"))  # a context comes before the value
 
     @wraps(function)
     def measured(*args: Any, **kwargs: Any) -> Any:
-        _left().step()
-        if is_measured and len(args) > first:
-            if name in _MULTIPLIES and isinstance(args[first], Iterator):
-                args = (*args[:first], list(args[first]), *args[first + 1 :])
-            _measure_filter(name, args[first], args[first + 1 :], kwargs)
-        return _made(function(*args, **kwargs))
+        budget = _left()
+        budget.step()
+        changed = cost(budget, args[first:] if first else args, kwargs)
+        if changed is not None:
+            args = (*args[:first], changed, *args[first + 1 :])
+        result = function(*args, **kwargs)
+        return result if cost is flat else budget.count(result)
 
     return measured
 
 
-_MULTIPLIES = frozenset({"batch", "indent", "join", "pprint", "slice", "sum", "tojson", "wordwrap"})
-"""Filters that may repeat an argument, or a number of characters, for each item or line."""
+def _refused(what: str, name: str) -> Callable[..., Any]:
+    """Make a filter or a test that stands in no table."""
 
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise refuse(f"the {what}", name, FILTERS if what == "filters" else TESTS)
 
-def _measure_filter(name: str, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Measure the result of a filter."""
-    budget, values = _left(), [*args, *named.values()]
-    most = max([0, *(abs(one) for one in values if isinstance(one, int))])
-    if name == "format":
-        measure_format(str(value), values)
-    elif name == "replace":
-        _measure_replace(str(value), [str(one) for one in values])
-    elif name == "round":
-        _measure_bits(4 * most)
-    elif name == "center":
-        budget.fit(most)
-    elif name in _MULTIPLIES:
-        weight = budget.weigh(value)
-        is_text = isinstance(value, str)
-        pieces = value.count("\n") + 1 if is_text and name == "indent" else weight
-        longest = max([0, *(budget.weigh(one) for one in values)])
-        widest = most if name in ("batch", "slice", "indent", "tojson") else 0
-        if name == "sum" and any(isinstance(one, _CONTAINERS) for one in values):
-            longest = weight  # lists that are added up are copied each time
-        budget.fit(weight + pieces * max(longest, widest))
+    return refused

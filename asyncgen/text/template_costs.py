@@ -1,0 +1,671 @@
+"""Say what a chat template may call, and what each call can cost at most.
+
+Filters, tests, functions and methods that a template may call stand in the tables at the end of
+this file, each with its cost; what is not there is refused. A cost is told from the sizes of the
+arguments before the call, since one call into Python or jinja cannot be stopped: it spends *work*
+for what is read (a unit is about ten nanoseconds), and refuses what would make too much. Knows
+nothing of jinja's environment and of the templates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sized
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import LoopContext
+
+if TYPE_CHECKING:
+    from asyncgen.text.template_sandbox import Budget
+
+    Cost: TypeAlias = Callable[[Budget, tuple[Any, ...], dict[str, Any]], list[Any] | None]
+    """Spends what a call costs; a list that it returns takes the place of the first argument."""
+
+MOST_BITS = 2**16
+"""Bits of an integer that a template computes."""
+
+MOST_KEYS = 1024
+"""Entries of a dictionary that a template makes."""
+
+TEXT = 64
+"""Bytes of a short text beside its characters."""
+
+_WRITTEN = 10  # characters that Python's or JSON's form has for one of a text, at most
+_ESCAPED = 6  # of HTML
+_EACH = 32  # work of a step over an item: a test, an attribute, a filter
+_FORWARD = 30_000  # length from which Python searches texts in linear time
+_DIGITS = re.compile(r"\d+")
+_SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
+_LINES = ("\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+_KEYS = (int, float, bool, type(None))
+
+
+def flat(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of what reads little and makes nothing."""
+
+
+def read(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of what reads its arguments and makes as much at most."""
+    weight = _total(budget, args, named)
+    budget.work(weight)
+    budget.fit(weight)
+
+
+def compare(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of comparing two values: the smaller one is read."""
+    if len(args) > 1:
+        left, right = args[0], args[1]
+        if type(left) is not str or type(right) is not str or len(left) == len(right):
+            budget.work(min(budget.weigh(left), budget.weigh(right)))
+        else:
+            budget.work(8)
+
+
+def find_in(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of ``in``: the item comes first."""
+    if len(args) > 1:
+        contained(budget, args[0], args[1])
+
+
+def contained(budget: Budget, item: Any, container: Any) -> Any:
+    """Spend what ``item in container`` costs, and return the container, listed if it was none."""
+    if isinstance(container, str):
+        if isinstance(item, str):
+            _search(budget, container, item, backward=False)
+        return container
+    if isinstance(container, Mapping | range):
+        budget.work(8 if type(item) in (str, int) else budget.weigh(item))
+        return container
+    if isinstance(container, list | tuple):
+        listed = container
+    elif hasattr(container, "__iter__"):
+        listed = listed_of(budget, container)
+    else:
+        return container
+    size = budget.weigh(item)
+    count = len(listed)
+    budget.work(8 * count + (min(count * size, budget.weigh(listed)) if size > TEXT else 0))
+    return listed
+
+
+def listed_of(budget: Budget, value: Any) -> Any:
+    """Return a value with a length: as it is, or the items of an iterator, each a step."""
+    if isinstance(value, str | list | tuple | dict | range) or not hasattr(value, "__iter__"):
+        return value
+    listed = []
+    for item in value:
+        budget.step()
+        listed.append(item)
+    budget.make(8 * len(listed))
+    return listed
+
+
+def operate(budget: Budget, operator: str, left: Any, right: Any) -> None:
+    """Refuse a sum, product, power, quotient or formatted text that would be too large.
+
+    Raises:
+        SecurityError: It would.
+    """
+    if isinstance(left, int) and isinstance(right, int):
+        bits, others = left.bit_length(), right.bit_length()
+        if operator == "**":
+            measure_bits(bits * abs(right))
+        elif operator == "*":
+            measure_bits(bits + others)
+        else:
+            measure_bits(max(bits, others))
+        if bits > 64 and others > 64:
+            budget.work(bits * others // 2**10)
+    elif operator == "%" and isinstance(left, str | bytes):
+        measure_format(budget, left, right)
+    elif operator == "*":
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Sized) and isinstance(other, int):
+                budget.fit((budget.weigh(one) + TEXT) * max(other, 1))
+    elif not isinstance(left, int | float) or not isinstance(right, int | float):
+        weight = budget.weigh(left) + budget.weigh(right)
+        budget.work(weight)
+        budget.fit(weight * (1 if type(left) is type(right) else _ESCAPED))
+
+
+def measure_bits(bits: int) -> None:
+    """Refuse an integer of too many bits.
+
+    Raises:
+        SecurityError: It is too large.
+    """
+    if bits > MOST_BITS:
+        raise SecurityError(f"it computed a number of more than {MOST_BITS} bits")
+
+
+def measure_format(budget: Budget, form: str | bytes, given: object) -> None:
+    """Refuse a width, a precision or a repetition that makes too much text.
+
+    Args:
+        budget: Of the rendering.
+        form: Format with directives of any kind.
+        given: The values, or one value.
+
+    Raises:
+        SecurityError: It might make more than the rendering has left.
+    """
+    text = form if isinstance(form, str) else form.decode("latin-1")
+    budget.work(16 * len(text))
+    values: list[Any] = list(given.values()) if isinstance(given, Mapping) else [given]
+    if isinstance(given, tuple | list):
+        values = list(given)
+    is_plain = all(type(value) in (str, int, float) for value in values) and "!" not in text
+    weights = [budget.weigh(value) * (1 if is_plain else _WRITTEN) for value in values]
+    longest = max([8, *weights])
+    widths = [int(digits[:12]) for digits in _DIGITS.findall(text)]
+    if "*" in text or text.count("{") > 1:  # a value may be a width
+        widths += [abs(value) for value in values if isinstance(value, int)]
+    # Each directive may write any of the values in any of the widths.
+    directives = text.count("%") + text.count("{")
+    most = len(text) + directives * max([longest, *widths])
+    budget.work(most)
+    budget.fit(most * (1 if text.isascii() else 4))
+
+
+def make_dictionary(budget: Budget, keys: Any) -> None:
+    """Spend what a dictionary of these keys costs: all that collide are compared.
+
+    Raises:
+        SecurityError: They are too many, or of a kind whose hash may cost much.
+    """
+    count = len(keys)
+    if count > MOST_KEYS:
+        raise SecurityError(f"it made a dictionary of {count} entries, more than {MOST_KEYS}")
+    if any(not isinstance(key, str) for key in keys):
+        if not all(isinstance(key, (str, *_KEYS)) for key in keys):
+            raise SecurityError("it made a dictionary whose keys are neither texts nor numbers")
+        budget.work(4 * count * count)
+    budget.make(2 * TEXT * count)
+
+
+def _total(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> int:
+    return sum(map(budget.weigh, args)) + sum(map(budget.weigh, named.values()))
+
+
+def _values(args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    """All arguments but the first, which is the value."""
+    return [*args[1:], *named.values()]
+
+
+def _number(values: list[Any]) -> int:
+    """The largest number among arguments."""
+    return max([0, *(abs(one) for one in values if isinstance(one, int))])
+
+
+def _text(budget: Budget, value: Any) -> str:
+    """The text of a value, of which jinja's filters make one."""
+    if isinstance(value, str):
+        return value
+    most = _WRITTEN * budget.weigh(value)
+    budget.work(most)
+    budget.fit(most)
+    return str(value)
+
+
+def _search(budget: Budget, text: str, found: str, *, backward: bool) -> None:
+    """Spend what a search costs; it is not linear backwards, nor in short texts."""
+    size, length = len(text), len(found)
+    most = size
+    if length > 1 and (backward or size < _FORWARD):
+        most += max(0, size - length) * length // 8
+    budget.work(8 + most)
+
+
+def _arguments(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    budget.work(8 + sum(map(budget.weigh, args[1:])))
+
+
+def _letters(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of changed letters: Python holds three of four bytes for one that is not ASCII."""
+    text = _text(budget, args[0]) if args else ""
+    budget.work(2 * len(text))
+    budget.fit(len(text) if text.isascii() else 12 * len(text))
+
+
+def _words(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of a list of words that is made by a pattern, then changed one by one."""
+    text = _text(budget, args[0]) if args else ""
+    budget.work(64 * len(text))
+    budget.fit(2 * TEXT * len(text))
+
+
+def _strip(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    text = _text(budget, args[0]) if args else ""
+    stripped = next((one for one in _values(args, named) if isinstance(one, str)), "")
+    budget.work(len(text) * (1 + len(stripped) // 32))
+
+
+def _find(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if len(args) > 1 and isinstance(args[1], str):
+        _search(budget, args[0], args[1], backward=False)
+
+
+def _find_backward(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if len(args) > 1 and isinstance(args[1], str):
+        _search(budget, args[0], args[1], backward=True)
+
+
+def _split(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    text, values = args[0], _values(args, named)
+    found = next((one for one in values if isinstance(one, str)), None)
+    most = next((one for one in values if isinstance(one, int) and one >= 0), None)
+    if found is None:
+        budget.work(len(text))
+        pieces = sum(map(text.count, _SPACES[:10] if text.isascii() else _SPACES)) + 1
+    elif found:
+        _search(budget, text, found, backward=True)
+        pieces = text.count(found) + 1
+    else:
+        return  # Python refuses
+    _pieces(budget, text, pieces if most is None else min(pieces, most + 1))
+
+
+def _lines(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    budget.work(len(args[0]))
+    _pieces(budget, args[0], sum(map(args[0].count, _LINES)) + 1)
+
+
+def _pieces(budget: Budget, text: str, pieces: int) -> None:
+    budget.make(budget.weigh(text) + TEXT * pieces)
+
+
+def _wide(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of a text that is filled up to a width."""
+    text = _text(budget, args[0]) if args else ""
+    values = _values(args, named)
+    width = 1 if all(isinstance(one, int) or one.isascii() for one in values) else 4
+    budget.fit(max(budget.weigh(text), 4 * len(text), width * _number(values)))
+
+
+def _tabs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    most = budget.weigh(args[0]) * max(8, _number(_values(args, named)))
+    budget.work(most)
+    budget.fit(most)
+
+
+def _replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    text = _text(budget, args[0]) if args else ""
+    texts = [str(one) for one in _values(args, named) if not isinstance(one, Mapping)]
+    if len(texts) > 1:
+        _search(budget, text, texts[0], backward=False)
+        count = text.count(texts[0])
+        budget.work(count * 8)
+        most = len(text) + count * len(texts[1])
+        budget.fit(most * (1 if text.isascii() and texts[1].isascii() else 4))
+
+
+def _translate(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    values = args[1].values() if len(args) > 1 and isinstance(args[1], Mapping) else ()
+    most = len(args[0]) * max(map(budget.weigh, values), default=0)
+    budget.work(len(args[0]) * 8)
+    budget.fit(most)
+
+
+def _join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    """Cost of the filter ``join``, which writes what is no text."""
+    if not args:
+        return None
+    listed = listed_of(budget, args[0])
+    values = _values(args, named)
+    between = next((budget.weigh(one) for one in values if isinstance(one, str)), 0)
+    _spend_joined(budget, listed, between)
+    if isinstance(named.get("attribute", *args[2:3]), str):
+        _items(budget, (listed, *args[1:]), named)
+    return listed if listed is not args[0] else None
+
+
+def join_method(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of the method ``join``, whose items are listed already."""
+    if len(args) > 1 and isinstance(args[1], Sized):
+        _spend_joined(budget, args[1], budget.weigh(args[0]))
+
+
+def _spend_joined(budget: Budget, listed: Any, between: int) -> None:
+    if not isinstance(listed, Sized):
+        return
+    # A mark of HTML escapes all; other items are written as Python does.
+    is_plain = {*map(type, listed)} <= {str} if isinstance(listed, list | tuple) else False
+    weight = budget.weigh(listed) * (1 if is_plain else _WRITTEN) + between * len(listed)
+    budget.work(8 * len(listed) + weight)
+    budget.fit(weight)
+
+
+def _format(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    measure_format(budget, _text(budget, args[0]) if args else "", _values(args, named))
+
+
+def _format_map(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    measure_format(budget, args[0], args[1] if len(args) > 1 else ())
+
+
+def _items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of a step for each item, which may go along a path of attributes."""
+    if args and isinstance(args[0], Sized) and not isinstance(args[0], LoopContext):
+        parts = sum(one.count(".") + one.count(",") for one in _values(args, named) if _is(one))
+        budget.work(_EACH * len(args[0]) * (1 + parts))
+
+
+def _is(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    if not args:
+        return None
+    value = args[0]
+    if isinstance(value, str):
+        budget.work(8 * len(value))
+        budget.make((8 if value.isascii() else TEXT + 16) * len(value))
+        return None
+    listed = listed_of(budget, value)
+    budget.work(8 * len(listed) if isinstance(listed, Sized) else 0)
+    return listed if listed is not value else None
+
+
+def _sort(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    """Cost of sorting: each item is compared with the logarithm of their number."""
+    if not args:
+        return None
+    listed = listed_of(budget, args[0])
+    if isinstance(listed, Sized):
+        count, weight = len(listed), budget.weigh(listed)
+        budget.work((_EACH * count + weight) * count.bit_length())
+        budget.fit(2 * weight + TEXT * count)
+        _items(budget, (listed, *args[1:]), named)
+    return listed if listed is not args[0] else None
+
+
+def _unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    """Cost of a set: all items that collide are compared; texts do not."""
+    if not args:
+        return None
+    listed = listed_of(budget, args[0])
+    if isinstance(listed, Sized):
+        count = len(listed)
+        is_plain = len(args) < 3 and "attribute" not in named and {*map(type, listed)} <= {str}
+        budget.work(budget.weigh(listed) + (_EACH * count if is_plain else 4 * count * count))
+        budget.fit(budget.weigh(listed) + 2 * TEXT * count)
+        _items(budget, (listed, *args[1:]), named)
+    return listed if listed is not args[0] else None
+
+
+def _sum(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    if not args:
+        return None
+    listed = listed_of(budget, args[0])
+    if isinstance(listed, Sized):
+        weight = budget.weigh(listed)
+        budget.work(weight)
+        if any(isinstance(one, list | tuple) for one in _values(args, named)):
+            budget.fit(weight * weight)  # lists that are added up are copied each time
+        _items(budget, (listed, *args[1:]), named)
+    return listed if listed is not args[0] else None
+
+
+def _rows(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    """Cost of ``batch`` and ``slice``, which make rows of a length or of a number."""
+    if not args:
+        return None
+    listed = listed_of(budget, args[0])
+    if isinstance(listed, Sized):
+        weight = budget.weigh(listed)
+        budget.work(_EACH * len(listed))
+        budget.fit(weight + TEXT * (len(listed) + 1) * max(1, _number(_values(args, named))))
+    return listed if listed is not args[0] else None
+
+
+def _indent(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    text = _text(budget, args[0]) if args else ""
+    values = _values(args, named)
+    width = max([4, _number(values), *(budget.weigh(one) for one in values)])
+    budget.work(8 * len(text))
+    lines = sum(map(text.count, _LINES)) + 1
+    budget.fit(budget.weigh(text) + lines * (width + 2 * TEXT))
+
+
+def _wrap(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of ``wordwrap``: it takes the square of the length for long words."""
+    text = _text(budget, args[0]) if args else ""
+    longest = max([1, *(budget.weigh(one) for one in _values(args, named))])
+    budget.work(len(text) * len(text))
+    budget.fit(len(text) * (longest + TEXT))
+
+
+def _json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of JSON: six characters for one at most, and an indentation for each item."""
+    weight = budget.weigh(args[0]) if args else 0
+    values = _values(args, named)
+    indent = named.get("indent", args[2] if len(args) > 2 else None)
+    width = sum(budget.weigh(one) for one in values if not isinstance(one, int))
+    if indent is not None:
+        width += TEXT + 8 * max(0, indent if isinstance(indent, int) else budget.weigh(indent))
+    items = budget.count_items(args[0]) if args else 0
+    most = _ESCAPED * weight + items * width
+    budget.work(most + _EACH * items)
+    budget.fit(most)
+
+
+def _escape(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    text = _text(budget, args[0]) if args else ""
+    budget.work(_ESCAPED * len(text))
+    budget.fit(_ESCAPED * budget.weigh(text))
+
+
+def _string(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if args and not isinstance(args[0], str):
+        most = _WRITTEN * budget.weigh(args[0])
+        budget.work(most)
+        budget.fit(most)
+
+
+def _parse_number(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of a number that is read from a text: the square of its length."""
+    if args and isinstance(args[0], str):
+        budget.work(len(args[0]) * (1 + len(args[0]) // 16))
+
+
+def _round(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    measure_bits(4 * _number(_values(args, named)))
+
+
+def _modulo(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of ``odd``, ``even`` and ``divisibleby``: of ``%``, which also formats texts."""
+    if args:
+        operate(budget, "%", args[0], next(iter(_values(args, named)), 2))
+
+
+def _range(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    budget.make(TEXT)  # jinja allows 100,000 numbers
+
+
+def _dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+    """Cost of ``dict()``, ``namespace()`` and ``dict.fromkeys()``."""
+    budget.make(8 * TEXT)
+    keys: list[Any] = list(named)
+    listed = listed_of(budget, args[0]) if args else ()
+    if isinstance(listed, Mapping):
+        keys += listed
+    elif isinstance(listed, Sized):
+        if len(listed) <= MOST_KEYS:
+            budget.work(_EACH * len(listed))
+            rows = [one for one in listed if isinstance(one, list | tuple | str) and len(one) == 2]
+            keys += [row[0] for row in rows] if len(rows) == len(listed) else listed
+        else:
+            keys += listed
+    make_dictionary(budget, keys)
+    return listed if isinstance(listed, list) and listed is not args[0] else None
+
+
+def _from_keys(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if args and isinstance(args[0], Sized):
+        make_dictionary(budget, args[0])
+
+
+def _copy(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    budget.make(2 * TEXT * (1 + len(args[0])))
+
+
+def _get(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if len(args) > 1 and type(args[1]) is not str:
+        budget.work(budget.weigh(args[1]))
+
+
+def _in_list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if len(args) > 1:
+        contained(budget, args[1], args[0])
+
+
+def _say(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    budget.fit(_WRITTEN * _total(budget, args, named))
+
+
+def _date(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if args and isinstance(args[0], str):
+        measure_format(budget, args[0], ())
+
+
+FILTERS: dict[str, Cost] = {
+    "abs": flat,
+    "attr": flat,
+    "batch": _rows,
+    "capitalize": _letters,
+    "center": _wide,
+    "count": flat,
+    "d": flat,
+    "default": flat,
+    "dictsort": _sort,
+    "e": _escape,
+    "escape": _escape,
+    "first": flat,
+    "float": _parse_number,
+    "format": _format,
+    "groupby": _sort,
+    "indent": _indent,
+    "int": _parse_number,
+    "items": _items,
+    "join": _join,
+    "last": flat,
+    "length": flat,
+    "list": _list,
+    "lower": _letters,
+    "map": _items,
+    "max": _sort,
+    "min": _sort,
+    "reject": _items,
+    "rejectattr": _items,
+    "replace": _replace,
+    "reverse": read,
+    "round": _round,
+    "safe": read,
+    "select": _items,
+    "selectattr": _items,
+    "slice": _rows,
+    "sort": _sort,
+    "string": _string,
+    "sum": _sum,
+    "title": _words,
+    "tojson": _json,
+    "trim": _strip,
+    "truncate": read,
+    "unique": _unique,
+    "upper": _letters,
+    "wordcount": _words,
+    "wordwrap": _wrap,
+}
+"""Filters that a template may call."""
+
+TESTS: dict[str, Cost] = {
+    **dict.fromkeys(
+        "boolean callable defined escaped false filter float integer iterable mapping none number"
+        " sameas sequence string test true undefined".split(),
+        flat,
+    ),
+    **dict.fromkeys("== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le".split(), compare),
+    **dict.fromkeys(("divisibleby", "even", "odd"), _modulo),
+    **dict.fromkeys(("lower", "upper"), _letters),
+    "in": find_in,
+}
+"""Tests that a template may call."""
+
+FUNCTIONS: dict[str, Cost] = {
+    "dict": _dictionary,
+    "joiner": _range,
+    "namespace": _dictionary,
+    "raise_exception": _say,
+    "range": _range,
+    "strftime_now": _date,
+}
+"""Functions that a template may call, beside its macros."""
+
+METHODS: dict[type, dict[str, Cost]] = {
+    str: {
+        **dict.fromkeys("capitalize casefold lower swapcase upper title".split(), _letters),
+        **dict.fromkeys("lstrip rstrip strip".split(), _strip),
+        **dict.fromkeys("endswith removeprefix removesuffix startswith".split(), _arguments),
+        **dict.fromkeys("count find index partition".split(), _find),
+        **dict.fromkeys("rfind rindex rpartition".split(), _find_backward),
+        **dict.fromkeys("split rsplit".split(), _split),
+        **dict.fromkeys("center ljust rjust zfill".split(), _wide),
+        **dict.fromkeys(
+            "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable"
+            " isspace istitle isupper".split(),
+            read,
+        ),
+        "expandtabs": _tabs,
+        "format": _format,
+        "format_map": _format_map,
+        "join": join_method,
+        "replace": _replace,
+        "splitlines": _lines,
+        "translate": _translate,
+    },
+    dict: {"copy": _copy, "get": _get, "items": flat, "keys": flat, "values": flat},
+    list: {"copy": _copy, "count": _in_list, "index": _in_list},
+    tuple: {"count": _in_list, "index": _in_list},
+    int: {},
+    float: {"is_integer": flat},
+    LoopContext: {"changed": read, "cycle": flat},
+}
+"""Methods that a template may call, by the type of the value."""
+
+_NAMED = {str: "a text", dict: "a mapping", list: "a list", tuple: "a tuple", int: "a number"}
+
+
+def methods_of(owner: Any) -> tuple[type | None, dict[str, Cost]]:
+    """Return the methods of a value, and the type that has them."""
+    if owner is dict:
+        return dict, {"fromkeys": _from_keys}
+    if isinstance(owner, Mapping):
+        return dict, METHODS[dict]
+    for kind, methods in METHODS.items():
+        if isinstance(owner, kind):
+            return kind, methods
+    return None, {}
+
+
+def refuse(what: str, name: str, allowed: Any) -> SecurityError:
+    """Make the error of a call that stands in no table.
+
+    Args:
+        what: ``filter``, ``test``, ``function`` or a method of something.
+        name: The name in the template.
+        allowed: Names in the table.
+    """
+    names = ", ".join(sorted(allowed)) or "none"
+    return SecurityError(
+        f"the template calls `{name[:80]}`, which templates may not call here; allowed are, of "
+        f"{what}: {names}"
+    )
+
+
+def refuse_method(owner: Any, name: str) -> SecurityError:
+    """Make the error of a method that stands in no table."""
+    kind, methods = methods_of(owner)
+    called = _NAMED.get(kind or object, type(owner).__name__)  # type: ignore[arg-type]
+    return refuse(f"the methods of {called}", name, methods)
