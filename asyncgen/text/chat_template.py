@@ -41,7 +41,7 @@ _NO_TEMPLATE = (
     "prompt instead of messages, or load the instruction-tuned version of the model"
 )
 
-MOST_SOURCE = 2**18
+MOST_SOURCE = 2**17
 """Characters of a template that is compiled; those of models have some ten thousand."""
 
 _MARKER = "asyncgenContinuesHere"

@@ -122,7 +122,9 @@ def operate(budget: Budget, operator: str, left: Any, right: Any) -> None:
     elif operator == "*":
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Sized) and isinstance(other, int):
-                budget.fit((budget.weigh(one) + TEXT) * max(other, 1))
+                budget.fit(budget.weigh(one) * max(other, 1))
+    elif operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        budget.fit(8 * (len(left) + len(right)))
     elif not isinstance(left, int | float) or not isinstance(right, int | float):
         weight = budget.weigh(left) + budget.weigh(right)
         budget.work(weight)
@@ -256,7 +258,7 @@ def _split(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None
     found = next((one for one in values if isinstance(one, str)), None)
     most = next((one for one in values if isinstance(one, int) and one >= 0), None)
     if found is None:
-        budget.work(len(text))
+        budget.work(4 * len(text))
         pieces = sum(map(text.count, _SPACES[:10] if text.isascii() else _SPACES)) + 1
     elif found:
         _search(budget, text, found, backward=True)
@@ -364,7 +366,9 @@ def _list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[
         budget.make((8 if value.isascii() else TEXT + 16) * len(value))
         return None
     listed = listed_of(budget, value)
-    budget.work(8 * len(listed) if isinstance(listed, Sized) else 0)
+    if isinstance(listed, Sized):
+        budget.work(8 * len(listed))
+        budget.make(32 * len(listed) if isinstance(listed, range) else 0)
     return listed if listed is not value else None
 
 

@@ -71,6 +71,15 @@ READ = 32
 MOST_SECONDS = 10.0
 """Seconds of one rendering, checked at its steps."""
 
+MOST_PROCESSOR_SECONDS = 0.6
+"""Seconds of the processor, likewise."""
+
+MOST_NODES = 8000
+"""Parts of a template that is compiled; those of models have some thousand."""
+
+SECONDS_EACH = 1e-4
+"""Further seconds of the processor for each value that is rendered, such as a message's role."""
+
 _UNTIMED = 2**16  # characters of a value that is made outside of a rendering
 _CONTAINER = 128  # weight of a container beside its items: it is kept until the rendering ends
 _PIECE = 16  # of a text in the list of those that are written
@@ -85,7 +94,17 @@ _SIMPLE = (bool, float, type(None))
 class Budget:
     """Remaining steps, work, characters and time of a rendering."""
 
-    __slots__ = ("_characters", "_deadline", "_most", "_most_work", "_steps", "_weights", "_work")
+    __slots__ = (
+        "_characters",
+        "_deadline",
+        "_most",
+        "_most_work",
+        "_processor",
+        "_seconds",
+        "_steps",
+        "_weights",
+        "_work",
+    )
 
     def __init__(self, characters: int) -> None:
         """Begin with so many characters, and all steps, work and seconds of a rendering."""
@@ -93,6 +112,8 @@ class Budget:
         self._characters = self._most = characters
         self._work = self._most_work = MOST_WORK
         self._deadline = time.monotonic() + MOST_SECONDS
+        self._seconds = MOST_PROCESSOR_SECONDS
+        self._processor = time.thread_time()
         # By identity; the entry keeps the object alive, so its identity stays unique.
         self._weights: dict[int, tuple[object, int, int]] = {}
 
@@ -105,8 +126,11 @@ class Budget:
         self._steps -= 1
         if self._steps < 0:
             raise SecurityError(f"it took more than {MOST_STEPS} steps")
-        if self._steps % 8 == 0 and time.monotonic() > self._deadline:
-            raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
+        if self._steps % 8 == 0:
+            if time.monotonic() > self._deadline:
+                raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
+            if time.thread_time() - self._processor > self._seconds:
+                raise SecurityError(f"it took the processor for more than {self._seconds:g} s")
 
     def work(self, units: int) -> None:
         """Count so many characters or items that are read.
@@ -144,6 +168,7 @@ class Budget:
         self._most += TIMES * weight
         self._work += READ * weight
         self._most_work += READ * weight
+        self._seconds += SECONDS_EACH * self.count_items(given)
 
     def count(self, value: Any) -> Any:
         """Count a value that was made, and return it; of an iterator, each item when it comes."""
@@ -156,8 +181,7 @@ class Budget:
             if value.bit_length() > TEXT:
                 self.make(TEXT + value.bit_length() // 8)
         elif kind in _CONTAINERS:
-            self.make(_CONTAINER + 8 * len(value))
-            self.fit(self.weigh(value))
+            self.make(_CONTAINER + 8 * len(value))  # it is weighed where it is read
         elif isinstance(value, str | bytes):
             self.make(TEXT + self.weigh(value))
         elif isinstance(value, Iterator) and not isinstance(value, LoopContext):
@@ -175,6 +199,11 @@ class Budget:
 
         Nothing in the sandbox changes a container, so each is measured once.
         """
+        kind = type(value)
+        if kind is str:
+            return len(value) if value.isascii() else 4 * len(value)  # type: ignore[attr-defined, arg-type]
+        if kind in _CONTAINERS:
+            return self._weigh(value)[1]
         if isinstance(value, str):
             return len(value) if value.isascii() else 4 * len(value)
         if isinstance(value, bytes):
@@ -267,6 +296,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._functions = {self.globals[name]: cost for name, cost in FUNCTIONS.items()}
 
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
+        if _weight([source]) > MOST_NODES:
+            raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
         _Measuring().visit(source)  # in place
         source.set_environment(self)
         return super()._generate(source, *args, **options)
