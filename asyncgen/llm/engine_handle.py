@@ -65,6 +65,7 @@ class EngineHandle:
         revision: str | None = None,
         token: str | bool | None = None,
         follow_links: bool = False,
+        trust_template: bool = False,
         max_running: int = 64,
         max_queue_size: int | None = None,
         prepare_seconds: float | None = 10.0,
@@ -100,6 +101,8 @@ class EngineHandle:
             token: Access token for the hub.
             follow_links: Read files outside of a folder to which links in it lead; they are refused
                 otherwise, since whoever made the folder chose them.
+            trust_template: The model's chat templates are one's own: they may call whatever jinja's
+                sandbox allows, without limits. Those of others may call what a table of costs has.
             max_running: Most samples that share a step, at least 1; further requests queue. As
                 many more may take turns beside the batch.
             max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises

@@ -44,6 +44,7 @@ class ModelSource(EngineOptions):
     revision: str | None = None
     token: str | bool | None = None
     follow_links: bool = False
+    trust_template: bool = False
     max_queue_size: int | None = None
     prepare_seconds: float | None = 10.0
     progress: ProgressOption = None
@@ -61,6 +62,10 @@ class ModelSource(EngineOptions):
         if self.quantize not in (None, "int8", "int4"):
             raise InvalidRequestError("quantize", self.quantize, "use 'int8', 'int4' or None")
         check_formats(self.tool_format, self.reasoning_format)
+        is_loaded = not isinstance(self.tokenizer, str | os.PathLike | None)
+        if is_loaded and self.trust_template is not False:
+            allowed = "the tokenizer object is loaded already; set its attribute of this name"
+            raise InvalidRequestError("trust_template", self.trust_template, allowed)
         if isinstance(self.source, str | os.PathLike):
             return
         if self.tokenizer is None:
@@ -198,6 +203,7 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
             revision=revision,
             token=source.token,
             follow_links=source.follow_links,
+            trust_template=source.trust_template,
             progress=source.progress,
         )
     from asyncgen.text.foreign_tokenizer import own_tokenizer

@@ -110,6 +110,8 @@ class TokenizerOptions(HubAddress, total=False):
     """Positions that the model was trained for, in tokens."""
     chat_template: str | dict[str, str] | None
     """Jinja text, or several by name."""
+    trust_template: bool
+    """The chat templates are one's own and run without limits."""
     bos_token: str | None
     """A token of the vocabulary, as the following three."""
     eos_token: str | None

@@ -109,6 +109,7 @@ def load_tokenizer(
     add_prefix_space: bool | None = None,
     subfolder: str = "",
     follow_links: bool = False,
+    trust_template: bool = False,
     progress: ProgressOption = None,
 ) -> Tokenizer:
     """Load a tokenizer; parameters as in :func:`load_model`.
@@ -122,6 +123,8 @@ def load_tokenizer(
         add_prefix_space: Split a text as if a space stood before it; ``None``: as in the files.
         subfolder: Folder of the tokenizer in the source.
         follow_links: As in :func:`load_model`.
+        trust_template: Its chat templates are one's own: they may call whatever jinja's sandbox
+            allows, without limits. Those of others may call what a table of costs has.
         progress: As in :func:`load_model`, for downloads.
 
     Raises:
@@ -129,6 +132,7 @@ def load_tokenizer(
     """
     require("progress", progress, progress_option)
     require("follow_links", follow_links, switch)
+    require("trust_template", trust_template, switch)
     folder = resolve(
         source,
         weights=False,
@@ -140,7 +144,9 @@ def load_tokenizer(
         subfolder=subfolder,
         follow_links=follow_links,
     )
-    tokenizer = Tokenizer.from_folder(folder, add_prefix_space=add_prefix_space)
+    tokenizer = Tokenizer.from_folder(
+        folder, add_prefix_space=add_prefix_space, trust_template=trust_template
+    )
     tokenizer.name_or_path = str(source)
     return tokenizer
 

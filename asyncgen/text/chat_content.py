@@ -70,28 +70,39 @@ def reads_parts(program: nodes.Template) -> bool:
     Args:
         program: The template, parsed.
     """
-    names: set[str] = set()
-    more = {"content"}
-    while more:
-        names |= more
-        more = set(_named(program, names)) - names
+    names = _names_of_contents(program)
     read: list[nodes.Node] = [loop.iter for loop in program.find_all(nodes.For)]
     read += [each for each in program.find_all(nodes.Filter) if each.name != "list"]
     return any(_is_content(each, names) for each in read)
 
 
-def _named(program: nodes.Template, names: set[str]) -> Iterable[str]:
-    """Yield further names of a content: variables, and arguments of macros."""
+def _names_of_contents(program: nodes.Template) -> set[str]:
+    """Find the variables and the arguments of macros that are a content."""
+    named = list(_named(program))
+    readers: dict[str, list[tuple[str, nodes.Expr]]] = {}
+    for each in named:
+        for read in (each[1], *each[1].find_all(nodes.Name)):
+            if isinstance(read, nodes.Name):
+                readers.setdefault(read.name, []).append(each)
+    names = {"content"}
+    tried = named
+    while tried:
+        found = {name for name, value in tried if name not in names and _is_content(value, names)}
+        names |= found
+        tried = [each for name in found for each in readers.get(name, ())]
+    return names
+
+
+def _named(program: nodes.Template) -> Iterable[tuple[str, nodes.Expr]]:
+    """Yield the variables and the arguments of macros, each with a value that it is given."""
     for assignment in program.find_all(nodes.Assign):
-        target = assignment.target
-        if isinstance(target, nodes.Name) and _is_content(assignment.node, names):
-            yield target.name
+        if isinstance(assignment.target, nodes.Name):
+            yield assignment.target.name, assignment.node
     macros = {macro.name: macro for macro in program.find_all(nodes.Macro)}
     for call in program.find_all(nodes.Call):
         macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
         for argument, given in zip(macro.args if macro else (), call.args, strict=False):
-            if _is_content(given, names):
-                yield argument.name
+            yield argument.name, given
 
 
 def _is_content(expression: nodes.Node | None, names: set[str]) -> bool:

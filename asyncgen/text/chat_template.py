@@ -7,11 +7,12 @@ Templates are programs from strangers, so they run in jinja's immutable sandbox,
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -28,7 +29,7 @@ from asyncgen.text.message_forms import (
     is_none,
     message_forms,
 )
-from asyncgen.text.template_sandbox import BoundedEnvironment, rendering
+from asyncgen.text.template_sandbox import BoundedEnvironment, check_size, rendering
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser
@@ -138,6 +139,10 @@ def render_chat(
         InvalidRequestError: The messages, tools or options are malformed.
         ChatTemplateError: The template is broken, was stopped by the sandbox, or refused.
     """
+    if not isinstance(template, str):
+        raise InvalidRequestError("chat_template", template, "give jinja text")
+    if not isinstance(trust_template, bool):
+        raise InvalidRequestError("trust_template", trust_template, "True or False")
     check_messages(messages)
     _check_mappings(tools, "tools", "the JSON schema of a function")
     _check_mappings(documents, "documents", "a document")
@@ -152,7 +157,8 @@ def render_chat(
     compiled = _compile(template, trust_template)
     if any(map(has_parts, messages)) and not _reads_parts(template):
         messages = joined_texts(messages)
-    limits = nullcontext if trust_template else rendering
+    begun = time.thread_time()  # all forms together take as long as one may
+    limits = nullcontext if trust_template else partial(rendering, begun=begun)
     failure: ChatTemplateError | None = None
     for form in message_forms(messages):
         try:
@@ -174,11 +180,20 @@ def template_variables(template: str) -> frozenset[str]:
 
     Args:
         template: Jinja text; an invalid one has no names.
+
+    Raises:
+        ChatTemplateError: It is too large to tell.
     """
-    try:
-        return frozenset(meta.find_undeclared_variables(_parse(template)))
-    except (ChatTemplateError, jinja2.TemplateError, RecursionError):
-        return frozenset()
+    with _compiling():
+        _check_source(template)
+        try:
+            program = _environment(False).parse(template)
+            check_size(program)
+            return frozenset(meta.find_undeclared_variables(program))
+        except (jinja2.TemplateError, RecursionError, ValueError) as error:
+            if isinstance(error, SecurityError):
+                raise
+            return frozenset()
 
 
 class _Refusal(Exception):
@@ -254,10 +269,8 @@ def _environment(trusted: bool) -> jinja2.Environment:
 
 
 @contextmanager
-def _compiling(template: object) -> Iterator[None]:
+def _compiling() -> Iterator[None]:
     """Name what is wrong with a template that is parsed or compiled in the block."""
-    if not isinstance(template, str):
-        raise InvalidRequestError("chat_template", template, "give jinja text")
     try:
         yield
     except jinja2.TemplateSyntaxError as error:
@@ -274,23 +287,23 @@ def _compiling(template: object) -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def _compile(template: str, trusted: bool = False) -> jinja2.Template:
-    with _compiling(template):
-        if not trusted and len(template) > MOST_SOURCE:
-            raise SecurityError(
-                f"it has {len(template)} characters, more than the {MOST_SOURCE} of a template"
-            )
+    with _compiling():
+        if not trusted:
+            _check_source(template)
         return _environment(trusted).from_string(template)
 
 
-def _parse(template: str) -> nodes.Template:
-    with _compiling(template):
-        return _environment(False).parse(template)
+def _check_source(template: str) -> None:
+    if len(template) > MOST_SOURCE:
+        raise SecurityError(
+            f"it has {len(template)} characters, more than the {MOST_SOURCE} of a template"
+        )
 
 
 @lru_cache(maxsize=64)
 def _reads_parts(template: str) -> bool:
-    with _compiling(template):
-        return reads_parts(_parse(template))
+    with _compiling():
+        return reads_parts(_environment(False).parse(template))
 
 
 def _render(

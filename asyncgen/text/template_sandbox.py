@@ -106,16 +106,21 @@ class Budget:
         "_work",
     )
 
-    def __init__(self, characters: int) -> None:
-        """Begin with so many characters, and all steps, work and seconds of a rendering."""
+    def __init__(self, characters: int, begun: float | None = None) -> None:
+        """Begin with so many characters, and all steps, work and seconds of a rendering.
+
+        Args:
+            characters: The characters.
+            begun: Time of the processor when it began; ``None`` for now.
+        """
         self._steps = MOST_STEPS
         self._characters = self._most = characters
         self._work = self._most_work = MOST_WORK
         self._deadline = time.monotonic() + MOST_SECONDS
         self._seconds = MOST_PROCESSOR_SECONDS
-        self._processor = time.thread_time()
+        self._processor = time.thread_time() if begun is None else begun
         # By identity; the entry keeps the object alive, so its identity stays unique.
-        self._weights: dict[int, tuple[object, int, int]] = {}
+        self._weights: dict[int, tuple[object, int, int, int]] = {}
 
     def step(self) -> None:
         """Count a step.
@@ -220,7 +225,11 @@ class Budget:
         """Count the values within a value, repeated ones each time."""
         return self._weigh(value)[2] if isinstance(value, _CONTAINERS) else 1
 
-    def _weigh(self, value: Any) -> tuple[object, int, int]:
+    def depth(self, value: object) -> int:
+        """Count the containers that are within one another."""
+        return self._weigh(value)[3] if isinstance(value, _CONTAINERS) else 0
+
+    def _weigh(self, value: Any) -> tuple[object, int, int, int]:
         known = self._weights.get(id(value))
         if known is not None:
             return known
@@ -229,8 +238,10 @@ class Budget:
         if isinstance(value, dict):
             inner = value.values()
             weight += sum(map(self.weigh, inner))
-        items += sum(self.count_items(one) for one in inner if isinstance(one, _CONTAINERS))
-        self._weights[id(value)] = known = (value, weight, items)
+        nested = [self._weigh(one) for one in inner if isinstance(one, _CONTAINERS)]
+        items += sum(one[2] for one in nested)
+        depth = 1 + max((one[3] for one in nested), default=0)
+        self._weights[id(value)] = known = (value, weight, items, depth)
         return known
 
 
@@ -238,13 +249,14 @@ _budget: ContextVar[Budget] = ContextVar("budget")
 
 
 @contextmanager
-def rendering(given: object = None) -> Iterator[None]:
+def rendering(given: object = None, begun: float | None = None) -> Iterator[None]:
     """Run the block with a new budget.
 
     Args:
         given: Input of the template; a larger one gets a larger budget.
+        begun: Time of the processor when the first of several renderings began.
     """
-    budget = Budget(MOST_CHARACTERS)
+    budget = Budget(MOST_CHARACTERS, begun)
     budget.grant(given)
     token = _budget.set(budget)
     try:
@@ -283,7 +295,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         for name, function in {**self.filters, **filters}.items():
             cost = FILTERS.get(name)
             self.filters[name] = bounded(function, cost) if cost else _refused("filters", name)
-        for name, function in {**self.tests, **tests}.items():
+        for name, function in {**self.tests, **tests, "in": _is_in}.items():
             cost = TESTS.get(name)
             if cost is None:
                 self.tests[name] = _refused("tests", name)
@@ -296,8 +308,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._functions = {self.globals[name]: cost for name, cost in FUNCTIONS.items()}
 
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
-        if _weight([source]) > MOST_NODES:
-            raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
+        check_size(source)
         _Measuring().visit(source)  # in place
         source.set_environment(self)
         return super()._generate(source, *args, **options)
@@ -459,6 +470,10 @@ def _joined(budget: Budget, texts: tuple[str, ...]) -> str:
     if not joined.isascii():
         budget.make(3 * size)
     return joined
+
+
+def _is_in(item: Any, container: Any) -> bool:
+    return item in contained(_left(), item, container)
 
 
 def _contains(container: Any, item: Any) -> bool:
@@ -689,6 +704,16 @@ def _data(node: nodes.Node) -> Iterable[nodes.TemplateData]:
 
 def _inserted(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)
+
+
+def check_size(program: nodes.Template) -> None:
+    """Refuse a parsed template of too many parts, which take long to compile.
+
+    Raises:
+        SecurityError: It has too many.
+    """
+    if _weight([program]) > MOST_NODES:
+        raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
 
 
 def bounded(function: Callable[..., Any], cost: Cost) -> Callable[..., Any]:

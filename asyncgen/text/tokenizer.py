@@ -64,6 +64,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
 
     Attributes:
         chat_template: Jinja text, or several by name, or ``None``.
+        trust_template: Its templates are one's own and run without limits.
         model_max_length: Positions that the model was trained for, in tokens; a huge number where
             the files name none. Used by ``padding="max_length"`` and ``truncation=True``.
         name_or_path: Source of the tokenizer.
@@ -84,6 +85,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         clean_up_tokenization_spaces: bool = False,
         name_or_path: str = "",
         init_kwargs: Mapping[str, Any] | None = None,
+        trust_template: bool = False,
     ) -> None:
         """Wrap a backend.
 
@@ -100,6 +102,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
             clean_up_tokenization_spaces: Default of :meth:`decode`.
             name_or_path: Source of the tokenizer.
             init_kwargs: Content of its ``tokenizer_config.json``, to be saved with it.
+            trust_template: The chat templates are one's own: they may call whatever jinja's sandbox
+                allows, without limits.
 
         Raises:
             InvalidRequestError: A special token has an unknown role or is not in the vocabulary,
@@ -113,6 +117,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         backend.no_truncation()
         super().__init__(backend, special_tokens, extra_special_tokens, named_special_tokens)
         self.chat_template = chat_template
+        self.trust_template = trust_template
         self.model_max_length = model_max_length
         self.padding_side = padding_side
         self.truncation_side = truncation_side
@@ -122,13 +127,18 @@ class Tokenizer(Vocabulary, ResponseMethods):
 
     @classmethod
     def from_folder(
-        cls, folder: str | os.PathLike[str], *, add_prefix_space: bool | None = None
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        add_prefix_space: bool | None = None,
+        trust_template: bool = False,
     ) -> Self:
         """Read the tokenizer of a checkpoint.
 
         Args:
             folder: A GGUF file, or a folder; `tokenizer_files` has the names of its files.
             add_prefix_space: Split a text as if a space stood before it; ``None``: see the file.
+            trust_template: The chat templates are one's own and run without limits.
 
         Raises:
             ModelLoadError: A file is missing or cannot be read.
@@ -149,6 +159,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
             truncation_side=settings.truncation_side,
             name_or_path=str(folder),
             init_kwargs=settings.stated,
+            trust_template=trust_template,
         )
 
     def save_pretrained(
@@ -428,6 +439,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         max_length: int | None = None,
         return_tensors: Literal["pt"] | None = None,
         return_dict: bool = False,
+        trust_template: bool | None = None,
         **template_variables: Any,
     ) -> Any:
         """Render chat messages to the prompt that the model was trained on.
@@ -447,6 +459,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
             max_length: As in a call; needs ``tokenize``.
             return_tensors: ``"pt"`` for tensors ``[B, S]``; needs ``tokenize``.
             return_dict: Return the :class:`BatchEncoding` instead of the ids alone.
+            trust_template: The template is one's own: it may call whatever jinja's sandbox allows,
+                without limits; ``None``: as the tokenizer was loaded.
             **template_variables: More names for the template, such as ``enable_thinking=False``.
 
         Returns:
@@ -457,6 +471,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
             InvalidRequestError: The messages or a parameter are malformed.
             ChatTemplateError: The template is missing or broken, or it refused the messages.
         """
+        if trust_template is None:
+            trust_template = self.trust_template
         several = _is_batch(conversation)
         conversations: Any = conversation if several else [conversation]
         template = select_template(self.chat_template, chat_template, has_tools=tools is not None)
@@ -472,6 +488,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
                     tools=tools,
                     documents=documents,
                     variables={**self._roles, **self._named, **template_variables},
+                    trust_template=trust_template,
                 )
             )
         rendered = texts if several else texts[0]
