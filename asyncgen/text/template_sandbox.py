@@ -83,7 +83,9 @@ SECONDS_EACH = 1e-4
 _UNTIMED = 2**16  # characters of a value that is made outside of a rendering
 _CONTAINER = 128  # weight of a container beside its items: it is kept until the rendering ends
 _PIECE = 16  # of a text in the list of those that are written
+_BODY = 12  # parts as which a function counts that a macro, a block or a loop becomes
 _NODE = 4  # work of a part of an expression
+_SMALL = 2**32  # of integers whose sums and products are small
 _LARGE = 2**16  # characters of a text from which its width is measured before it is made
 _MOST_NAME = 120  # characters of a name that an error repeats
 _CONTAINERS = (list, tuple, dict)
@@ -122,20 +124,27 @@ class Budget:
         # By identity; the entry keeps the object alive, so its identity stays unique.
         self._weights: dict[int, tuple[object, int, int, int]] = {}
 
-    def step(self) -> None:
-        """Count a step.
+    def step(self, characters: int = 0, work: int = 0) -> None:
+        """Count a step, the characters of the template that it writes, and its work.
 
         Raises:
             SecurityError: No step is left.
         """
-        self._steps -= 1
-        if self._steps < 0:
+        self._steps = steps = self._steps - 1
+        if steps < 0:
             raise SecurityError(f"it took more than {MOST_STEPS} steps")
-        if self._steps % 8 == 0:
-            if time.monotonic() > self._deadline:
-                raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
-            if time.thread_time() - self._processor > self._seconds:
-                raise SecurityError(f"it took the processor for more than {self._seconds:g} s")
+        if steps % 32 == 0:
+            self._check_time()
+        if characters:
+            self.make(characters)
+        if work:
+            self.work(work)
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
+        if time.thread_time() - self._processor > self._seconds:
+            raise SecurityError(f"it took the processor for more than {self._seconds:g} s")
 
     def work(self, units: int) -> None:
         """Count so many characters or items that are read.
@@ -233,19 +242,22 @@ class Budget:
         known = self._weights.get(id(value))
         if known is not None:
             return known
-        weight, items = 2 + sum(map(self.weigh, value)), 1 + len(value)
-        inner = value
-        if isinstance(value, dict):
-            inner = value.values()
-            weight += sum(map(self.weigh, inner))
-        nested = [self._weigh(one) for one in inner if isinstance(one, _CONTAINERS)]
-        items += sum(one[2] for one in nested)
-        depth = 1 + max((one[3] for one in nested), default=0)
-        self._weights[id(value)] = known = (value, weight, items, depth)
+        weight, items, depth = 2, 1 + len(value), 0
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            kind = type(part)
+            if kind is str:
+                weight += len(part) if part.isascii() else 4 * len(part)
+            elif kind in _CONTAINERS:
+                _, more, number, below = self._weigh(part)
+                weight, items, depth = weight + more, items + number, max(depth, below)
+            else:
+                weight += self.weigh(part)
+        self._weights[id(value)] = known = (value, weight, items, 1 + depth)
         return known
 
 
-_budget: ContextVar[Budget] = ContextVar("budget")
+_budget: ContextVar[Budget] = ContextVar("budget", default=Budget(_UNTIMED))  # noqa: B039
+_left = _budget.get
 
 
 @contextmanager
@@ -263,11 +275,6 @@ def rendering(given: object = None, begun: float | None = None) -> Iterator[None
         yield
     finally:
         _budget.reset(token)
-
-
-def _left() -> Budget:
-    budget = _budget.get(None)
-    return Budget(_UNTIMED) if budget is None else budget
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -372,6 +379,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute a product, a power, a difference or a formatted text that is not too large."""
+        if type(left) is int and type(right) is int and operator != "**":
+            if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
+                return self.binop_table[operator](left, right)
         return _operated(_left(), self.binop_table[operator], operator, left, right)
 
 
@@ -405,11 +415,7 @@ _HASHABLE = (FunctionType, type)
 
 def _step(characters: int, work: int) -> str:
     """Count a step, the characters of the template that it writes, and its work."""
-    budget = _left()
-    budget.step()
-    budget.work(work)
-    if characters:
-        budget.make(characters)
+    _left().step(characters, work)
     return ""
 
 
@@ -431,8 +437,8 @@ def _add(*values: Any) -> Any:
     budget = _left()
     if {*map(type, values)} == _TEXTS:
         return _joined(budget, values)
-    total = values[0]
-    for value in values[1:]:
+    total, *others = values
+    for value in others:
         total = _operated(budget, _plus, "+", total, value)
     return total
 
@@ -463,12 +469,10 @@ def _join(*parts: Any) -> str:
 
 def _joined(budget: Budget, texts: tuple[str, ...]) -> str:
     size = sum(map(len, texts))
-    if size > _LARGE and not all(map(str.isascii, texts)):
-        budget.fit(4 * size)
-    budget.make(TEXT + size)
+    if size > _LARGE:
+        budget.fit(size if all(map(str.isascii, texts)) else 4 * size)
     joined = "".join(texts)
-    if not joined.isascii():
-        budget.make(3 * size)
+    budget.make(TEXT + (size if joined.isascii() else 4 * size))
     return joined
 
 
@@ -681,7 +685,9 @@ def _is_cheap(operator: str, left: nodes.Expr, right: nodes.Expr) -> bool:
     if operator in ("in", "notin"):
         return isinstance(right, nodes.List | nodes.Tuple) and all(map(_is_short, right.items))
     if operator in ("eq", "ne"):
-        return _is_short(left) or _is_short(right)
+        return any(map(_is_short, (left, right))) or any(
+            isinstance(each, nodes.Compare | nodes.Not | nodes.Test) for each in (left, right)
+        )
     return any(isinstance(one, nodes.Const) and isinstance(one.value, int) for one in (left, right))
 
 
@@ -712,7 +718,8 @@ def check_size(program: nodes.Template) -> None:
     Raises:
         SecurityError: It has too many.
     """
-    if _weight([program]) > MOST_NODES:
+    bodies = program.find_all((nodes.Block, nodes.CallBlock, nodes.For, nodes.Macro))
+    if _weight([program]) + _BODY * sum(1 for _ in bodies) > MOST_NODES:
         raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
 
 
