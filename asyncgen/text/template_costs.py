@@ -19,8 +19,8 @@ from jinja2.runtime import LoopContext
 if TYPE_CHECKING:
     from asyncgen.text.template_sandbox import Budget
 
-    Cost: TypeAlias = Callable[[Budget, tuple[Any, ...], dict[str, Any]], list[Any] | None]
-    """Spends what a call costs; a list that it returns takes the place of the first argument."""
+    Cost: TypeAlias = Callable[[Budget, tuple[Any, ...], dict[str, Any]], Any]
+    """Spends what a call costs; what it returns but ``None`` takes the first argument's place."""
 
 MOST_BITS = 2**16
 """Bits of an integer that a template computes."""
@@ -33,7 +33,8 @@ TEXT = 64
 
 _WRITTEN = 10  # characters that Python's or JSON's form has for one of a text, at most
 _ESCAPED = 6  # of HTML
-_EACH = 32  # work of a step over an item: a test, an attribute, a filter
+_EACH = 32  # work of a step over an item: a test, a filter
+_ATTRIBUTE = 160  # of reading one that may not be there
 _FORWARD = 30_000  # length from which Python searches texts in linear time
 _DIGITS = re.compile(r"\d+")
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
@@ -314,7 +315,7 @@ def _join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[
     between = next((budget.weigh(one) for one in values if isinstance(one, str)), 0)
     _spend_joined(budget, listed, between, is_text=False)
     if isinstance(named.get("attribute", *args[2:3]), str):
-        _items(budget, (listed, *args[1:]), named)
+        _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)
     return listed if listed is not args[0] else None
 
 
@@ -342,15 +343,23 @@ def _format_map(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) ->
     measure_format(budget, args[0], args[1] if len(args) > 1 else ())
 
 
-def _items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Cost of a step for each item, which may go along a path of attributes."""
-    if args and isinstance(args[0], Sized) and not isinstance(args[0], LoopContext):
-        parts = sum(one.count(".") + one.count(",") for one in _values(args, named) if _is(one))
-        budget.work(_EACH * len(args[0]) * (1 + parts))
+def _items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Cost of a step for each item, as it comes: a filter, a test, an attribute."""
+    if not args or not isinstance(args[0], str | list | tuple | dict | range):
+        return None
+    _attributes(budget, _EACH, args, named)
+    return budget.timed(args[0]) if len(args[0]) > _EACH else None
 
 
-def _is(value: Any) -> bool:
-    return isinstance(value, str)
+def _pairs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of ``items``, whose pairs are counted as they come."""
+
+
+def _attributes(budget: Budget, each: int, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Spend what a path of attributes costs for each item."""
+    paths = [one for one in _values(args, named) if isinstance(one, str)]
+    parts = 1 + sum(one.count(".") + one.count(",") for one in paths)
+    budget.work(each * len(args[0]) * parts)
 
 
 def _list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
@@ -377,7 +386,7 @@ def _sort(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[
         count, weight = len(listed), budget.weigh(listed)
         budget.work((_EACH * count + weight) * count.bit_length())
         budget.fit(2 * weight + TEXT * count)
-        _items(budget, (listed, *args[1:]), named)
+        _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)
     return listed if listed is not args[0] else None
 
 
@@ -391,7 +400,7 @@ def _unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> lis
         is_plain = len(args) < 3 and "attribute" not in named and {*map(type, listed)} <= {str}
         budget.work(budget.weigh(listed) + (_EACH * count if is_plain else 4 * count * count))
         budget.fit(budget.weigh(listed) + 2 * TEXT * count)
-        _items(budget, (listed, *args[1:]), named)
+        _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)
     return listed if listed is not args[0] else None
 
 
@@ -404,7 +413,7 @@ def _sum(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[A
         budget.work(weight)
         if any(isinstance(one, list | tuple) for one in _values(args, named)):
             budget.fit(weight * weight)  # lists that are added up are copied each time
-        _items(budget, (listed, *args[1:]), named)
+        _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)
     return listed if listed is not args[0] else None
 
 
@@ -549,7 +558,7 @@ FILTERS: dict[str, Cost] = {
     "groupby": _sort,
     "indent": _indent,
     "int": _parse_number,
-    "items": _items,
+    "items": _pairs,
     "join": _join,
     "last": flat,
     "length": flat,
@@ -587,7 +596,9 @@ TESTS: dict[str, Cost] = {
         " sameas sequence string test true undefined".split(),
         flat,
     ),
-    **dict.fromkeys("== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le".split(), compare),
+    **dict.fromkeys(
+        "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le".split(), compare
+    ),
     **dict.fromkeys(("divisibleby", "even", "odd"), _modulo),
     **dict.fromkeys(("lower", "upper"), _letters),
     "in": flat,  # the sandbox's own measures the operator and the test alike

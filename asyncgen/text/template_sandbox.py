@@ -208,6 +208,13 @@ class Budget:
             self.step()
             yield item
 
+    def timed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield items, and look at the time now and then: a filter may take none of many."""
+        for number, item in enumerate(items):
+            if number % 64 == 0:
+                self._check_time()
+            yield item
+
     def weigh(self, value: object) -> int:
         """Count the items and characters of a value, repeated ones each time.
 
@@ -693,8 +700,9 @@ def _is_cheap(operator: str, left: nodes.Expr, right: nodes.Expr) -> bool:
 
 def _is_short(node: nodes.Expr) -> bool:
     return isinstance(node, nodes.Const) and (
-        len(node.value) <= TEXT if isinstance(node.value, str) else not isinstance(node.value, int)
-        or node.value.bit_length() <= TEXT
+        len(node.value) <= TEXT
+        if isinstance(node.value, str)
+        else not isinstance(node.value, int) or node.value.bit_length() <= TEXT
     )
 
 
