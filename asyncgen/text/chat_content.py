@@ -79,7 +79,7 @@ def reads_parts(program: nodes.Template) -> bool:
 def _names_of_contents(program: nodes.Template) -> set[str]:
     """Find the variables and the arguments of macros that are a content."""
     named = list(_named(program))
-    readers: dict[str, list[tuple[str, nodes.Expr]]] = {}
+    readers: dict[str, list[tuple[str, nodes.Node]]] = {}
     for each in named:
         for read in (each[1], *each[1].find_all(nodes.Name)):
             if isinstance(read, nodes.Name):
@@ -93,7 +93,7 @@ def _names_of_contents(program: nodes.Template) -> set[str]:
     return names
 
 
-def _named(program: nodes.Template) -> Iterable[tuple[str, nodes.Expr]]:
+def _named(program: nodes.Template) -> Iterable[tuple[str, nodes.Node]]:
     """Yield the variables and the arguments of macros, each with a value that it is given."""
     for assignment in program.find_all(nodes.Assign):
         if isinstance(assignment.target, nodes.Name):

@@ -29,13 +29,15 @@ from asyncgen.text.message_forms import (
     is_none,
     message_forms,
 )
-from asyncgen.text.template_sandbox import BoundedEnvironment, check_size, rendering
+from asyncgen.text.template_rewriting import check_size
+from asyncgen.text.template_sandbox import BoundedEnvironment, rendering
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser
 
     from asyncgen.types import Message
 
+    Limits = Callable[[object], AbstractContextManager[object]]
 
 _NO_TEMPLATE = (
     "this tokenizer has no chat template: pass `chat_template=` (jinja text), give a plain text "
@@ -158,7 +160,7 @@ def render_chat(
     if any(map(has_parts, messages)) and not _reads_parts(template):
         messages = joined_texts(messages)
     begun = time.thread_time()  # all forms together take as long as one may
-    limits = nullcontext if trust_template else partial(rendering, begun=begun)
+    limits: Limits = nullcontext if trust_template else partial(rendering, begun=begun)
     failure: ChatTemplateError | None = None
     for form in message_forms(messages):
         try:
@@ -310,7 +312,7 @@ def _render(
     template: jinja2.Template,
     messages: Sequence[Message],
     names: Mapping[str, object],
-    limits: Callable[[object], AbstractContextManager[None]],
+    limits: Limits,
 ) -> str:
     try:
         given = {**names, "messages": list(messages)}

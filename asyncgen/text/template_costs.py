@@ -1,7 +1,7 @@
-"""Say what a chat template may call, and what each call can cost at most.
+"""Tell what a call of a chat template can cost at most, before it runs.
 
-Filters, tests, functions and methods that a template may call stand in the tables at the end of
-this file, each with its cost; what is not there is refused. A cost is told from the sizes of the
+Filters, tests, functions and methods that a template may call stand in
+:mod:`asyncgen.text.template_table`, each with a cost of here. A cost is told from the sizes of the
 arguments before the call, since one call into Python or jinja cannot be stopped: it spends *work*
 for what is read (a unit is about ten nanoseconds), and refuses what would make too much. Knows
 nothing of jinja's environment and of the templates.
@@ -10,11 +10,10 @@ nothing of jinja's environment and of the templates.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import LoopContext
 
 if TYPE_CHECKING:
     from asyncgen.text.template_sandbox import Budget
@@ -215,41 +214,41 @@ def _search(budget: Budget, text: str, found: str, *, backward: bool) -> None:
     budget.work(8 + most)
 
 
-def _arguments(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def arguments(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.work(8 + sum(map(budget.weigh, args[1:])))
 
 
-def _letters(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def letters(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of changed letters: Python holds three of four bytes for one that is not ASCII."""
     text = _text(budget, args[0]) if args else ""
     budget.work(2 * len(text))
     budget.fit(len(text) if text.isascii() else 12 * len(text))
 
 
-def _words(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def words(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of a list of words that is made by a pattern, then changed one by one."""
     text = _text(budget, args[0]) if args else ""
     budget.work(64 * len(text))
     budget.fit(2 * TEXT * len(text))
 
 
-def _strip(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def strip(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text = _text(budget, args[0]) if args else ""
     stripped = next((one for one in _values(args, named) if isinstance(one, str)), "")
     budget.work(len(text) * (1 + len(stripped) // 32))
 
 
-def _find(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def find(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if len(args) > 1 and isinstance(args[1], str):
         _search(budget, args[0], args[1], backward=False)
 
 
-def _find_backward(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def find_backward(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if len(args) > 1 and isinstance(args[1], str):
         _search(budget, args[0], args[1], backward=True)
 
 
-def _split(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def split(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text, values = args[0], _values(args, named)
     found = next((one for one in values if isinstance(one, str)), None)
     most = next((one for one in values if isinstance(one, int) and one >= 0), None)
@@ -264,7 +263,7 @@ def _split(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None
     _pieces(budget, text, pieces if most is None else min(pieces, most + 1))
 
 
-def _lines(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def split_lines(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.work(len(args[0]))
     _pieces(budget, args[0], sum(map(args[0].count, _LINES)) + 1)
 
@@ -273,7 +272,7 @@ def _pieces(budget: Budget, text: str, pieces: int) -> None:
     budget.make(budget.weigh(text) + TEXT * pieces)
 
 
-def _wide(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def wide(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of a text that is filled up to a width."""
     text = _text(budget, args[0]) if args else ""
     values = _values(args, named)
@@ -281,13 +280,13 @@ def _wide(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(max(budget.weigh(text), 4 * len(text), width * _number(values)))
 
 
-def _tabs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def tabs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     most = budget.weigh(args[0]) * max(8, _number(_values(args, named)))
     budget.work(most)
     budget.fit(most)
 
 
-def _replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text = _text(budget, args[0]) if args else ""
     texts = [_text(budget, one) for one in _values(args, named)]
     if len(texts) > 1:
@@ -299,14 +298,14 @@ def _replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> No
         budget.fit(most * (1 if is_plain else 4 * _ESCAPED if type(text) is not str else 4))
 
 
-def _translate(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def translate(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     values = args[1].values() if len(args) > 1 and isinstance(args[1], Mapping) else ()
     most = len(args[0]) * max(map(budget.weigh, values), default=0)
     budget.work(len(args[0]) * 8)
     budget.fit(most)
 
 
-def _join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     """Cost of the filter ``join``, which writes what is no text."""
     if not args:
         return None
@@ -335,15 +334,15 @@ def _spend_joined(budget: Budget, listed: Any, between: int, *, is_text: bool) -
     budget.fit(weight)
 
 
-def _format(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def formatted(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     measure_format(budget, _text(budget, args[0]) if args else "", _values(args, named))
 
 
-def _format_map(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def formatted_map(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     measure_format(budget, args[0], args[1] if len(args) > 1 else ())
 
 
-def _items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Cost of a step for each item, as it comes: a filter, a test, an attribute."""
     if not args or not isinstance(args[0], str | list | tuple | dict | range):
         return None
@@ -351,7 +350,7 @@ def _items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return budget.timed(args[0]) if len(args[0]) > _EACH else None
 
 
-def _pairs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def pairs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of ``items``, whose pairs are counted as they come."""
 
 
@@ -362,7 +361,7 @@ def _attributes(budget: Budget, each: int, args: tuple[Any, ...], named: dict[st
     budget.work(each * len(args[0]) * parts)
 
 
-def _list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def listing(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     if not args:
         return None
     value = args[0]
@@ -377,7 +376,7 @@ def _list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[
     return listed if listed is not value else None
 
 
-def _sort(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def sorted_items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     """Cost of sorting: each item is compared with the logarithm of their number."""
     if not args:
         return None
@@ -390,12 +389,12 @@ def _sort(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[
     return listed if listed is not args[0] else None
 
 
-def _unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     """Cost of a set: all items that collide are compared; texts do not."""
     if not args:
         return None
     listed = listed_of(budget, args[0])
-    if isinstance(listed, Sized):
+    if isinstance(listed, Collection):
         count = len(listed)
         is_plain = len(args) < 3 and "attribute" not in named and {*map(type, listed)} <= {str}
         budget.work(budget.weigh(listed) + (_EACH * count if is_plain else 4 * count * count))
@@ -404,7 +403,7 @@ def _unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> lis
     return listed if listed is not args[0] else None
 
 
-def _sum(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def summed(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     if not args:
         return None
     listed = listed_of(budget, args[0])
@@ -417,7 +416,7 @@ def _sum(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[A
     return listed if listed is not args[0] else None
 
 
-def _rows(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def rows(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     """Cost of ``batch`` and ``slice``, which make rows of a length or of a number."""
     if not args:
         return None
@@ -429,7 +428,7 @@ def _rows(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[
     return listed if listed is not args[0] else None
 
 
-def _indent(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def indent(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text = _text(budget, args[0]) if args else ""
     values = _values(args, named)
     width = max([4, _number(values), *(budget.weigh(one) for one in values)])
@@ -438,7 +437,7 @@ def _indent(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
     budget.fit(budget.weigh(text) + lines * (width + 2 * TEXT))
 
 
-def _wrap(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def wrap(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of ``wordwrap``: it takes the square of the length for long words."""
     text = _text(budget, args[0]) if args else ""
     longest = max([1, *(budget.weigh(one) for one in _values(args, named))])
@@ -446,7 +445,7 @@ def _wrap(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(len(text) * (longest + TEXT))
 
 
-def _json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def as_json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of JSON: six characters for one at most, and an indentation for each item."""
     weight = budget.weigh(args[0]) if args else 0
     values = _values(args, named)
@@ -461,47 +460,47 @@ def _json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(most)
 
 
-def _escape(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def escape(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text = _text(budget, args[0]) if args else ""
     budget.work(_ESCAPED * len(text))
     budget.fit(_ESCAPED * budget.weigh(text))
 
 
-def _string(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def string(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if args and not isinstance(args[0], str):
         most = _WRITTEN * budget.weigh(args[0])
         budget.work(most)
         budget.fit(most)
 
 
-def _parse_number(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def parse_number(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of a number that is read from a text: the square of its length."""
     if args and isinstance(args[0], str):
         budget.work(len(args[0]) * (1 + len(args[0]) // 16))
 
 
-def _round(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def rounded(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     measure_bits(4 * _number(_values(args, named)))
 
 
-def _modulo(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def modulo(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Cost of ``odd``, ``even`` and ``divisibleby``: of ``%``, which also formats texts."""
     if args:
         operate(budget, "%", args[0], next(iter(_values(args, named)), 2))
 
 
-def _range(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def small(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.make(TEXT)  # jinja allows 100,000 numbers
 
 
-def _dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+def dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
     """Cost of ``dict()``, ``namespace()`` and ``dict.fromkeys()``."""
     budget.make(8 * TEXT)
     keys: list[Any] = list(named)
     listed = listed_of(budget, args[0]) if args else ()
     if isinstance(listed, Mapping):
         keys += listed
-    elif isinstance(listed, Sized):
+    elif isinstance(listed, Collection):
         if len(listed) <= MOST_KEYS:
             budget.work(_EACH * len(listed))
             rows = [one for one in listed if isinstance(one, list | tuple | str) and len(one) == 2]
@@ -512,172 +511,29 @@ def _dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) ->
     return listed if isinstance(listed, list) and listed is not args[0] else None
 
 
-def _from_keys(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def from_keys(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if args and isinstance(args[0], Sized):
         make_dictionary(budget, args[0])
 
 
-def _copy(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def copied(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.make(2 * TEXT * (1 + len(args[0])))
 
 
-def _get(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def got(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if len(args) > 1 and type(args[1]) is not str:
         budget.work(budget.weigh(args[1]))
 
 
-def _in_list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def in_list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if len(args) > 1:
         contained(budget, args[1], args[0])
 
 
-def _say(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def said(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(_WRITTEN * _total(budget, args, named))
 
 
-def _date(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def date(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if args and isinstance(args[0], str):
         measure_format(budget, args[0], ())
-
-
-FILTERS: dict[str, Cost] = {
-    "abs": flat,
-    "attr": flat,
-    "batch": _rows,
-    "capitalize": _letters,
-    "center": _wide,
-    "count": flat,
-    "d": flat,
-    "default": flat,
-    "dictsort": _sort,
-    "e": _escape,
-    "escape": _escape,
-    "first": flat,
-    "float": _parse_number,
-    "format": _format,
-    "groupby": _sort,
-    "indent": _indent,
-    "int": _parse_number,
-    "items": _pairs,
-    "join": _join,
-    "last": flat,
-    "length": flat,
-    "list": _list,
-    "lower": _letters,
-    "map": _items,
-    "max": _sort,
-    "min": _sort,
-    "reject": _items,
-    "rejectattr": _items,
-    "replace": _replace,
-    "reverse": read,
-    "round": _round,
-    "safe": read,
-    "select": _items,
-    "selectattr": _items,
-    "slice": _rows,
-    "sort": _sort,
-    "string": _string,
-    "sum": _sum,
-    "title": _words,
-    "tojson": _json,
-    "trim": _strip,
-    "truncate": read,
-    "unique": _unique,
-    "upper": _letters,
-    "wordcount": _words,
-    "wordwrap": _wrap,
-}
-"""Filters that a template may call."""
-
-TESTS: dict[str, Cost] = {
-    **dict.fromkeys(
-        "boolean callable defined escaped false filter float integer iterable mapping none number"
-        " sameas sequence string test true undefined".split(),
-        flat,
-    ),
-    **dict.fromkeys(
-        "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le".split(), compare
-    ),
-    **dict.fromkeys(("divisibleby", "even", "odd"), _modulo),
-    **dict.fromkeys(("lower", "upper"), _letters),
-    "in": flat,  # the sandbox's own measures the operator and the test alike
-}
-"""Tests that a template may call."""
-
-FUNCTIONS: dict[str, Cost] = {
-    "dict": _dictionary,
-    "joiner": _range,
-    "namespace": _dictionary,
-    "raise_exception": _say,
-    "range": _range,
-    "strftime_now": _date,
-}
-"""Functions that a template may call, beside its macros."""
-
-METHODS: dict[type, dict[str, Cost]] = {
-    str: {
-        **dict.fromkeys("capitalize casefold lower swapcase upper title".split(), _letters),
-        **dict.fromkeys("lstrip rstrip strip".split(), _strip),
-        **dict.fromkeys("endswith removeprefix removesuffix startswith".split(), _arguments),
-        **dict.fromkeys("count find index partition".split(), _find),
-        **dict.fromkeys("rfind rindex rpartition".split(), _find_backward),
-        **dict.fromkeys("split rsplit".split(), _split),
-        **dict.fromkeys("center ljust rjust zfill".split(), _wide),
-        **dict.fromkeys(
-            "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable"
-            " isspace istitle isupper".split(),
-            read,
-        ),
-        "expandtabs": _tabs,
-        "format": _format,
-        "format_map": _format_map,
-        "join": join_method,
-        "replace": _replace,
-        "splitlines": _lines,
-        "translate": _translate,
-    },
-    dict: {"copy": _copy, "get": _get, "items": flat, "keys": flat, "values": flat},
-    list: {"copy": _copy, "count": _in_list, "index": _in_list},
-    tuple: {"count": _in_list, "index": _in_list},
-    int: {},
-    float: {"is_integer": flat},
-    LoopContext: {"changed": read, "cycle": flat},
-}
-"""Methods that a template may call, by the type of the value."""
-
-_NAMED = {str: "a text", dict: "a mapping", list: "a list", tuple: "a tuple", int: "a number"}
-
-
-def methods_of(owner: Any) -> tuple[type | None, dict[str, Cost]]:
-    """Return the methods of a value, and the type that has them."""
-    if owner is dict:
-        return dict, {"fromkeys": _from_keys}
-    if isinstance(owner, Mapping):
-        return dict, METHODS[dict]
-    for kind, methods in METHODS.items():
-        if isinstance(owner, kind):
-            return kind, methods
-    return None, {}
-
-
-def refuse(what: str, name: str, allowed: Any) -> SecurityError:
-    """Make the error of a call that stands in no table.
-
-    Args:
-        what: ``filter``, ``test``, ``function`` or a method of something.
-        name: The name in the template.
-        allowed: Names in the table.
-    """
-    names = ", ".join(sorted(allowed)) or "none"
-    return SecurityError(
-        f"the template calls `{name[:80]}`, which templates may not call here; allowed are, of "
-        f"{what}: {names}"
-    )
-
-
-def refuse_method(owner: Any, name: str) -> SecurityError:
-    """Make the error of a method that stands in no table."""
-    kind, methods = methods_of(owner)
-    called = _NAMED.get(kind or object, type(owner).__name__)  # type: ignore[arg-type]
-    return refuse(f"the methods of {called}", name, methods)
