@@ -144,9 +144,8 @@ def load_tokenizer(
         subfolder=subfolder,
         follow_links=follow_links,
     )
-    tokenizer = Tokenizer.from_folder(
-        folder, add_prefix_space=add_prefix_space, trust_template=trust_template
-    )
+    tokenizer = Tokenizer.from_folder(folder, add_prefix_space=add_prefix_space)
+    tokenizer.trust_template = trust_template
     tokenizer.name_or_path = str(source)
     return tokenizer
 

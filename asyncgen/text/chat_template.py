@@ -29,8 +29,9 @@ from asyncgen.text.message_forms import (
     is_none,
     message_forms,
 )
+from asyncgen.text.template_budget import rendering
 from asyncgen.text.template_rewriting import check_size
-from asyncgen.text.template_sandbox import BoundedEnvironment, rendering
+from asyncgen.text.template_sandbox import BoundedEnvironment
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser

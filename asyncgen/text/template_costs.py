@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2.exceptions import SecurityError
 
+from asyncgen.text.template_budget import TEXT
+
 if TYPE_CHECKING:
-    from asyncgen.text.template_sandbox import Budget
+    from asyncgen.text.template_budget import Budget
 
     Cost: TypeAlias = Callable[[Budget, tuple[Any, ...], dict[str, Any]], Any]
     """Spends what a call costs; what it returns but ``None`` takes the first argument's place."""
@@ -26,9 +28,6 @@ MOST_BITS = 2**16
 
 MOST_KEYS = 1024
 """Entries of a dictionary that a template makes."""
-
-TEXT = 64
-"""Bytes of a short text beside its characters."""
 
 _WRITTEN = 10  # characters that Python's or JSON's form has for one of a text, at most
 _ESCAPED = 6  # of HTML

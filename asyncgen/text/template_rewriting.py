@@ -1,7 +1,7 @@
 """Rewrite a parsed template so that what costs beside calls is measured when it is rendered.
 
-Sums, comparisons, slices, literals and unpacked arguments become filters of the sandbox. Their names
-begin with a space, so that no template can call them. Knows nothing of budgets.
+Sums, comparisons, slices, literals and unpacked arguments become filters of the sandbox, whose
+names begin with a space so that no template can call them. Knows nothing of budgets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.visitor import NodeTransformer
 
-from asyncgen.text.template_costs import MOST_KEYS, TEXT
+from asyncgen.text.template_budget import TEXT
+from asyncgen.text.template_costs import MOST_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,31 +1,26 @@
 """Run the jinja template of a stranger within limits of steps, work, text and time.
 
 Steps are iterations of loops and calls. What a call may cost at most is told before it runs
-(:mod:`asyncgen.text.template_costs`); what stands in no table
-(:mod:`asyncgen.text.template_table`) is refused. Operators, literals,
-slices and the bodies of loops are rewritten before the template is compiled, so that they are
-measured as well. Each rendering has its own budget.
+(:mod:`asyncgen.text.template_costs`); what stands in no table is refused
+(:mod:`asyncgen.text.template_table`). Operators, literals, slices and the bodies of loops are
+rewritten before the template is compiled (:mod:`asyncgen.text.template_rewriting`), so that they
+are measured as well. Each rendering has its own budget (:mod:`asyncgen.text.template_budget`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import wraps
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import pass_context
-from jinja2.exceptions import SecurityError
 from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Joiner, Namespace
 
 from asyncgen.errors import clip
+from asyncgen.text.template_budget import TEXT, Budget, current_budget
 from asyncgen.text.template_costs import (
-    TEXT,
     compare,
     contained,
     flat,
@@ -46,238 +41,18 @@ from asyncgen.text.template_table import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from jinja2 import nodes
     from jinja2.runtime import Context
 
     from asyncgen.text.template_costs import Cost
 
-MOST_STEPS = 1_000_000
-"""Steps of one rendering. A conversation of a thousand messages takes some ten thousand."""
-
-MOST_CHARACTERS = 32 * 2**20
-"""Characters made in one rendering, including parts that are joined later.
-
-Each counts four times in a text that is not ASCII, which takes so many bytes.
-"""
-
-MOST_WORK = 64 * 2**20
-"""Characters and items read in one rendering, each about ten nanoseconds."""
-
-TIMES = 8
-"""Further characters for each one that is rendered: templates cut and join their input."""
-
-READ = 32
-"""Further work for each character that is rendered."""
-
-MOST_SECONDS = 10.0
-"""Seconds of one rendering, checked at its steps."""
-
-MOST_PROCESSOR_SECONDS = 0.6
-"""Seconds of the processor, likewise."""
-
-SECONDS_EACH = 1e-4
-"""Further seconds of the processor for each value that is rendered, such as a message's role."""
-
-_UNTIMED = 2**16  # characters of a value that is made outside of a rendering
-_CONTAINER = 128  # weight of a container beside its items: it is kept until the rendering ends
 _PIECE = 16  # of a text in the list of those that are written
 _SMALL = 2**32  # of integers whose sums and products are small
 _LARGE = 2**16  # characters of a text from which its width is measured before it is made
 _MOST_NAME = 120  # characters of a name that an error repeats
-_CONTAINERS = (list, tuple, dict)
 _TEXTS = {str}
-_SIMPLE = (bool, float, type(None))
-
-
-class Budget:
-    """Remaining steps, work, characters and time of a rendering."""
-
-    __slots__ = (
-        "_characters",
-        "_deadline",
-        "_most",
-        "_most_work",
-        "_processor",
-        "_seconds",
-        "_steps",
-        "_weights",
-        "_work",
-    )
-
-    def __init__(self, characters: int, begun: float | None = None) -> None:
-        """Begin with so many characters, and all steps, work and seconds of a rendering.
-
-        Args:
-            characters: The characters.
-            begun: Time of the processor when it began; ``None`` for now.
-        """
-        self._steps = MOST_STEPS
-        self._characters = self._most = characters
-        self._work = self._most_work = MOST_WORK
-        self._deadline = time.monotonic() + MOST_SECONDS
-        self._seconds = MOST_PROCESSOR_SECONDS
-        self._processor = time.thread_time() if begun is None else begun
-        # By identity; the entry keeps the object alive, so its identity stays unique.
-        self._weights: dict[int, tuple[object, int, int, int]] = {}
-
-    def step(self, characters: int = 0, work: int = 0) -> None:
-        """Count a step, the characters of the template that it writes, and its work.
-
-        Raises:
-            SecurityError: No step is left.
-        """
-        self._steps = steps = self._steps - 1
-        if steps < 0:
-            raise SecurityError(f"it took more than {MOST_STEPS} steps")
-        if steps % 32 == 0:
-            self._check_time()
-        if characters:
-            self.make(characters)
-        if work:
-            self.work(work)
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
-        if time.thread_time() - self._processor > self._seconds:
-            raise SecurityError(f"it took the processor for more than {self._seconds:g} s")
-
-    def work(self, units: int) -> None:
-        """Count so many characters or items that are read.
-
-        Raises:
-            SecurityError: They are too many.
-        """
-        self._work -= units
-        if self._work < 0:
-            raise SecurityError(f"it read more than {self._most_work} characters")
-
-    def make(self, characters: int) -> None:
-        """Count so many characters, or other items.
-
-        Raises:
-            SecurityError: They are too many.
-        """
-        self._characters -= characters
-        if self._characters < 0:
-            self.fit(1)
-
-    def fit(self, characters: int) -> None:
-        """Refuse a value of so many characters.
-
-        Raises:
-            SecurityError: It is too large.
-        """
-        if characters > self._characters:
-            raise SecurityError(f"it made more than {self._most} characters")
-
-    def grant(self, given: object) -> None:
-        """Enlarge the budget in proportion to the input."""
-        weight = self.weigh(given)
-        self._characters += TIMES * weight
-        self._most += TIMES * weight
-        self._work += READ * weight
-        self._most_work += READ * weight
-        self._seconds += SECONDS_EACH * self.count_items(given)
-
-    def count(self, value: Any) -> Any:
-        """Count a value that was made, and return it; of an iterator, each item when it comes."""
-        kind = type(value)
-        if kind is str:
-            self.make(TEXT + (len(value) if value.isascii() else 4 * len(value)))
-        elif kind in _SIMPLE:
-            pass
-        elif kind is int:
-            if value.bit_length() > TEXT:
-                self.make(TEXT + value.bit_length() // 8)
-        elif kind in _CONTAINERS:
-            self.make(_CONTAINER + 8 * len(value))  # it is weighed where it is read
-        elif isinstance(value, str | bytes):
-            self.make(TEXT + self.weigh(value))
-        elif isinstance(value, Iterator) and not isinstance(value, LoopContext):
-            self.make(4 * TEXT)
-            return self._counted(value)
-        return value
-
-    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self.step()
-            yield item
-
-    def timed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield items, and look at the time now and then: a filter may take none of many."""
-        for number, item in enumerate(items):
-            if number % 64 == 0:
-                self._check_time()
-            yield item
-
-    def weigh(self, value: object) -> int:
-        """Count the items and characters of a value, repeated ones each time.
-
-        Nothing in the sandbox changes a container, so each is measured once.
-        """
-        kind = type(value)
-        if kind is str:
-            return len(value) if value.isascii() else 4 * len(value)  # type: ignore[attr-defined, arg-type]
-        if kind in _CONTAINERS:
-            return self._weigh(value)[1]
-        if isinstance(value, str):
-            return len(value) if value.isascii() else 4 * len(value)
-        if isinstance(value, bytes):
-            return len(value)
-        if isinstance(value, range):
-            return 8 * len(value)
-        if isinstance(value, int):
-            return 8 + value.bit_length() // 8
-        if not isinstance(value, _CONTAINERS):
-            return 8 * len(value) if isinstance(value, Mapping) else 8
-        return self._weigh(value)[1]
-
-    def count_items(self, value: object) -> int:
-        """Count the values within a value, repeated ones each time."""
-        return self._weigh(value)[2] if isinstance(value, _CONTAINERS) else 1
-
-    def depth(self, value: object) -> int:
-        """Count the containers that are within one another."""
-        return self._weigh(value)[3] if isinstance(value, _CONTAINERS) else 0
-
-    def _weigh(self, value: Any) -> tuple[object, int, int, int]:
-        known = self._weights.get(id(value))
-        if known is not None:
-            return known
-        weight, items, depth = 2, 1 + len(value), 0
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            kind = type(part)
-            if kind is str:
-                weight += len(part) if part.isascii() else 4 * len(part)
-            elif kind in _CONTAINERS:
-                _, more, number, below = self._weigh(part)
-                weight, items, depth = weight + more, items + number, max(depth, below)
-            else:
-                weight += self.weigh(part)
-        self._weights[id(value)] = known = (value, weight, items, 1 + depth)
-        return known
-
-
-_budget: ContextVar[Budget] = ContextVar("budget", default=Budget(_UNTIMED))  # noqa: B039
-_left = _budget.get
-
-
-@contextmanager
-def rendering(given: object = None, begun: float | None = None) -> Iterator[None]:
-    """Run the block with a new budget.
-
-    Args:
-        given: Input of the template; a larger one gets a larger budget.
-        begun: Time of the processor when the first of several renderings began.
-    """
-    budget = Budget(MOST_CHARACTERS, begun)
-    budget.grant(given)
-    token = _budget.set(budget)
-    try:
-        yield
-    finally:
-        _budget.reset(token)
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -302,9 +77,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             **options: Of jinja.
         """
         super().__init__(finalize=_written, undefined=_Undefined, optimized=False, **options)
-        for name, function in {**self.filters, **filters}.items():
+        replaced: dict[str, Callable[..., Any]] = {**self.filters, **filters}
+        for name, function in replaced.items():
             cost = FILTERS.get(name)
-            self.filters[name] = bounded(function, cost) if cost else _refused("filters", name)
+            if cost is None:
+                self.filters[name] = _refused("filters", name)
+            else:
+                self.filters[name] = bounded(function, cost)
         for name, function in {**self.tests, **tests, "in": _is_in}.items():
             cost = TESTS.get(name)
             if cost is None:
@@ -331,7 +110,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Read an entry or an attribute; a tuple that is a key is measured."""
         if type(argument) is tuple:
-            _left().work(_left().weigh(argument))
+            current_budget().work(current_budget().weigh(argument))
         try:
             return obj[argument]
         except (TypeError, LookupError):
@@ -345,7 +124,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function or a method from a template, if it stands in a table."""
-        budget = _left()
+        budget = current_budget()
         budget.step()
         kind = type(function)
         if kind in _OF_TEMPLATES or isinstance(function, Undefined):
@@ -384,7 +163,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if type(left) is int and type(right) is int and operator != "**":
             if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
                 return self.binop_table[operator](left, right)
-        return _operated(_left(), self.binop_table[operator], operator, left, right)
+        return _operated(current_budget(), self.binop_table[operator], operator, left, right)
 
 
 class _Names(Namespace):
@@ -417,18 +196,18 @@ _HASHABLE = (FunctionType, type)
 
 def _step(characters: int, work: int) -> str:
     """Count a step, the characters of the template that it writes, and its work."""
-    _left().step(characters, work)
+    current_budget().step(characters, work)
     return ""
 
 
 def _made(value: Any) -> Any:
     """Count a list, a tuple or a dictionary that is a literal."""
-    return _left().count(value)
+    return current_budget().count(value)
 
 
 def _dictionary(pairs: tuple[tuple[Any, Any], ...]) -> dict[Any, Any]:
     """Make a dictionary of measured keys."""
-    budget = _left()
+    budget = current_budget()
     make_dictionary(budget, [key for key, _ in pairs])
     made: dict[Any, Any] = budget.count(dict(pairs))
     return made
@@ -436,7 +215,7 @@ def _dictionary(pairs: tuple[tuple[Any, Any], ...]) -> dict[Any, Any]:
 
 def _add(*values: Any) -> Any:
     """Add values, as ``+`` does."""
-    budget = _left()
+    budget = current_budget()
     if {*map(type, values)} == _TEXTS:
         return _joined(budget, values)
     total, *others = values
@@ -460,7 +239,7 @@ def _operated(
 
 def _join(*parts: Any) -> str:
     """Join values, as ``~`` does."""
-    budget = _left()
+    budget = current_budget()
     if {*map(type, parts)} != _TEXTS:
         most = 10 * sum(budget.weigh(part) for part in parts if not isinstance(part, str))
         budget.work(most)
@@ -479,16 +258,16 @@ def _joined(budget: Budget, texts: tuple[str, ...]) -> str:
 
 
 def _is_in(item: Any, container: Any) -> bool:
-    return item in contained(_left(), item, container)
+    return item in contained(current_budget(), item, container)
 
 
 def _contains(container: Any, item: Any) -> bool:
-    return item in contained(_left(), item, container)
+    return item in contained(current_budget(), item, container)
 
 
 def _compared(left: Any, *others: Any) -> bool:
     """Compare values one after the other: an operator, a value, and so on."""
-    budget = _left()
+    budget = current_budget()
     for operator, right in zip(others[::2], others[1::2], strict=True):
         if operator in ("in", "notin"):
             holds = (left in contained(budget, left, right)) is (operator == "in")
@@ -506,7 +285,7 @@ def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
     part = slice(start, stop, step)
     if not isinstance(value, str | list | tuple):
         return value[part]
-    budget = _left()
+    budget = current_budget()
     size = len(range(*part.indices(len(value))))
     if isinstance(value, str):
         budget.fit(size if value.isascii() else 4 * size)
@@ -517,7 +296,7 @@ def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
 
 def _unpacked(value: Any) -> Any:
     """Measure what is unpacked into arguments."""
-    budget = _left()
+    budget = current_budget()
     if isinstance(value, str):
         budget.make(TEXT * len(value))
     listed = listed_of(budget, value)
@@ -530,7 +309,7 @@ def _unpacked(value: Any) -> Any:
 @pass_context
 def _written(context: Context, value: Any) -> Any:
     """Count the text that an expression writes."""
-    budget = _left()
+    budget = current_budget()
     if type(value) is str:
         budget.make(_PIECE + (len(value) if value.isascii() else 4 * len(value)))
     elif isinstance(value, str):
@@ -576,7 +355,7 @@ def bounded(function: Callable[..., Any], cost: Cost) -> Callable[..., Any]:
 
     @wraps(function)
     def measured(*args: Any, **kwargs: Any) -> Any:
-        budget = _left()
+        budget = current_budget()
         budget.step()
         changed = cost(budget, args[first:] if first else args, kwargs)
         if changed is not None:

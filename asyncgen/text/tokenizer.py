@@ -22,6 +22,7 @@ from asyncgen.text.batch_encoding import (
     Side,
     check_side,
     collate,
+    encoding_error,
     pack_rows,
     pad_rows,
     rounded_up,
@@ -127,18 +128,13 @@ class Tokenizer(Vocabulary, ResponseMethods):
 
     @classmethod
     def from_folder(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        add_prefix_space: bool | None = None,
-        trust_template: bool = False,
+        cls, folder: str | os.PathLike[str], *, add_prefix_space: bool | None = None
     ) -> Self:
         """Read the tokenizer of a checkpoint.
 
         Args:
             folder: A GGUF file, or a folder; `tokenizer_files` has the names of its files.
             add_prefix_space: Split a text as if a space stood before it; ``None``: see the file.
-            trust_template: The chat templates are one's own and run without limits.
 
         Raises:
             ModelLoadError: A file is missing or cannot be read.
@@ -159,7 +155,6 @@ class Tokenizer(Vocabulary, ResponseMethods):
             truncation_side=settings.truncation_side,
             name_or_path=str(folder),
             init_kwargs=settings.stated,
-            trust_template=trust_template,
         )
 
     def save_pretrained(

@@ -9,16 +9,21 @@ import re
 import threading
 import time
 import tracemalloc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from asyncgen.errors import ChatTemplateError, InvalidRequestError
-from asyncgen.text import template_sandbox
+from asyncgen import LLM, load_tokenizer
+from asyncgen.errors import ChatTemplateError, InvalidRequestError, ModelLoadError
+from asyncgen.text import template_budget
 from asyncgen.text.chat_template import MOST_SOURCE, render_chat, template_variables
 from asyncgen.text.template_table import FILTERS, FUNCTIONS, METHODS, TESTS
 from tests.cases import for_each
+from tests.doubles.tokenizers import save_tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 PRIME = 2**61 - 1  # multiples of it have one hash
@@ -224,7 +229,7 @@ def test_a_call_that_stands_in_no_table_is_refused_by_name(name: str) -> None:
 @for_each("name", COSTLY)
 def test_a_costly_call_is_refused_before_it_runs(name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template_sandbox, "MOST_PROCESSOR_SECONDS", 0.02)  # loops end sooner
+        patch.setattr(template_budget, "MOST_PROCESSOR_SECONDS", 0.02)  # loops end sooner
         for template in COSTLY[name]:
             begun = time.thread_time()
             with pytest.raises(ChatTemplateError, match=SAID):
@@ -262,7 +267,7 @@ def test_a_costly_call_does_not_hold_the_interpreter(name: str) -> None:
 @for_each("name", COSTLY)
 def test_a_costly_call_takes_no_memory(name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template_sandbox, "MOST_PROCESSOR_SECONDS", 0.05)
+        patch.setattr(template_budget, "MOST_PROCESSOR_SECONDS", 0.05)
         for template in COSTLY[name]:
             tracemalloc.start()
             try:
@@ -368,6 +373,33 @@ def test_a_trusted_template_calls_what_the_sandbox_allows() -> None:
         render_chat("x", MESSAGES, trust_template=1)  # type: ignore[arg-type]
 
 
+def test_tokenizers_and_engines_are_told_whether_templates_are_trusted(tmp_path: Path) -> None:
+    template = "{{ 'www.example.org'|urlize }}"
+    folder = save_tokenizer(tmp_path, "byte_level", chat_template=template)
+    ours, theirs = load_tokenizer(folder, trust_template=True), load_tokenizer(folder)
+    assert "href" in ours.apply_chat_template(MESSAGES, tokenize=False)
+    assert "href" in theirs.apply_chat_template(MESSAGES, tokenize=False, trust_template=True)
+    for tokenizer, more in ((theirs, {}), (ours, {"trust_template": False})):
+        with pytest.raises(ChatTemplateError, match="the template calls `urlize`"):
+            tokenizer.apply_chat_template(MESSAGES, **more)
+    with pytest.raises(InvalidRequestError, match="`trust_template`.*loaded already"):
+        LLM("demo", tokenizer=ours, trust_template=True)
+    with LLM("demo", tokenizer=folder, trust_template=True) as llm:
+        assert llm.count_tokens(MESSAGES) > 0
+        with pytest.raises(InvalidRequestError, match="trust_template"):
+            llm.count_tokens(MESSAGES, chat_template_kwargs={"trust_template": True})
+    with LLM("demo", tokenizer=folder) as llm, pytest.raises(ChatTemplateError, match="`urlize`"):
+        llm.generate(MESSAGES)
+
+
+def test_a_stored_template_that_is_no_text_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    for number, stored in enumerate([5, True, [5], {"default": 5}, [{"name": "default"}]]):
+        (tmp_path / str(number)).mkdir()
+        folder = save_tokenizer(tmp_path / str(number), "byte_level", chat_template=stored)
+        with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json"):
+            load_tokenizer(folder)
+
+
 def test_what_a_template_says_is_cut() -> None:
     with pytest.raises(ChatTemplateError, match="refused the messages: xxx") as caught:
         render_chat("{{ raise_exception('x' * 3000000) }}", MESSAGES)
@@ -386,7 +418,7 @@ def test_forms_of_a_conversation_share_the_time(monkeypatch: pytest.MonkeyPatch)
         {"role": "assistant", "content": None, "tool_calls": [call]},
     ]
     template = loop("i * i", "") * 9 + "{{ 1 + 'x' }}"
-    monkeypatch.setattr(template_sandbox, "MOST_PROCESSOR_SECONDS", 0.3)
+    monkeypatch.setattr(template_budget, "MOST_PROCESSOR_SECONDS", 0.3)
     begun = time.thread_time()
     with pytest.raises(ChatTemplateError):
         render_chat(template, messages)

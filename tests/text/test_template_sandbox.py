@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.errors import ChatTemplateError
-from asyncgen.text import template_sandbox as template_limits
+from asyncgen.text import template_budget as template_limits
 from asyncgen.text.chat_template import render_chat
 from tests.cases import for_each
 
