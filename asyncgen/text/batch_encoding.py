@@ -163,18 +163,3 @@ def pack_rows(
     return BatchEncoding(
         {name: torch.tensor(rows, dtype=torch.long, device="cpu") for name, rows in data.items()}
     )
-
-
-def encoding_error(texts: Sequence[str], error: BaseException) -> BaseException:
-    """Return a request's error for a lone surrogate or a panic; otherwise the error itself."""
-    if isinstance(error, TypeError):
-        for text in texts:
-            try:
-                text.encode()
-            except UnicodeEncodeError as found:
-                allowed = f"no Unicode text: a lone surrogate at position {found.start}"
-                return InvalidRequestError("text", text, allowed)
-    if type(error).__module__ != "pyo3_runtime":
-        return error
-    value = texts[0] if len(texts) == 1 else texts
-    return InvalidRequestError("text", value, f"the tokenizer gave up over it: {error}")

@@ -84,7 +84,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 self.filters[name] = _refused("filters", name)
             else:
                 self.filters[name] = bounded(function, cost)
-        for name, function in {**self.tests, **tests, "in": _is_in}.items():
+        own: Any = self.tests
+        asked: dict[str, Callable[..., Any]] = {**own, **tests, "in": _is_in}
+        for name, function in asked.items():
             cost = TESTS.get(name)
             if cost is None:
                 self.tests[name] = _refused("tests", name)

@@ -21,7 +21,7 @@ from asyncgen.errors import ModelLoadError
 from asyncgen.text.known_patterns import KNOWN_PATTERNS, SHORTEST_MATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 MOST_GROWTH: Final = 48
 """Most bytes that may come of one; real tokenizers: 11 by NFKC, 12 by SentencePiece's steps."""
@@ -215,10 +215,10 @@ def charsmap_growth(charsmap: bytes) -> float:
     return most
 
 
-def _measured(parts: list[Mapping[str, Any]]) -> float:
+def _measured(parts: Sequence[Mapping[str, Any]]) -> float:
     """Return the growth of those letters that any step may lengthen, by the library itself."""
     whole = json.loads(Backend(BPE()).to_str())
-    whole["normalizer"] = {"type": "Sequence", "normalizers": parts}
+    whole["normalizer"] = {"type": "Sequence", "normalizers": [*parts]}
     normalizer = Backend.from_str(json.dumps(whole)).normalizer
     written = "".join(
         str(each)

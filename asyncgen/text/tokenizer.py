@@ -22,7 +22,6 @@ from asyncgen.text.batch_encoding import (
     Side,
     check_side,
     collate,
-    encoding_error,
     pack_rows,
     pad_rows,
     rounded_up,
@@ -546,16 +545,14 @@ class Tokenizer(Vocabulary, ResponseMethods):
             raise InvalidRequestError("truncation", truncation, "use True or False")
         if max_length is None:
             if padding == "max_length" and self.model_max_length >= NO_MAX_LENGTH:
-                raise InvalidRequestError(
-                    "padding", padding, "this tokenizer names no length; give `max_length`"
-                )
+                allowed = "this tokenizer names no length; give `max_length`"
+                raise InvalidRequestError("padding", padding, allowed)
             return self.model_max_length
         if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 0:
             raise InvalidRequestError("max_length", max_length, "give a number of tokens")
         if not truncation and padding != "max_length":
-            raise InvalidRequestError(
-                "max_length", max_length, "add `truncation=True` or `padding='max_length'`"
-            )
+            allowed = "add `truncation=True` or `padding='max_length'`"
+            raise InvalidRequestError("max_length", max_length, allowed)
         return max_length
 
     def _pad(
@@ -582,12 +579,9 @@ class Tokenizer(Vocabulary, ResponseMethods):
     def _needed_pad_id(self) -> int:
         pad_id = self.pad_token_id
         if pad_id is None:
-            raise InvalidRequestError(
-                "padding",
-                True,
-                "the tokenizer has no padding token; set one, for example "
-                "`tokenizer.pad_token = tokenizer.eos_token`",
-            )
+            remedy = "`tokenizer.pad_token = tokenizer.eos_token`"
+            allowed = f"the tokenizer has no padding token; set one, for example {remedy}"
+            raise InvalidRequestError("padding", True, allowed)
         return pad_id
 
 

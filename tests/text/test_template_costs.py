@@ -379,7 +379,8 @@ def test_tokenizers_and_engines_are_told_whether_templates_are_trusted(tmp_path:
     ours, theirs = load_tokenizer(folder, trust_template=True), load_tokenizer(folder)
     assert "href" in ours.apply_chat_template(MESSAGES, tokenize=False)
     assert "href" in theirs.apply_chat_template(MESSAGES, tokenize=False, trust_template=True)
-    for tokenizer, more in ((theirs, {}), (ours, {"trust_template": False})):
+    asked: list[tuple[Any, dict[str, Any]]] = [(theirs, {}), (ours, {"trust_template": False})]
+    for tokenizer, more in asked:
         with pytest.raises(ChatTemplateError, match="the template calls `urlize`"):
             tokenizer.apply_chat_template(MESSAGES, **more)
     with pytest.raises(InvalidRequestError, match="`trust_template`.*loaded already"):

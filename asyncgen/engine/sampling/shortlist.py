@@ -104,15 +104,15 @@ def plan_row(
     if any(first > second for first, second in itertools.pairwise(ranks)):
         # Another order than the documented one is kept as it is.
         ranks = [(int(Stage.USER), 0, number) for number in range(len(processors))]
-    ranked = [
-        RankedProcessor(
-            ranks[number],
-            number,
-            processor,
-            definition.batched if definition and _fits(definition, processor, vocab_size) else None,
-        )
-        for number, (processor, definition) in enumerate(zip(processors, definitions, strict=True))
-    ]
+    ranked = []
+    for number, (processor, definition) in enumerate(zip(processors, definitions, strict=True)):
+        try:
+            fits = definition is not None and definition.fits(processor, vocab_size)
+        except BaseException as error:  # its attributes are wrong: alone it says so
+            request_failure(error)
+            fits = False
+        batched = definition.batched if definition is not None and fits else None
+        ranked.append(RankedProcessor(ranks[number], number, processor, batched))
     if not draws:
         return RowPlan(ranked, "greedy")
     filters = [each.processor for each in ranked if each.rank[0] > Stage.USER]
@@ -120,15 +120,6 @@ def plan_row(
     if columns is None:
         return RowPlan(ranked, "drawn")
     return RowPlan(ranked[: len(ranked) - len(filters)], "listed", filters, columns)
-
-
-def _fits(definition: Any, processor: Any, vocab_size: int) -> bool:
-    """Tell whether a processor may run with others; one whose attributes are wrong runs alone."""
-    try:
-        return bool(definition.fits(processor, vocab_size))
-    except BaseException as error:
-        request_failure(error)
-        return False
 
 
 def has_shortlist(vocab_size: int, device: torch.device) -> bool:

@@ -39,10 +39,6 @@ _PLAIN = (*_VALUES, CancelCriteria)
 """What is checked without tensors."""
 
 
-def _of(kind: type[C], criteria: Iterable[object]) -> list[C]:
-    return [each for each in criteria if type(each) is kind]
-
-
 class StopChecks:
     """A list of stopping criteria, ready to be asked after every token."""
 
@@ -69,7 +65,7 @@ class StopChecks:
         self._values = [*(each for each in criteria if type(each) in _VALUES), *followed]
         self._follows = bool(followed)
         self._read()
-        self._cancels = _of(CancelCriteria, criteria)
+        self._cancels = [each for each in criteria if type(each) is CancelCriteria]
         others = [each for each in criteria if type(each) not in _PLAIN]
         self.tensor_criteria = StoppingCriteriaList(others)
         self._told = told
@@ -83,15 +79,24 @@ class StopChecks:
         Raises:
             InvalidRequestError: A user has given one an attribute of a wrong kind.
         """
+        found = self._values
         try:
-            ends = [each.eos_token_id.tolist() for each in _of(EosTokenCriteria, self._values)]
+            ends = [
+                each.eos_token_id.tolist()
+                for each in self._values
+                if isinstance(each, EosTokenCriteria)
+            ]
             self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
-            lengths = [each.max_length for each in _of(MaxLengthCriteria, self._values)]
+            lengths = [
+                each.max_length for each in self._values if isinstance(each, MaxLengthCriteria)
+            ]
             self.max_length = min(lengths, default=None)
-            deadlines = [each.deadline for each in _of(MaxTimeCriteria, self._values)]
+            deadlines = [
+                each.deadline for each in self._values if isinstance(each, MaxTimeCriteria)
+            ]
             self._deadline = min(deadlines, default=None)
         except Exception as error:
-            names = ", ".join(type(each).__name__ for each in self._values)
+            names = ", ".join(type(each).__name__ for each in found)
             allowed = f"attributes as their constructors set them ({error})"
             raise InvalidRequestError("stopping_criteria", names, allowed) from error
 
