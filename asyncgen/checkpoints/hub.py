@@ -170,11 +170,13 @@ def resolve(
         folder = _download(source, allowed, in_vain, options, progress)
     if is_single(folder) and folder.is_file() and not subfolder:
         return folder
-    check_folder(folder, follow_links=follow_links)
     if not (folder / subfolder).is_dir():
         allowed_here = "there is no such folder in it; leave it out, or check its name"
         raise InvalidRequestError("subfolder", subfolder, allowed_here)
-    folder /= subfolder
+    top, folder = folder, folder / subfolder
+    if subfolder and not follow_links and not folder.resolve().is_relative_to(top.resolve()):
+        raise ModelLoadError(f"{folder} leads out of {top}; pass follow_links=True if it may")
+    check_folder(folder, follow_links=follow_links)
     return folder if is_stored(folder / "config.json") else only_model(folder) or folder
 
 

@@ -204,3 +204,15 @@ def test_sizes_have_limits(tmp_path: Path) -> None:
         sparse(tmp_path / name)
         with pytest.raises(ModelLoadError, match="has 20000000000 bytes; at most"):
             read_stored(tmp_path / name)
+
+
+def test_a_subfolder_is_looked_at_alone(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "models").mkdir()
+    shutil.copytree(whole, tmp_path / "models/good")
+    (tmp_path / "models/other.json").symlink_to(tmp_path / "secret.json")
+    opened(tmp_path / "models", subfolder="good")
+    (tmp_path / "models/linked").symlink_to(whole)
+    with pytest.raises(ModelLoadError, match="linked leads out of .*follow_links=True"):
+        opened(tmp_path / "models", subfolder="linked")
+    opened(tmp_path / "models", subfolder="linked", follow_links=True)
