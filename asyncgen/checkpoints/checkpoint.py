@@ -167,6 +167,8 @@ def _shard(index: Path, name: str) -> Path:
         raise ModelLoadError(
             f"{index} points outside its folder, to {shown}; do not use this checkpoint"
         )
+    if len(plain.parts) > 2:
+        raise ModelLoadError(f"{index} names {shown}: a file lies beside it, or one folder below")
     file = index.parent / plain
     try:
         is_there = file.is_file()

@@ -132,7 +132,10 @@ def check_folder(folder: Path, *, follow_links: bool) -> None:
 
 
 def _links(folder: Path) -> Iterator[Path]:
-    """Yield links of names that could be read, also below folders."""
+    """Yield links of names that could be read, in a folder and in those inside of it.
+
+    Nothing is read from deeper ones.
+    """
     folders, seen = [folder], 0
     while folders:
         try:
@@ -150,7 +153,7 @@ def _links(folder: Path) -> Iterator[Path]:
                 suffix = Path(entry.name).suffix
                 if suffix in _READ_SUFFIXES or Path(entry.path).is_dir():
                     yield Path(entry.path)
-            elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            elif entry.is_dir(follow_symlinks=False) and Path(entry.path).parent == folder:
                 folders.append(Path(entry.path))
 
 
