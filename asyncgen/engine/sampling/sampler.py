@@ -154,8 +154,9 @@ class BatchSampler:
                 scores = ScoreBatch(logits, rows, own=bool(plan.stages))
                 for stage in plan.stages:
                     stage(scores)
-                if not scores.values.is_floating_point():
-                    raise TypeError(f"a processor made scores of {scores.values.dtype}")
+                made = scores.values
+                if made.shape != logits.shape or not made.is_floating_point():
+                    raise TypeError(f"a processor made scores {[*made.shape]} of {made.dtype}")
                 return scores, plan
             except BaseException as error:
                 if one_by_one:

@@ -255,3 +255,17 @@ def test_a_grammar_that_a_user_passes_begins_behind_the_prompt() -> None:
         row.tokens.extend(token for token in sampled.token_ids if token is not None)
     text = bytes(row.tokens[-4:]).decode()
     assert set(text[:3]) <= {"x", "y"} and text[3] == "z"
+
+
+@pytest.mark.parametrize("min_p", [[1, 2], (5, 6), "a", None, 1 + 1j])
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_an_attribute_of_a_wrong_kind_fails_its_request_alone(min_p: Any, do_sample: bool) -> None:
+    with asyncgen.LLM(TableModel(), tokenizer=byte_tokenizer()) as llm:
+        wrong: Any = asyncgen.MinPLogitsWarper(0.05)
+        wrong.min_p = min_p
+        params: Any = {"do_sample": do_sample, "max_new_tokens": 4, "seed": 1}
+        expected = llm.generate("ab", **params).token_ids
+        with pytest.raises(Exception):  # noqa: B017 (whatever the object itself raises)
+            llm.generate("ab", logits_processor=[wrong], **params)
+        assert llm.is_healthy
+        assert llm.generate("ab", **params).token_ids == expected
