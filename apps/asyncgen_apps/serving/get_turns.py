@@ -31,7 +31,7 @@ _ALWAYS_OPEN = frozenset({"/health", "/ready"})
 class GetTurns:
     """Middleware that begins one answer after another, and rests as long as each has worked.
 
-    A turn ends with the head of the answer: by then a page is rendered, and what follows waits for
+    A turn ends before the head of the answer: the page is rendered by then, and all else waits for
     the client.
     """
 
@@ -59,11 +59,11 @@ class GetTurns:
             began = thread_time()
 
             async def told(message: Message) -> None:
-                await send(message)
                 if message["type"] == "http.response.start" and not own.is_set():
                     worked = thread_time() - began
                     if worked > _FREE:
                         await anyio.sleep(min(worked, _MOST_REST))
-                    turn.close()
+                    turn.close()  # first: the head of an answer waits for the client, too
+                await send(message)
 
             await self._app({**scope, _HAS_TURN: True}, receive, told)
