@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asyncgen.errors import MOST_NAME, ModelLoadError, clip, shorten
+from asyncgen.text.special_tokens import ROLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,15 +89,7 @@ _SIDE: Final[Rule] = (lambda value: value in _SIDES, '"left" or "right"')
 
 _TOKEN_RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(
-        (
-            "bos_token",
-            "eos_token",
-            "unk_token",
-            "sep_token",
-            "pad_token",
-            "cls_token",
-            "mask_token",
-        ),
+        ROLES,
         _TOKEN,
     ),
     **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), _TOKENS),

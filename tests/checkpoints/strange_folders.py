@@ -25,7 +25,7 @@ import asyncgen
 from asyncgen.errors import AsyncgenError
 
 SECRET = "the private words of somebody else"
-NAMES = (
+SMALL = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -34,10 +34,16 @@ NAMES = (
     "added_tokens.json",
     "chat_template.jinja",
     "additional_chat_templates/tool.jinja",
+    "config_sentence_transformers.json",
     "modules.json",
     "1_Pooling/config.json",
-    "model.safetensors",
+    "2_Dense/config.json",
     "model.safetensors.index.json",
+)
+"""Small files that are read of a folder."""
+NAMES = (
+    *SMALL,
+    "model.safetensors",
     "model-00001-of-00002.safetensors",
     "merges.txt",
     "vocab.json",

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import save_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 PATHS = (
@@ -270,42 +271,50 @@ def test_many_killed_saves_are_whole_or_refused(tmp_path: Path) -> None:
     assert counts["whole"] > 100
 
 
-def renames(most: int) -> Callable[..., None]:
-    """Make an `os.replace` that works some times, and then ends the process as a kill does."""
-    calls, replace = itertools.count(), os.replace
+class Killed(BaseException):
+    """Stands for a signal: nothing is tidied up behind it."""
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[None]:
+    """Let so many renames happen; from the next one on nothing is renamed or removed."""
+    calls, is_over = itertools.count(), False
+    replace, unlink = os.replace, os.unlink
 
     def rename(*given: Any, **more: Any) -> None:
-        if next(calls) >= most:
-            os._exit(0)
+        nonlocal is_over
+        if next(calls) >= number:
+            is_over = True
+            raise Killed
         replace(*given, **more)
 
-    return rename
+    def remove(*given: Any, **more: Any) -> None:
+        if not is_over:
+            unlink(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "replace", rename)
+        patched.setattr(os, "unlink", remove)
+        yield
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="renames are interrupted in a process of ours")
-def test_a_save_that_ends_between_two_renames_is_refused(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_ends_between_two_renames_is_refused(model: Any, tmp_path: Path) -> None:
     """Each rename is the one that does not happen once."""
     new = changed(tmp_path / "source", tmp_path / "new")
-    seen = []
-    for last in range(20):
+    for last in itertools.count():
         target = tmp_path / f"target {last}"
         model.save_pretrained(target, max_shard_size=9_000)
-        child = os.fork()
-        if not child:
-            monkeypatch.setattr(os, "replace", renames(last))
-            new.save_pretrained(target, max_shard_size=30_000)
-            os._exit(1)
-        _, status = os.waitpid(child, 0)
-        if os.waitstatus_to_exitcode(status) == 1:
+        try:
+            with killed_at(last):
+                new.save_pretrained(target, max_shard_size=30_000)
             break  # all of them happened
-        with pytest.raises(ModelLoadError, match="half saved"):
-            weights(target)
-        new.save_pretrained(target, max_shard_size=30_000)
+        except Killed:
+            with pytest.raises(ModelLoadError, match="half saved"):
+                weights(target)
+            new.save_pretrained(target, max_shard_size=30_000)
         assert same(weights(target), weights(tmp_path / "new"))
-        seen.append(last)
-    assert len(seen) > 4
+        assert not [name for name in entries(target) if name.endswith(".part") or name == SAVING]
+    assert last > 4
 
 
 def test_shards_do_not_replace_those_of_another_index(model: Any, tmp_path: Path) -> None:

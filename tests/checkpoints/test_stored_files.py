@@ -17,6 +17,7 @@ import asyncgen
 from asyncgen.checkpoints.stored_files import SAVING, check_folder, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from tests.cases import for_each
+from tests.checkpoints.strange_folders import SMALL
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import save_tokenizer
 
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no FIFOs, links need rights")
 
-SMALL = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "additional_chat_templates/tool.jinja",
-    "config_sentence_transformers.json",
-    "modules.json",
-    "1_Pooling/config.json",
-    "2_Dense/config.json",
-    "model.safetensors.index.json",
-)
-"""Small files that are read of a folder."""
 LARGE = ("model.safetensors", "2_Dense/model.safetensors")
 MODULES = """[
  {"type": "sentence_transformers.models.Transformer", "path": ""},

@@ -140,7 +140,12 @@ class ReplyBytes:
 
     def __exit__(self, *_: object) -> None:
         """Give the memory back."""
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Count none any more."""
         self._gate.reply_bytes -= self.count
+        self.count = 0
 
     def add(self, num_bytes: int) -> None:
         """Count some more.

@@ -33,6 +33,7 @@ from asyncgen_apps.openai_http import refusals
 from asyncgen_apps.openai_http.concurrency_limit import leaving
 from asyncgen_apps.openai_http.deadlines import Deadlines
 from asyncgen_apps.openai_http.hangups import HangupWatch
+from asyncgen_apps.serving.get_turns import HAS_LEFT
 from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.serving.sockets import LINGER_BYTES, RESERVE
 
@@ -439,6 +440,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Run a request; one that the end of the server cuts off hears of it."""
+        scope[HAS_LEFT] = lambda: cycle.disconnected
         try:
             await app(scope, receive, send)
         except asyncio.CancelledError:

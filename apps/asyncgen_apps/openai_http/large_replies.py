@@ -73,7 +73,7 @@ class LargeReply:
 
     def __exit__(self, *_: object) -> None:
         """Give the memory back."""
-        self._bytes.__exit__()
+        self._bytes.give_back()
 
     async def read(self) -> list[bytes | bytearray]:
         """Read all streams to their ends; return the reply in parts.

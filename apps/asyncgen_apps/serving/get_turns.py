@@ -24,6 +24,9 @@ _MOST_REST = 0.05
 _FREE = 0.001
 """Seconds of work behind which nobody rests."""
 
+HAS_LEFT = "asyncgen.has_left"
+"""Key of a scope: tells whether the client is gone. Servers that are not ours say nothing."""
+
 _HAS_TURN = "asyncgen.has_turn"
 _ALWAYS_OPEN = frozenset({"/health", "/ready"})
 
@@ -56,6 +59,8 @@ class GetTurns:
                         await self._last.wait()
                 own = self._last = anyio.Event()
             turn.callback(own.set)
+            if scope.get(HAS_LEFT, bool)():
+                return  # nothing is rendered for nobody
             began = thread_time()
 
             async def told(message: Message) -> None:

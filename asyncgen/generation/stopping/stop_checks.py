@@ -79,21 +79,13 @@ class StopChecks:
         Raises:
             InvalidRequestError: A user has given one an attribute of a wrong kind.
         """
-        found = self._values
+        found = self._values  # of these types exactly
         try:
-            ends = [
-                each.eos_token_id.tolist()
-                for each in self._values
-                if isinstance(each, EosTokenCriteria)
-            ]
-            self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
-            lengths = [
-                each.max_length for each in self._values if isinstance(each, MaxLengthCriteria)
-            ]
+            ends = [each.eos_token_id for each in found if isinstance(each, EosTokenCriteria)]
+            self.eos_token_ids: frozenset[int] = frozenset().union(*(ids.tolist() for ids in ends))
+            lengths = [each.max_length for each in found if isinstance(each, MaxLengthCriteria)]
             self.max_length = min(lengths, default=None)
-            deadlines = [
-                each.deadline for each in self._values if isinstance(each, MaxTimeCriteria)
-            ]
+            deadlines = [each.deadline for each in found if isinstance(each, MaxTimeCriteria)]
             self._deadline = min(deadlines, default=None)
         except Exception as error:
             names = ", ".join(type(each).__name__ for each in found)

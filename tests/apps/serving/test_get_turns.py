@@ -94,6 +94,24 @@ async def test_a_turn_ends_with_whoever_has_it() -> None:
     assert anyio.current_time() - began < get_turns.MOST_SECONDS
 
 
+async def test_nothing_is_rendered_for_who_has_left_meanwhile() -> None:
+    begun, release = [], anyio.Event()
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await release.wait()
+
+    app, gone = GetTurns(page), {**get("/gone"), get_turns.HAS_LEFT: lambda: True}
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, app, get("/first"))
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(50):
+            group.start_soon(ask, app, gone)
+        group.start_soon(ask, app, {**get("/last"), get_turns.HAS_LEFT: lambda: False})
+        release.set()
+    assert begun == ["/first", "/last"]
+
+
 async def test_health_and_what_is_no_get_have_no_turns() -> None:
     async def stuck(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/stuck":

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import numpy as np
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with its tokenizer, in one file, alone in its folder."""
-    folder = tmp_path_factory.mktemp("gguf")
+
+def tiny_parts(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Metadata and tensors of a tiny model with its tokenizer."""
     tokenizer = byte_level(ORIGINALS["qwen2"])
     tokens = in_order(tokenizer)
-    make("qwen3", folder / "hf", vocab_size=len(tokens))
-    _, metadata, tensors = read_folder(folder / "hf")
-    metadata |= {
+    make("qwen3", folder, vocab_size=len(tokens))
+    _, metadata, tensors = read_folder(folder)
+    return metadata | {
         "general.sampling.temp": 0.5,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
@@ -40,9 +40,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tokenizer.ggml.merges": merges_of(tokenizer),
         "tokenizer.ggml.eos_token_id": 1,
         "tokenizer.chat_template": "{{ messages[0].content }}<|im_end|>",
-    }
+    }, tensors
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with its tokenizer, in one file, alone in its folder."""
+    folder = tmp_path_factory.mktemp("gguf")
     (folder / "alone").mkdir()
-    return write_gguf(folder / "alone" / "tiny-Q8_0.gguf", metadata, tensors)
+    return write_gguf(folder / "alone" / "tiny-Q8_0.gguf", *tiny_parts(folder / "hf"))
 
 
 def tokens_of(source: Any, **options: Any) -> list[int]:

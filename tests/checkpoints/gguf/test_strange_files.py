@@ -14,11 +14,10 @@ import asyncgen
 from asyncgen.checkpoints.gguf.gguf_file import open_gguf
 from asyncgen.errors import AsyncgenError, ModelLoadError
 from tests.cases import for_each
-from tests.checkpoints.gguf.making import read_folder, write_gguf
+from tests.checkpoints.gguf.making import write_gguf
+from tests.checkpoints.gguf.test_every_entry import tiny_parts
 from tests.checkpoints.gguf.test_gguf_file import header, text
-from tests.checkpoints.gguf.test_tokenizer import ORIGINALS, byte_level, in_order, merges_of
 from tests.checkpoints.packed.one_matrix import Bounded
-from tests.families.arch.families import make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,21 +76,12 @@ Made = tuple[dict[str, Any], dict[str, np.ndarray]]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Metadata and tensors of a model with its tokenizer."""
-    folder = tmp_path_factory.mktemp("gguf")
-    tokenizer = byte_level(ORIGINALS["qwen2"])
-    tokens = in_order(tokenizer)
-    make("qwen3", folder / "hf", vocab_size=len(tokens))
-    _, metadata, tensors = read_folder(folder / "hf")
+    metadata, tensors = tiny_parts(tmp_path_factory.mktemp("gguf") / "hf")
+    count = len(metadata["tokenizer.ggml.tokens"])
     metadata |= {
         "general.alignment": 32,
-        "general.sampling.temp": 0.5,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen2",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1] * len(tokens),
-        "tokenizer.ggml.scores": [0.0] * len(tokens),
-        "tokenizer.ggml.merges": merges_of(tokenizer),
-        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.token_type": [1] * count,
+        "tokenizer.ggml.scores": [0.0] * count,
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.add_bos_token": True,
         "tokenizer.chat_template": "{{ messages[0].content }}",
