@@ -79,10 +79,15 @@ def nest() -> None:
 
 
 def lower_limit() -> None:
-    depth, frame = 0, sys._getframe()
+    """Lower the limit of recursion, which all threads share, and leave each room for its calls."""
+    sys.setrecursionlimit(max(map(_depth, sys._current_frames().values())) + 300)
+
+
+def _depth(frame: Any) -> int:
+    depth = 0
     while frame is not None:
-        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
-    sys.setrecursionlimit(depth + 10)
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 _mkldnn: Any = torch.backends.mkldnn

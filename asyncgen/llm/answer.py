@@ -21,10 +21,11 @@ from asyncgen.engine.output.sample_builder import SampleBuilder
 from asyncgen.engine.requests.admission import Seat
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.rules import Range, require
+from asyncgen.generation.config.rules import BUILT_IN, Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.batch_interval import Pace
 from asyncgen.runtime.deprecation import renamed
+from asyncgen.runtime.user_code import run_user_code
 from asyncgen.structured.answer_reader import AnswerReader
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
@@ -52,7 +53,13 @@ def _prepare(
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.requests.prepare import prepare_request
 
-    return prepare_request(opened.served, prompt, params, cancel=cancel, sink=sink, place=place)
+    prepare = partial(prepare_request, opened.served, prompt, params)
+    if not BUILT_IN.issuperset(map(type, (prompt, *params.values()))):
+        from asyncgen.runtime.plain_values import is_plain
+
+        if not (is_plain(params) and is_plain(prompt)):
+            prepare = partial(run_user_code, prepare)
+    return prepare(cancel=cancel, sink=sink, place=place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OURS = ("asyncgen.", "streamers.")
+OURS = ("asyncgen.", "streamers.")
+"""Where the classes and functions of this library are."""
+
 _TURNS = 2
 """A turn may drop the objects of a request, and end a mode by that, behind its last call."""
 
-_running: dict[SharedThread, State] = {}
-"""State to be put back of each call that runs; changes of its keys are guarded by `_lock`."""
+_running: dict[SharedThread, tuple[State, int]] = {}
+"""State and limit of recursion to be put back of each call that runs; `_lock` guards its keys."""
 
 _lock = threading.Lock()
 
@@ -102,7 +104,7 @@ def share_thread() -> SharedThread:
 
 def is_of_user(thing: object) -> bool:
     """Tell whether the class of an object is not one of this library."""
-    return not type(thing).__module__.startswith(_OURS)
+    return not type(thing).__module__.startswith(OURS)
 
 
 def run_user_code(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -150,7 +152,7 @@ def guard_methods(thing: object) -> None:
     kind = type(thing)
     for name in dir(kind):
         method = getattr(kind, name)
-        is_theirs = inspect.isfunction(method) and not method.__module__.startswith(_OURS)
+        is_theirs = inspect.isfunction(method) and not method.__module__.startswith(OURS)
         if is_theirs and not name.startswith("_"):
             setattr(thing, name, partial(run_user_code, getattr(thing, name)))
 
@@ -214,8 +216,8 @@ def _guarded(
         thread.mode = random.DrawingMode(draws)
     mode = thread.mode
     mode.draws = draws
-    before, wanted = _begin(thread, state)
-    limit, profiler, tracer = sys.getrecursionlimit(), sys.getprofile(), sys.gettrace()
+    before, wanted, limit = _begin(thread, state)
+    profiler, tracer = sys.getprofile(), sys.gettrace()
     thread.is_user, thread.turns = True, _TURNS
     try:
         state.write_changes(own)
@@ -244,19 +246,20 @@ def _guarded(
             thread.is_user = False
 
 
-def _begin(thread: SharedThread, state: Any) -> tuple[State, State]:
-    """Note that a call begins; return the state before it, and the one to be put back.
+def _begin(thread: SharedThread, state: Any) -> tuple[State, State, int]:
+    """Note that a call begins; return the state before it, and state and limit to be put back.
 
     What the settings of the process are while another call runs may be of that call, and is not
     what they are to be behind both.
     """
     with _lock:
         before = wanted = state.read_state()
-        for other in _running.values():
-            wanted = state.with_settings(before, other)
+        limit = sys.getrecursionlimit()
+        for other, limit_before_both in _running.values():
+            wanted, limit = state.with_settings(before, other), limit_before_both
             break
-        _running[thread] = wanted
-    return before, wanted
+        _running[thread] = wanted, limit
+    return before, wanted, limit
 
 
 def _thread_state() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -163,6 +164,33 @@ def test_settings_of_the_process_are_right_behind_calls_that_overlap() -> None:
         on_a_thread(partial(run_user_code, second))
         running.result()
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_limit_of_recursion_is_right_behind_calls_that_overlap() -> None:
+    limit, begun, ended = sys.getrecursionlimit(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        LEFT["recursion limit"]()
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    def second() -> None:
+        may_end.set()
+        assert ended.wait(PATIENCE)
+
+    def run_first() -> None:
+        try:
+            run_user_code(first)
+        finally:
+            ended.set()
+
+    may_end = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(on_a_thread, run_first)
+        assert begun.wait(PATIENCE)
+        on_a_thread(partial(run_user_code, second))
+        running.result()
+    assert sys.getrecursionlimit() == limit
 
 
 def test_thread_of_a_user_keeps_what_its_code_left() -> None:

@@ -6,6 +6,7 @@ its events. A step looks at the new token alone; what earlier tokens amount to i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,8 @@ from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked_processors import CheckedProcessors
 from asyncgen.generation.logits.followed import FollowedProcessor
 from asyncgen.generation.logits.grammar_mask import GrammarLogitsProcessor
-from asyncgen.runtime.user_code import drawing_from
+from asyncgen.runtime.plain_values import runs_user_code
+from asyncgen.runtime.user_code import drawing_from, run_user_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,9 +133,13 @@ class Sequence(RequestState):
         self.processors.followed = followed = {}
         for number, processor in enumerate(self.request.processors):
             definition = definition_of(processor)
-            own = processor if definition is None else definition.for_sample(processor, self.index)
-            self.processors.append(own)
             self.passed.append(id(processor) in passed)
+            own = processor
+            if definition is not None:
+                copied = partial(definition.for_sample, processor, self.index)
+                is_guarded = self.passed[-1] and runs_user_code(processor)
+                own = run_user_code(copied) if is_guarded else copied()
+            self.processors.append(own)
             if definition is not None and self.passed[-1]:
                 followed[number] = FollowedProcessor(processor, own)
             if type(own) is GrammarLogitsProcessor:

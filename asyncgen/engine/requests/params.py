@@ -28,6 +28,7 @@ from asyncgen.generation.config.combinations import (
 from asyncgen.generation.config.generation_config import own_copy, plain_values
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
+from asyncgen.generation.config.rules import exact
 from asyncgen.generation.config.samplers import SAMPLER_NAMES, ask_samplers, fit_samplers
 from asyncgen.generation.custom_methods import choose_method
 from asyncgen.generation.logits.base import LogitsProcessorList
@@ -201,7 +202,7 @@ def resolve_params(
         config=config,
         mode=mode,
         seed=params.get("seed", secrets.randbits(_SEED_BITS)),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop=(stop,) if isinstance(stop, str) else tuple(map(exact, stop)),
         top_logprobs=_top_logprobs(params),
         prompt_logprobs=params.get("prompt_logprobs"),
         generates=generates,

@@ -27,6 +27,7 @@ from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.rules import plain
 from asyncgen.generation.config.samplers import ALIAS_NAMES, join_aliases, names_as_given
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
 from asyncgen.generation.generate.prompts import decoder_start
@@ -316,7 +317,7 @@ def read_prompt(
         if not has_messages:
             refuse_without_messages(told)
     if not (isinstance(prompt, str) or has_messages):
-        ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
+        ids, size = plain(list(cast("Sequence[int]", prompt))), model.config.vocab_size
         for token_id in ids:
             if not 0 <= token_id < size:
                 raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")

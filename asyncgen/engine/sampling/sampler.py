@@ -443,7 +443,7 @@ def _many_rows(
 
 
 class _Followed:
-    """Stage of one kind with processors that users passed: each runs alone once it was changed."""
+    """Stage of one kind with processors that users passed: each runs alone once it has to."""
 
     def __init__(self, ranked: list[tuple[int, RankedProcessor]], scores: ScoreBatch) -> None:
         self._ranked = ranked
@@ -461,12 +461,12 @@ class _Followed:
             stage(scores)
 
     def _lay_out(self, scores: ScoreBatch) -> Iterator[Callable[[ScoreBatch], None]]:
-        changed = [each is not None and each.is_changed for each in self._followed]
-        together = [*compress(self._ranked, map(not_, changed))]
+        alone = [each is not None and each.runs_alone for each in self._followed]
+        together = [*compress(self._ranked, map(not_, alone))]
         if together:
             yield _many_rows(together, scores)
-        if any(changed):
-            yield _OneByOne([*compress(self._ranked, changed)])
+        if any(alone):
+            yield _OneByOne([*compress(self._ranked, alone)])
 
 
 class _OneByOne:

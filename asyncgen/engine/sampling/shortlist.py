@@ -21,6 +21,7 @@ import torch
 from asyncgen.engine.sampling.random_draws import draw_among, largest
 from asyncgen.generation.logits.base import Stage, definition_of
 from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
+from asyncgen.runtime.plain_values import holds_plain
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.transfer import host_ints, host_range
 
@@ -107,7 +108,8 @@ def plan_row(
     ranked = []
     for number, (processor, definition) in enumerate(zip(processors, definitions, strict=True)):
         try:
-            fits = definition is not None and definition.fits(processor, vocab_size)
+            fits = not passed[number] or holds_plain(processor)
+            fits = fits and definition is not None and definition.fits(processor, vocab_size)
         except BaseException as error:  # its attributes are wrong: alone it says so
             request_failure(error)
             fits = False

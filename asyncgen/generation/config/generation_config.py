@@ -25,7 +25,7 @@ from asyncgen.generation.config.parameters import (
     STATIC_CACHES,
     SWITCHES,
 )
-from asyncgen.generation.config.rules import BUILT_IN, plain
+from asyncgen.generation.config.rules import BUILT_IN, exact, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -324,9 +324,9 @@ def own_copy(config: Any) -> GenerationConfig:
 
 def plain_value(name: str, value: Any) -> Any:
     """Return the value of a parameter as plain numbers and lists; an object stays one."""
-    if type(value) in BUILT_IN or name not in _LISTED:
+    if type(value) in BUILT_IN:
         return value
-    return plain(value, listed=_LISTED[name])
+    return plain(value, listed=_LISTED[name]) if name in _LISTED else exact(value)
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -336,8 +336,22 @@ _DEEPEST = 4
 BUILT_IN = frozenset((int, float, bool, str, type(None)))
 
 
+def exact(value: Any) -> Any:
+    """Return a number or text of a derived class as one of Python's own, without the code of that
+    class; anything else as it is.
+    """
+    if type(value) in BUILT_IN:
+        return value
+    readers: tuple[tuple[type, Callable[[Any], Any]], ...]
+    readers = (float, float.__float__), (int, int.__int__), (str, str.__str__)
+    for kind, read in readers:
+        if isinstance(value, kind):
+            return read(value)
+    return value
+
+
 def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
-    """Return numbers, arrays and tensors as plain numbers and lists; anything else as it is.
+    """Return numbers, texts, arrays and tensors as plain ones; anything else as it is.
 
     Args:
         value: Any value; numbers are also looked for in its lists, tuples, sets and dicts.
@@ -347,6 +361,8 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
     kind = type(value)
     if kind in BUILT_IN:
         return value
+    if isinstance(value, (float, int, str)):
+        return exact(value)
     if has_list(value):
         return value.tolist()
     if not depth or kind not in (list, tuple, set, frozenset, dict):

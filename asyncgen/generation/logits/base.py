@@ -21,8 +21,9 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.batched import Columns
+from asyncgen.runtime.plain_values import runs_user_code
 from asyncgen.runtime.transfer import plain_tensor
-from asyncgen.runtime.user_code import is_of_user, run_user_code
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -308,7 +309,7 @@ class LogitsProcessorList(list[Callable[..., Any]]):
         processor: Callable[..., Any], input_ids: Tensor, scores: Tensor, kwargs: dict[str, Any]
     ) -> Any:
         """Run one processor with the arguments that it asks for."""
-        if is_of_user(processor):
+        if runs_user_code(processor):
             return run_user_code(_call, processor, input_ids, scores, kwargs)
         return _call(processor, input_ids, scores, kwargs)
 

@@ -2,7 +2,8 @@
 
 `model.generate` calls the object that the user passed, so a change counts from the next call on.
 Where another object runs in its place, or the parameters of many rows are laid out once, changes
-have to be looked for. Attributes whose names begin with an underscore are not looked at.
+have to be looked for. Attributes whose names begin with an underscore are not looked at. Code of
+the user behind an attribute, such as an operator of its class, runs guarded, never beside others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from torch import Tensor
+
+from asyncgen.runtime.plain_values import holds_plain
+from asyncgen.runtime.user_code import run_user_code
 
 _Attributes: TypeAlias = dict[str, tuple[Any, int]]
 """Values by name, each with the number of writes to it in place."""
@@ -19,10 +23,11 @@ class FollowedProcessor:
     """A built-in processor that a user passed, and the object that runs in its place.
 
     Attributes:
-        is_changed: Whether the user has changed it since the request began.
+        runs_alone: Whether it cannot run beside others: the user has changed it since the request
+            began, or code of the user is behind an attribute.
     """
 
-    __slots__ = ("_own", "_passed", "_seen", "is_changed")
+    __slots__ = ("_own", "_passed", "_seen", "runs_alone")
 
     def __init__(self, passed: Any, own: Any) -> None:
         """Begin with the attributes as they are.
@@ -34,10 +39,10 @@ class FollowedProcessor:
         self._passed = passed
         self._own = own
         self._seen = _attributes(passed)
-        self.is_changed = False
+        self.runs_alone = not holds_plain(passed)
 
     def follow(self) -> bool:
-        """Bring what runs up to what was passed; return whether it was changed for the first time.
+        """Bring what runs up to what was passed; return whether it has to run alone from now on.
 
         What a copy has set itself, such as its memory, stays.
         """
@@ -48,11 +53,14 @@ class FollowedProcessor:
         ):
             return False
         own = vars(self._own)
-        for name in now.keys() & seen.keys() & own.keys():
+        for name in seen.keys() & own.keys():
             if own[name] is seen[name][0]:
-                setattr(self._own, name, now[name][0])
+                if name in now:
+                    run_user_code(setattr, self._own, name, now[name][0])
+                elif self._own is not self._passed:
+                    run_user_code(delattr, self._own, name)
         self._seen = now
-        is_first, self.is_changed = not self.is_changed, True
+        is_first, self.runs_alone = not self.runs_alone, True
         return is_first
 
 
@@ -65,4 +73,4 @@ def _attributes(processor: Any) -> _Attributes:
 
 
 def _writes(value: Any) -> int:
-    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
+    return value._version if type(value) is Tensor and not value.is_inference() else 0

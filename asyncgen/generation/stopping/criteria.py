@@ -21,8 +21,9 @@ from torch import Tensor
 from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.checks import check_made_once
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
+from asyncgen.runtime.plain_values import runs_user_code
 from asyncgen.runtime.transfer import plain_tensor
-from asyncgen.runtime.user_code import is_of_user, run_user_code
+from asyncgen.runtime.user_code import run_user_code
 from asyncgen.types import NEVER_IDS
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
         rows = input_ids.shape[0]
         done = torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
         for criterion in self:
-            if is_of_user(criterion):
+            if runs_user_code(criterion):
                 verdict = run_user_code(_ask, criterion, input_ids, scores, **kwargs)
             else:
                 verdict = _ask(criterion, input_ids, scores, **kwargs)

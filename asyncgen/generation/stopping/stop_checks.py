@@ -8,12 +8,13 @@ documented tensor signature and are called only if there are any.
 
 from __future__ import annotations
 
+import numbers
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import (
     EosTokenCriteria,
@@ -21,6 +22,9 @@ from asyncgen.generation.stopping.criteria import (
     MaxTimeCriteria,
     StoppingCriteriaList,
 )
+from asyncgen.runtime.plain_values import runs_user_code
+from asyncgen.runtime.transfer import plain_tensor
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,10 +65,18 @@ class StopChecks:
             clock: In seconds, as `time.monotonic`, which :class:`MaxTimeCriteria` reads.
         """
         # Exact types only: a subclass may override __call__.
-        followed = [each for each in passed or () if type(each) in _VALUES]
-        self._values = [*(each for each in criteria if type(each) in _VALUES), *followed]
-        self._follows = bool(followed)
-        self._read()
+        self._followed = [each for each in passed or () if type(each) in _VALUES]
+        theirs = set(map(id, self._followed))
+        own = [each for each in criteria if type(each) in _VALUES and id(each) not in theirs]
+        ends = [each.eos_token_id.tolist() for each in own if isinstance(each, EosTokenCriteria)]
+        self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
+        lengths = [each.max_length for each in own if isinstance(each, MaxLengthCriteria)]
+        self.max_length: int | None = min(lengths, default=None)
+        deadlines = [each.deadline for each in own if isinstance(each, MaxTimeCriteria)]
+        self._deadline: float | None = min(deadlines, default=None)
+        self._own = self.eos_token_ids, lengths, deadlines
+        if self._followed:
+            self._follow()
         self._cancels = [each for each in criteria if type(each) is CancelCriteria]
         others = [each for each in criteria if type(each) not in _PLAIN]
         self.tensor_criteria = StoppingCriteriaList(others)
@@ -73,24 +85,27 @@ class StopChecks:
         self._stopped: dict[int, str] = {}
         self._clock = clock
 
-    def _read(self) -> None:
-        """Read what the plain criteria say now.
+    def _follow(self) -> None:
+        """Read what the criteria that the user passed say now, beside the others.
 
         Raises:
-            InvalidRequestError: A user has given one an attribute of a wrong kind.
+            InvalidRequestError: The user has given one an attribute of a wrong kind.
         """
-        found = self._values  # of these types exactly
-        try:
-            ends = [each.eos_token_id for each in found if isinstance(each, EosTokenCriteria)]
-            self.eos_token_ids: frozenset[int] = frozenset().union(*(ids.tolist() for ids in ends))
-            lengths = [each.max_length for each in found if isinstance(each, MaxLengthCriteria)]
-            self.max_length = min(lengths, default=None)
-            deadlines = [each.deadline for each in found if isinstance(each, MaxTimeCriteria)]
-            self._deadline = min(deadlines, default=None)
-        except Exception as error:
-            names = ", ".join(type(each).__name__ for each in found)
-            allowed = f"attributes as their constructors set them ({error})"
-            raise InvalidRequestError("stopping_criteria", names, allowed) from error
+        ids, lengths, deadlines = set(self._own[0]), [*self._own[1]], [*self._own[2]]
+        for each in self._followed:
+            try:
+                found = run_user_code(_value_of, each) if runs_user_code(each) else _value_of(each)
+            except Exception as error:
+                allowed = f"attributes as its constructor sets them ({error})"
+                name = type(each).__name__
+                raise InvalidRequestError("stopping_criteria", name, allowed) from error
+            if isinstance(each, EosTokenCriteria):
+                ids.update(found)
+            else:
+                (lengths if isinstance(each, MaxLengthCriteria) else deadlines).append(found)
+        self.eos_token_ids = frozenset(ids)
+        self.max_length = min(lengths, default=None)
+        self._deadline = min(deadlines, default=None)
 
     def stop_row(self, row: int, reason: str = "stop") -> None:
         """End a row from outside with its next token, for a reason seen in its text."""
@@ -114,8 +129,8 @@ class StopChecks:
         """
         called = self.tensor_criteria
         others = called(ids, self._scores(scores)).tolist() if called else None
-        if self._follows:
-            self._read()
+        if self._followed:
+            self._follow()
         full = self.max_length is not None and length >= self.max_length
         common = "length" if full else self.interrupted()
         found: list[str | None] = []
@@ -138,8 +153,8 @@ class StopChecks:
         Returns:
             As an entry of :meth:`reasons`.
         """
-        if self._follows:
-            self._read()
+        if self._followed:
+            self._follow()
         if stops or token_id in self.eos_token_ids:
             return "stop"
         if row in self._stopped:
@@ -169,8 +184,8 @@ class StopChecks:
         Returns:
             Bool ``[N]``, and the reason that ends all of them, if there is one.
         """
-        if self._follows:
-            self._read()
+        if self._followed:
+            self._follow()
         full = self.max_length is not None and length >= self.max_length
         common = "length" if full else self.interrupted()
         if common is not None:
@@ -197,8 +212,21 @@ class StopChecks:
         for cancel in self._cancels:
             if cancel.flag:
                 return "cancelled"
-        if self._follows:
-            self._read()
+        if self._followed:
+            self._follow()
         if self._deadline is not None and self._clock() > self._deadline:
             return "time"
         return None
+
+
+def _value_of(criterion: Any) -> Any:
+    """Return what a plain criterion ends at, in plain numbers; code of a user may run here."""
+    if isinstance(criterion, EosTokenCriteria):
+        return [*map(int, plain_tensor(criterion.eos_token_id).tolist())]
+    is_length = isinstance(criterion, MaxLengthCriteria)
+    value = plain_tensor(criterion.max_length if is_length else criterion.deadline)
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{shorten(value)} is no number")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
