@@ -33,6 +33,7 @@ from asyncgen_apps.openai_http import refusals
 from asyncgen_apps.openai_http.concurrency_limit import leaving
 from asyncgen_apps.openai_http.deadlines import Deadlines
 from asyncgen_apps.openai_http.hangups import HangupWatch
+from asyncgen_apps.openai_http.old_clients import unframed
 from asyncgen_apps.serving.get_turns import HAS_LEFT
 from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.serving.sockets import LINGER_BYTES, RESERVE
@@ -52,10 +53,6 @@ IDLE_SECONDS = 5.0
 
 LINGER_SECONDS = 2.0
 """How long a client that was refused may go on sending, so that it hears why."""
-
-MOST_FIELDS = 256
-"""Headers of a request, and parameters in its query. A head of the longest length has room for
-thousands of them, which take the framework 30 ms."""
 
 FLUSH_SECONDS = 60.0
 """How long a client may read nothing of an answer that fills the socket, or behind which the
@@ -416,8 +413,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._has_deadline = False
         if self._is_over_limit:
             self._limits.reserved.pop(self, None)
-        if len(self.headers) > MOST_FIELDS or self.url.count(b"&") >= MOST_FIELDS:
-            refused = refusals.many_fields(len(self.headers), MOST_FIELDS)
+        refused = refusals.of_head(self.url, self.headers)
+        if refused is not None:
             del self.headers[:]
             self.url = b"/"
             app, self.app = self.app, refusals.application(refused)
@@ -442,7 +439,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Run a request; one that the end of the server cuts off hears of it."""
         scope[HAS_LEFT] = lambda: cycle.disconnected
         try:
-            await app(scope, receive, send)
+            await app(scope, receive, unframed(cycle) if scope["http_version"] == "1.0" else send)
         except asyncio.CancelledError:
             if not cycle.response_started:
                 cycle.response_started = True  # else uvicorn would answer with a 500

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
+from asyncgen_apps.serving.clients import bearer_key
 from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE
 from asyncgen_apps.serving.origins import route_path
 from asyncgen_apps.serving.sliced_json import (
@@ -114,12 +115,11 @@ class ApiKeyMiddleware:
             remote = scope.get("client")
             forwarded_for = ",".join(headers.getlist("x-forwarded-for")) or None
             return self._proxies.client(remote and remote[0], forwarded_for)
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        found = None
-        if scheme.lower() != "bearer" or not key.strip():
+        key, found = bearer_key(", ".join(headers.getlist("authorization"))), None
+        if key is None:
             message = "no API key: send `Authorization: Bearer <key>`"
         else:
-            found = self._keys.find(key.strip())
+            found = self._keys.find(key)
             message = "this API key is not valid"
         return found or ApiError(401, message, "authentication_error", code="invalid_api_key")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -14,7 +15,7 @@ from asyncgen_apps.openai_http.errors import SERVER, ApiError
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +24,10 @@ ALWAYS_OPEN = frozenset({"/health", "/ready"})
 """Paths that are answered also when there are too many connections."""
 
 _OFFERS = (b"upgrade", b"http2-settings")
+
+MOST_FIELDS = 256
+"""Headers of a request, and parameters in its query. A head of the longest length has room for
+thousands of them, which take the framework 30 ms."""
 
 FULL_SECONDS = 2.0
 """When to come back to a server that has too many connections."""
@@ -105,13 +110,25 @@ def long_head(most: int) -> ApiError:
     return ApiError(431, message, code="head_too_large")
 
 
-def many_fields(headers: int, most: int) -> ApiError:
-    """Return the error for a head of too many headers, or with too many parameters."""
-    if headers > most:
-        message = f"the request has {headers} headers; at most {most} are taken"
+def of_head(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
+    """Return the error for a head that is not served; ``None`` if it may be.
+
+    Args:
+        url: Target of the request, as it was sent.
+        headers: Names in lower case, and values.
+    """
+    if len(headers) > MOST_FIELDS:
+        message = f"the request has {len(headers)} headers; at most {MOST_FIELDS} are taken"
         return ApiError(431, message, code="too_many_headers")
-    message = f"the query has more than {most} parameters, the most that are taken"
-    return ApiError(414, message, code="too_many_parameters")
+    if url.count(b"&") >= MOST_FIELDS:
+        message = f"the query has more than {MOST_FIELDS} parameters, the most that are taken"
+        return ApiError(414, message, code="too_many_parameters")
+    if b"://" in url and not url.startswith(b"/"):
+        host = urlsplit(url).netloc.rpartition(b"@")[2].lower()
+        if [host] != [value.strip().lower() for name, value in headers if name == b"host"]:
+            message = "the target of the request names another host than its `Host` header"
+            return ApiError(400, message, code="unknown_host")
+    return None
 
 
 def no_content(most: int) -> ApiError:

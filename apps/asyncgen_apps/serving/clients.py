@@ -71,6 +71,16 @@ ANYBODY = Client("anybody")
 """Client that was not identified."""
 
 
+def bearer_key(authorization: str) -> str | None:
+    """Return the key in an ``Authorization`` header, ``None`` if it has none.
+
+    Args:
+        authorization: The header; several joined by commas hold no key.
+    """
+    scheme, _, key = authorization.partition(" ")
+    return key.strip(" \t") or None if scheme.lower() == "bearer" else None
+
+
 class Keys:
     """Valid keys, compared in constant time."""
 

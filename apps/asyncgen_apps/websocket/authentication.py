@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.serving.clients import Client, Keys, Proxies
+from asyncgen_apps.serving.clients import Client, Keys, Proxies, bearer_key
 from asyncgen_apps.serving.origins import is_own_origin
 from asyncgen_apps.websocket.errors import BAD_TOKEN, Fault
 
@@ -63,8 +63,8 @@ class Authenticator:
 
     def client_of(self, authorization: str | None) -> Client | None:
         """Return the client of an ``Authorization`` header, or ``None``."""
-        scheme, _, token = (authorization or "").partition(" ")
-        return self.find(token.strip()) if scheme.lower() == "bearer" else None
+        token = bearer_key(authorization or "")
+        return None if token is None else self.find(token)
 
     def _allows(self, origin: str, host: str | None) -> bool:
         if "*" in self._origins or origin.lower() in self._origins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from asyncgen import AsyncLLM
 from asyncgen_apps.openai_http import ServerSettings, create_app
 from asyncgen_apps.serving.clients import Keys
 from asyncgen_apps.serving.origins import LOCAL_HOSTS
-from tests.apps.openai_http.running import running
+from tests.apps.openai_http.running import PATIENCE, running
 from tests.apps.openai_http.test_answer import scripted
 from tests.apps.openai_http.test_websocket_streams import wired
 from tests.cases import for_each
@@ -95,6 +96,26 @@ def test_figures_and_fields_obey_the_key() -> None:
         assert metrics_of_streams(served) == 401
         assert metrics_of_streams(served, key("k2")) == 401
         assert metrics_of_streams(served, key("k1")) == 200
+
+
+def test_what_is_no_key_opens_no_door() -> None:
+    """Two headers are none, and only blanks of HTTP are left out of one; on both ports."""
+    doors = (b"GET /v1/models", b"GET /metrics")
+    with running(scripted(), api_keys=("k1", "k2")) as served:
+        for port, door in zip((served.port, served.ws_port), doors, strict=True):
+
+            def ask(*values: bytes, port: int = port, door: bytes = door) -> bytes:
+                fields = b"".join(b"Authorization: %b\r\n" % value for value in values)
+                with socket.create_connection(("127.0.0.1", port), PATIENCE) as wire:
+                    wire.sendall(door + b" HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n")
+                    return wire.recv(12)[9:]
+
+            assert ask(b"Bearer k1") == ask(b"bearer \t k1 \t") == b"200"
+            for value in (b"Bearer \xa0k1", b"Bearer k1\xa0", b"Bearer \x1ck1", b"Bearer", b"k1"):
+                assert ask(value) in (b"401", b"400"), value
+            assert ask(b"Bearer k1", b"Bearer k2") == b"401"
+            assert ask(b"Bearer k1", b"Bearer k1") == b"401"
+            assert ask(b"Basic eDp5", b"Bearer k1") == b"401"
 
 
 def test_figures_and_fields_may_be_open() -> None:

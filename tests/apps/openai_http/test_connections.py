@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import tracemalloc
 from contextlib import ExitStack
@@ -19,7 +20,6 @@ from tests.apps.openai_http.test_answer import scripted
 from tests.cases import for_each, some
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
     from tests.apps.openai_http.plain import Plain
@@ -163,6 +163,24 @@ def test_old_and_careful_clients(served: Plain) -> None:
     with served.dial() as wire:
         wire.sendall(b"what\r\n\r\n")
         assert rest(wire).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_stream_of_an_old_client_ends_with_its_connection() -> None:
+    """HTTP/1.0 knows no chunks."""
+    body = json.dumps({"model": "demo", "prompt": "a", "stream": True}).encode()
+    head = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    said = {}
+    with running(scripted()) as served:
+        for version in (b"1.0", b"1.1"):
+            with socket.create_connection(("127.0.0.1", served.port), PATIENCE) as wire:
+                start = b"POST /v1/completions HTTP/%b\r\nConnection: close\r\n" % version
+                wire.sendall(start + head % len(body) + body)
+                said[version] = rest(wire)
+    headers, _, events = said[b"1.0"].partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding" not in headers
+    assert events.startswith(b"data: {") and events.endswith(b"data: [DONE]\n\n")
+    assert b"transfer-encoding: chunked" in said[b"1.1"]
+    assert events.count(b"data: ") == said[b"1.1"].count(b"data: ")
 
 
 @pytest.mark.gate

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen_apps.openai_http.connections import MOST_FIELDS, LimitedProtocol
+from asyncgen_apps.openai_http.connections import LimitedProtocol
+from asyncgen_apps.openai_http.refusals import MOST_FIELDS
 from asyncgen_apps.serving import read_budget
 from asyncgen_apps.serving.read_budget import TURN_SECONDS
 from asyncgen_apps.websocket.connection import StreamConnection
@@ -158,6 +159,10 @@ def test_fields_of_a_trailer_join_no_header(served: Plain) -> None:
         ),
         (request("/", CHUNKED, method="POST", body=b"nothing\r\n"), 400, "invalid_http"),
         (b"what\r\n\r\n", 400, "invalid_http"),
+        (b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "unknown_host"),
+        (b"GET http://a:1/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "unknown_host"),
+        (b"GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "unknown_host"),
+        (b"GET http://a/ HTTP/1.0\r\n\r\n", 400, "unknown_host"),
     ],
 )
 def test_what_is_refused_before_the_application(
@@ -174,6 +179,13 @@ def test_as_many_fields_as_are_taken(served: Plain) -> None:
     with served.dial() as wire:
         wire.sendall(request("/?" + "a&" * (MOST_FIELDS - 1), *[b"a: b"] * (MOST_FIELDS - 1)))
         assert json.loads(reply(wire)[1])["headers"] == MOST_FIELDS
+
+
+@for_each("target", [b"http://A/?u=http://b/", b"http://user@a/", b"/http://b/"])
+def test_a_target_may_name_its_own_host(served: Plain, target: bytes) -> None:
+    with served.dial() as wire:
+        wire.sendall(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % target)
+        assert reply(wire)[0] == 200
 
 
 def test_other_protocols_are_not_spoken(served: Plain) -> None:
