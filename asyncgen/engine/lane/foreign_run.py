@@ -58,6 +58,9 @@ class ForeignRun:
         """
         self._request = request
         self._model = model
+        self._has_encoder = bool(
+            getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        )
         self._is_closing = is_closing
         self._events = EventWriter(request, tokenizer, clock, metrics)
 
@@ -75,7 +78,9 @@ class ForeignRun:
         if interrupted is not None:
             self.end(interrupted)
             return False
-        streamer = _RowStreamer(request, self._events, self._interrupted)
+        streamer = _RowStreamer(
+            request, self._events, self._interrupted, has_encoder=self._has_encoder
+        )
         run_user_code(self._generate, streamer)
         self._events.end(self._interrupted() or "stop")
         return False
@@ -118,7 +123,7 @@ class ForeignRun:
         known = [row for row in rows if row is not None]
         if len(known) != self._request.params.num_samples:
             return None
-        if getattr(self._model.config, "is_encoder_decoder", False):
+        if self._has_encoder:
             return [row[1:] for row in known]  # a decoder begins with one id of its own
         prompt = self._request.prompt_ids
         if any(row[: len(prompt)] != [*prompt] for row in known):
@@ -142,29 +147,40 @@ class _RowStreamer:
     """
 
     def __init__(
-        self, request: Request, events: EventWriter, interrupted: Callable[[], str | None]
+        self,
+        request: Request,
+        events: EventWriter,
+        interrupted: Callable[[], str | None],
+        *,
+        has_encoder: bool,
     ) -> None:
         self._stop_checks = request.stop_checks
         self._events = events
         self._interrupted = interrupted
         # Length at which a criterion ended a row: criteria run before or after the put.
         self._ended: dict[int, int] = {}
-        self._prompt_seen = False
+        self._prompt: list[int] | None = request.prompt_ids  # until something was put
+        self._begins_anew = has_encoder
         self.has_tokens = False
         self._rows = request.params.num_samples
         self._length = len(request.prompt_ids)
 
     def put(self, value: Any) -> None:
-        """Write the ids ``[B]`` of a step, of one row also several; first comes the prompt.
+        """Write the ids ``[B]`` of a step, of one row also several.
+
+        First comes the prompt, or where a decoder begins, which is no answer; or at once one new
+        id of each row.
 
         Raises:
             InvalidRequestError: It is no ids of these rows.
         """
-        if not self._prompt_seen:
-            self._prompt_seen = True
-            return
         found = given_ints(value)
-        if found is None or len(found) % self._rows or len(found) > self._rows > 1:
+        prompt, self._prompt = self._prompt, None
+        if prompt is not None and found is not None:
+            if self._begins_anew or found == prompt * (len(found) // len(prompt)):
+                return
+        most = self._rows if prompt is not None or self._rows > 1 else None
+        if found is None or len(found) % self._rows or most is not None and len(found) > most:
             allowed = f"it puts the prompt, then integers [{self._rows}], an id of each row"
             raise _unusable("puts", value, allowed)
         for start in range(0, len(found), self._rows):

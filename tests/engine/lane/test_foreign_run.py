@@ -305,6 +305,20 @@ async def test_ids_may_be_put_in_any_form(value: Any) -> None:
         assert (await llm.generate(PROMPT)).text == "ABC"
 
 
+async def test_a_model_that_puts_no_prompt_loses_nothing() -> None:
+    for first in (65, [65], torch.tensor([[65]])):
+        async with make(Silent(put=(first, 66, [67, 68]))) as llm:
+            assert (await llm.generate(PROMPT)).text == "ABCD"
+    two = (torch.tensor([65, 97]), torch.tensor([66, 98]))
+    async with make(Silent(put=two)) as llm:
+        stream = llm.stream(PROMPT, num_return_sequences=2, temperature=1.0)
+        assert {event.index async for event in stream.events()} == {0, 1}
+    for odd in ([0, *PROMPT_IDS], [65, 66]):  # a padded prompt, or two new ids: who knows
+        async with make(Silent(put=(torch.tensor([odd]), 66))) as llm:
+            with pytest.raises(InvalidRequestError, match=r"`generate` puts .*the prompt, then"):
+                await llm.generate(PROMPT)
+
+
 @for_each("value", [None, "text", 0.5, [True], torch.ones(1)])
 async def test_what_is_no_ids_is_refused_where_it_is_put(value: Any) -> None:
     async with make(Silent(put=(torch.tensor([PROMPT_IDS]), value))) as llm:
