@@ -5,7 +5,7 @@ uvicorn sends chunks to all. Such a connection carries one request, and it ends 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send
@@ -19,6 +19,7 @@ def unframed(cycle: RequestResponseCycle) -> Send:
         cycle: The request, and the answer to it.
     """
     has_length = True
+    write: Any = cycle.send
 
     async def send(message: Message) -> None:
         nonlocal has_length
@@ -29,6 +30,6 @@ def unframed(cycle: RequestResponseCycle) -> Send:
                 cycle.chunked_encoding = False
         elif not has_length:
             cycle.expected_content_length = len(message.get("body", b""))
-        await cycle.send(message)
+        await write(message)
 
     return send
