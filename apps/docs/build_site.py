@@ -13,6 +13,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
@@ -21,16 +26,24 @@ SOURCES = (ROOT, ROOT / "apps", ROOT / "apps" / "docs")
 """Folders of the packages, and of the extension ``reading``."""
 
 GROUPS = {
-    "streams": "Streams",
+    "engine": "LLM and AsyncLLM",
+    "streams": "Streams and answers",
     "errors": "Errors",
+    "metrics": "Metrics",
     "loading": "Loading",
+    "models": "Models",
+    "tokenizers": "Tokenizers",
+    "families": "Classes of the families",
     "generation": "Generation",
     "logits": "Logits processors",
     "stopping": "Stopping criteria",
     "beams": "Beams and constraints",
     "caches": "Caches",
+    "layers": "Layers of caches",
+    "quantized": "Quantised caches",
     "watermarks": "Watermarks",
     "batching": "Continuous batching",
+    "scheduling": "Schedulers",
     "streamers": "Streamers",
     "applications": "Applications",
 }
@@ -38,12 +51,23 @@ GROUPS = {
 
 HOMES = {
     "asyncgen": "streams",
+    "asyncgen.llm.llm": "engine",
+    "asyncgen.native": "engine",
     "asyncgen.reference.auto": "loading",
-    "asyncgen.text.batch_encoding": "loading",
+    "asyncgen.reference.pipelines": "loading",
+    "asyncgen.reference.quantize_checkpoint": "loading",
+    "asyncgen.reference.family_classes": "tokenizers",
+    "asyncgen.reference.continuous_batching": "batching",
+    "asyncgen.families": "models",
+    "asyncgen.text.batch_encoding": "tokenizers",
     "asyncgen.cache": "caches",
+    "asyncgen.cache.layer_base": "layers",
+    "asyncgen.cache.layers": "layers",
+    "asyncgen.cache.sliding_layers": "layers",
+    "asyncgen.cache.quantized": "quantized",
     "asyncgen.checkpoints": "loading",
-    "asyncgen.engine": "batching",
-    "asyncgen.engine.metrics": "streams",
+    "asyncgen.engine": "scheduling",
+    "asyncgen.engine.metrics": "metrics",
     "asyncgen.engine.requests": "streams",
     "asyncgen.errors": "errors",
     "asyncgen.generation": "generation",
@@ -51,11 +75,12 @@ HOMES = {
     "asyncgen.generation.stopping": "stopping",
     "asyncgen.generation.strategies": "beams",
     "asyncgen.generation.watermarking": "watermarks",
-    "asyncgen.reference.pretrained_model": "loading",
-    "asyncgen.models": "loading",
+    "asyncgen.reference.pretrained_model": "models",
+    "asyncgen.models": "models",
     "asyncgen.reference.load_model": "loading",
-    "asyncgen.reference.seq2seq_model": "loading",
-    "asyncgen.text.tokenizer": "loading",
+    "asyncgen.reference.seq2seq_model": "models",
+    "asyncgen.checkpoints.push_to_hub": "models",
+    "asyncgen.text.tokenizer": "tokenizers",
     "streamers": "streamers",
 }
 """Page of a name, by the module that defines it; the longest prefix counts."""
@@ -67,6 +92,16 @@ APPLICATIONS = (
     "asyncgen_apps.metrics",
 )
 """Packages whose public names are listed as well; they are read, not imported."""
+
+
+MOST_BYTES = 300_000
+"""Size of the largest page: a longer one is slow to open, and nobody reads it."""
+
+FAMILIES = """
+Each of these classes loads the checkpoints of one family, and has the methods and attributes of the
+class in its second column. [Families](../asyncgen/families/README.md) says what each family has;
+`AutoModelForCausalLM` and `AutoTokenizer` on [Loading](loading.md) find the class by themselves.
+"""
 
 
 def pages() -> list[Path]:
@@ -84,8 +119,11 @@ def reference() -> dict[str, list[str]]:
     for package in (asyncgen, streamers):
         for name in package.__all__:
             if package is asyncgen or name not in asyncgen.__all__:
-                home = getattr(getattr(package, name), "__module__", None) or "asyncgen"
-                found[_page_of(home)].append(f"{package.__name__}.{name}")
+                one = getattr(package, name)
+                home = getattr(one, "__module__", None) or "asyncgen"
+                # Classes of families are made when they are asked for, in no module.
+                page = "families" if home == "asyncgen" and isinstance(one, type) else None
+                found[page or _page_of(home)].append(f"{package.__name__}.{name}")
     for application in APPLICATIONS:
         found["applications"] += [f"{application}.{name}" for name in _listed(application)]
     return found
@@ -118,11 +156,67 @@ def gather(into: Path) -> None:
                 copy = into / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
+    shutil.copyfile(Path(__file__).with_name("filter.js"), into / "filter.js")
     (into / "reference").mkdir()
-    for page_name, names in reference().items():
-        blocks = [f"::: {name}\n" for name in names]
+    listed = reference()
+    documented = {_class(name) for names in listed.values() for name in names}
+    for page_name, names in listed.items():
+        if page_name == "families":
+            blocks = [_table_of_families(names)]
+        else:
+            blocks = [_block(name, documented) for name in names]
         content = "\n".join([f"# {GROUPS[page_name]}\n", *blocks])
         (into / "reference" / f"{page_name}.md").write_text(content, encoding="utf-8")
+
+
+def _class(name: str) -> type | None:
+    """Return the class that has this dotted name; ``None`` for other things, and applications."""
+    package, _, rest = name.partition(".")
+    found = getattr(sys.modules[package], rest) if package in ("asyncgen", "streamers") else None
+    return found if isinstance(found, type) else None
+
+
+def _block(name: str, documented: Collection[type | None]) -> str:
+    """Return the directive that documents a name.
+
+    What a class inherits from another one of these pages stands there. What it inherits from a
+    class that nobody imports stands on its own page.
+    """
+    kind = _class(name)
+    if kind is None:
+        return f"::: {name}\n"
+    hidden = [
+        each
+        for base in kind.__mro__[1:]
+        if base not in documented and base.__module__.startswith(("asyncgen", "streamers"))
+        for each in vars(base)
+        if not each.startswith("_")
+    ]
+    shown = ", ".join(sorted({*hidden} - {*vars(kind)}))
+    return f"::: {name}\n    options:\n      inherited_members: [{shown}]\n"
+
+
+def _loads(kind: Any) -> str:
+    """Return what the files of the checkpoints say that a class loads."""
+    names = getattr(kind, "names", None)
+    if names is None:
+        return f"`model_type`: `{kind.model_type}`"
+    return "`tokenizer_class`: " + ", ".join(f"`{each}`" for each in names)
+
+
+def _table_of_families(names: Sequence[str]) -> str:
+    """Return the page of the classes that stand for a family, which differ in what they load."""
+    rows = []
+    for name in names:
+        kind = _class(name)
+        assert kind is not None, name
+        base = next(each for each in kind.__mro__[1:] if each.__module__ != "asyncgen")
+        page = "tokenizers" if "Token" in kind.__name__ else "models"
+        link = f"[`{base.__name__}`]({page}.md)"
+        rows.append(f'| <span id="{name}">`{kind.__name__}`</span> | {link} | {_loads(kind)} |')
+    return "\n".join(
+        [FAMILIES, "| Class | All its methods | Checkpoints |", "|---|---|---|", *rows]
+    )
 
 
 def main() -> None:
@@ -137,6 +231,17 @@ def main() -> None:
         html = (BUILD / "site" / "reference" / page_name / "index.html").read_text("utf-8")
         lost = [name for name in names if f'id="{name}"' not in html]
         assert not lost, f"{page_name} lacks {lost}"
+    for page in (BUILD / "site").rglob("index.html"):
+        size = page.stat().st_size
+        assert size <= MOST_BYTES, f"{page} has {size} bytes; at most {MOST_BYTES} are good"
+        lost = [link for link in _links(page) if not (page.parent / link).exists()]
+        assert not lost, f"{page} links to {lost}, which the site does not have"
+
+
+def _links(page: Path) -> list[str]:
+    """Return what a page links in the site, without anchors; the builder looks at those."""
+    found = re.findall(r'(?:href|src)="([^"#?]+)', page.read_text("utf-8"))
+    return [unquote(link) for link in found if not re.match(r"[a-z]+:|//", link)]
 
 
 if __name__ == "__main__":
