@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _MOST_KEPT = 128
 """Most cached grammars of a tokenizer; the least recently used one goes first."""
 
+_ONE_OF = "oneOf constraints are not supported"
+"""Words of llguidance, which go on with an option of its own."""
+
 _SEPARATORS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 """JSON is written on one line, as by `json.dumps`: its punctuation is forced, and no model can
 waste its tokens on spaces."""
@@ -193,6 +196,8 @@ class Compiler:
 
 def _refused(output_format: OutputFormat, problem: str) -> InvalidRequestError:
     shown = _shortened(output_format.source)
+    if _ONE_OF in problem:
+        problem = "branches of `oneOf` that may match together are not supported: write `anyOf`"
     return InvalidRequestError(output_format.parameter, shown, _on_one_line(problem))
 
 
@@ -205,9 +210,7 @@ def _grammar_text(output_format: OutputFormat) -> str:
         try:
             return LLMatcher.grammar_from_json_schema(output_format.source, defaults=_SEPARATORS)
         except ValueError as error:
-            raise InvalidRequestError(
-                output_format.parameter, _shortened(output_format.source), _on_one_line(str(error))
-            ) from error
+            raise _refused(output_format, str(error)) from error
     if output_format.kind == "regex":
         return LLMatcher.grammar_from_regex(output_format.source)
     text = output_format.source

@@ -108,6 +108,7 @@ def test_unenforceable_formats_are_refused_by_name(asked: dict[str, Any]) -> Non
         compile_grammar(shape_of(**asked), byte_tokenizer(), 260)
     assert refused.value.parameter == name
     assert "\n" not in str(refused.value)
+    assert "coerce" not in str(refused.value), "an option that nobody here can set"
 
 
 def test_missing_grammar_engine_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
