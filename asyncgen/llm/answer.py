@@ -284,7 +284,7 @@ class Answer:
             is_here = not isinstance(params.get("custom_generate"), str | os.PathLike)
             length = length_of(prompt)
             request = await self._waiting.prepared(
-                self._preparing, prepare, length=length, limited=is_here
+                self._preparing, prepare, length=length, limited=is_here, client=place.client
             )
             self._thread.post(request)
         except BaseException as error:

@@ -202,7 +202,9 @@ class EngineHandle:
         check_prompt(prompt)
         read = partial(_token_ids, self._opened, prompt, given)
         length = length_of(prompt)
-        return await waiting.prepared(self._preparing, read, length=length, limited=True)
+        return await waiting.prepared(
+            self._preparing, read, length=length, limited=True, client=None
+        )
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled, as the thread and its memory cannot be.

@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.lowlevel
@@ -64,7 +65,7 @@ class PreparingThreads:
         self._lock = threading.Lock()
         self._for_loops = _Crew(self._lock, None)
         self._for_threads = _Crew(self._lock, MOST_AT_ONCE)
-        self._limiters: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar(
+        self._places: anyio.lowlevel.RunVar[_Places] = anyio.lowlevel.RunVar(
             "asyncgen.llm.preparing"
         )
 
@@ -78,13 +79,21 @@ class PreparingThreads:
         """True if so many threads are abandoned that long texts are refused."""
         return self.num_abandoned >= MOST_ABANDONED
 
-    async def run(self, function: Callable[[], T], *, length: int, limited: bool = True) -> T:
+    async def run(
+        self,
+        function: Callable[[], T],
+        *,
+        length: int,
+        limited: bool = True,
+        client: str | None = None,
+    ) -> T:
         """Call a function on a thread; a caller that is cancelled leaves it to itself.
 
         Args:
             function: What it raises is raised here, as an ``Exception`` in any case.
             length: Characters of the text that it works on.
             limited: Whether the time limit counts.
+            client: Whose request it is: clients that wait take turns.
 
         Returns:
             What the function returned.
@@ -96,7 +105,8 @@ class PreparingThreads:
         """
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who is leaving
         self._refuse(length)
-        limiter, bell, ended = self._limiter(), LoopBell.current(), anyio.Event()
+        places, bell, ended = self._of_loop(), LoopBell.current(), anyio.Event()
+        limiter = places.limiter
 
         def end() -> None:
             ended.set()
@@ -108,7 +118,9 @@ class PreparingThreads:
             try:
                 limiter.acquire_on_behalf_of_nowait(ended)
             except anyio.WouldBlock:
-                await limiter.acquire_on_behalf_of(ended)
+                # One of each client waits for a place, so that places go to clients in turn.
+                async with places.door(client):
+                    await limiter.acquire_on_behalf_of(ended)
             crew.add(task)
             with anyio.move_on_after(seconds):
                 await ended.wait()
@@ -159,12 +171,12 @@ class PreparingThreads:
                 is_degraded=True,
             )
 
-    def _limiter(self) -> anyio.CapacityLimiter:
-        limiter = self._limiters.get(None)
-        if limiter is None:
-            limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
-            self._limiters.set(limiter)
-        return limiter
+    def _of_loop(self) -> _Places:
+        places = self._places.get(None)
+        if places is None:
+            places = _Places()
+            self._places.set(places)
+        return places
 
     def _outcome(self, crew: _Crew, task: _Task[T], length: int) -> T:
         """Return the result of a task, or abandon it."""
@@ -175,6 +187,26 @@ class PreparingThreads:
                 f"it was not tokenized within {task.seconds:g} s (`prepare_seconds`); shorten it",
             )
         return task.outcome()
+
+
+class _Places:
+    """Places of one event loop, and before them a door for each client that waits.
+
+    Attributes:
+        limiter: The places.
+    """
+
+    def __init__(self) -> None:
+        """With nobody there."""
+        self.limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._doors: WeakValueDictionary[str | None, anyio.Lock] = WeakValueDictionary()
+
+    def door(self, client: str | None) -> anyio.Lock:
+        """Return the lock that lets one request of a client wait."""
+        door = self._doors.get(client)
+        if door is None:
+            door = self._doors[client] = anyio.Lock()
+        return door
 
 
 class _Task(Generic[T]):

@@ -70,9 +70,15 @@ class Waiting(Protocol):
         """Wait until the model is loaded."""
 
     def prepared(
-        self, threads: PreparingThreads, function: Callable[[], T], *, length: int, limited: bool
+        self,
+        threads: PreparingThreads,
+        function: Callable[[], T],
+        *,
+        length: int,
+        limited: bool,
+        client: str | None,
     ) -> Awaitable[T]:
-        """Wait for a function that makes a request ready."""
+        """Wait for a function that makes a request of a client ready."""
 
     def filled(self, inbox: Any) -> Awaitable[None]:
         """Wait until something is unread; at most once for a reader that never has to."""
@@ -107,9 +113,15 @@ class InThread:
         return thread.wait_ready_in_thread()
 
     async def prepared(
-        self, threads: PreparingThreads, function: Callable[[], T], *, length: int, limited: bool
+        self,
+        threads: PreparingThreads,
+        function: Callable[[], T],
+        *,
+        length: int,
+        limited: bool,
+        client: str | None,
     ) -> T:
-        """As the threads do for threads."""
+        """As the threads do for threads, first come, first served."""
         return threads.run_in_thread(function, length=length, limited=limited)
 
     async def filled(self, inbox: ThreadMailbox[Letter]) -> None:

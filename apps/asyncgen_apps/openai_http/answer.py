@@ -89,7 +89,8 @@ class CompletionResponse(CancellableResponse):
             if self._usage_options is not None:
                 await self._stream(streams, reply, self._usage_options)
             elif plan.logprobs or plan.choices > 1:
-                with LargeReply(streams, self._serializer, self._gate) as large:
+                client = self._client.id
+                with LargeReply(streams, self._serializer, self._gate, client) as large:
                     await reply.parts(await large.read())
             else:
                 await reply.whole(await whole(streams, self._serializer))

@@ -52,8 +52,10 @@ CODES = {
     405: "method_not_allowed",
     408: "body_timeout",
     413: "request_too_large",
+    429: "overloaded",
 }
 """Words for what the framework refuses."""
+KINDS = {429: "rate_limit_error"}
 UNREADABLE = (
     "the body cannot be read: not UTF-8, nested too deep, or a number of thousands of digits"
 )
@@ -76,7 +78,7 @@ def create_app(
     Returns:
         An ASGI application. Its ``state.gate`` is the gate.
     """
-    gate = gate or Gate(settings.max_requests)
+    gate = gate or Gate(settings.max_requests, is_shared=settings.has_several_clients)
     app = FastAPI(
         title="asyncgen",
         description="A local language model behind the API of OpenAI.",
@@ -97,7 +99,10 @@ def create_app(
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
     app.add_middleware(FastPathMiddleware, answers=fast_path_handlers(service))
     app.add_middleware(
-        BodyLimitMiddleware, limits=_body_limits(llm, settings), seconds=settings.body_seconds
+        BodyLimitMiddleware,
+        limits=_body_limits(llm, settings),
+        seconds=settings.body_seconds,
+        is_shared=settings.has_several_clients,
     )
     app.add_middleware(
         ApiKeyMiddleware,
@@ -215,7 +220,8 @@ def _add_errors(app: FastAPI) -> None:
     async def http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 400:  # the framework uses it for nothing else
             return _reply(ApiError(400, UNREADABLE, code="invalid_json"))
-        kind = SERVER if error.status_code >= 500 else "invalid_request_error"
+        usual = SERVER if error.status_code >= 500 else "invalid_request_error"
+        kind = KINDS.get(error.status_code, usual)
         api_error = ApiError(
             error.status_code, str(error.detail), kind, code=CODES.get(error.status_code)
         )

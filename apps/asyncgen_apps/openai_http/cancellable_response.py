@@ -83,7 +83,7 @@ class CancellableResponse(Response, ABC):
         self._client = scope.get("state", {}).get("client", ANYBODY)
         try:
             self._check_priority()
-            with self._gate.admit(self):
+            with self._gate.admit(self, self._client.id):
                 async with anyio.create_task_group() as group:
                     # In a task of its own: waking one costs by the depth of its calls, and this
                     # one stands below a dozen of the framework's. Here, where little happens, the

@@ -13,6 +13,7 @@ import anyio
 
 from asyncgen import EngineClosedError, OverloadedError
 from asyncgen_apps.openai_http.errors import ApiError
+from asyncgen_apps.serving.clients import ANYBODY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -103,16 +104,17 @@ class GatedEngine:
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
         """Answer a prompt."""
-        return GatedStream(self._llm.stream(prompt, **params), self._gate)
+        return GatedStream(self._llm.stream(prompt, **params), self._gate, params.get("client"))
 
 
 class GatedStream:
     """Stream that counts at the gate from its start to its end."""
 
-    def __init__(self, stream: EngineStream, gate: Gate) -> None:
-        """Wrap a stream that has not started."""
+    def __init__(self, stream: EngineStream, gate: Gate, client: str | None) -> None:
+        """Wrap a stream of a client that has not started."""
         self._stream = stream
         self._gate = gate
+        self._client = client or ANYBODY.id
         self._inside = ExitStack()
         self._is_aborted = False
 
@@ -154,7 +156,7 @@ class GatedStream:
             AsyncgenError: What the engine refuses.
         """
         try:
-            self._inside.enter_context(self._gate.admit(self))
+            self._inside.enter_context(self._gate.admit(self, self._client))
         except ApiError as refused:
             if refused.status == 429:
                 raise OverloadedError(refused.message, refused.retry_after or 1.0) from None

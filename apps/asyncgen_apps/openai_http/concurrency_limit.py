@@ -1,6 +1,7 @@
 """Counts the requests that generate, refuses one too many, and ends them all on a drain.
 
-Lives on one event loop; knows neither HTTP nor the engine.
+Places and memory are shared among clients. Lives on one event loop; knows neither HTTP nor the
+engine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import anyio
 
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
 from asyncgen_apps.serving.limits import MOST_REPLIES
+from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.time_slices import LoopTurns
 
 if TYPE_CHECKING:
@@ -36,23 +38,25 @@ class Gate:
         ready: True if routers should send new requests.
         draining: True if new requests are refused.
         turns: Turns of the loop for the large replies of these requests.
-        reply_bytes: Bytes of these replies that are kept until their ends.
+        places: Requests at a time.
+        reply_bytes: Bytes of replies that are kept until their ends.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, is_shared: bool = True) -> None:
         """Admit requests from now on.
 
         Args:
             limit: Most requests at a time, at least 1.
+            is_shared: False where all come from one client.
         """
-        self._limit = limit
+        self.places = SharedBudget(limit, is_shared=is_shared)
+        self.reply_bytes = SharedBudget(MOST_REPLIES, is_shared=is_shared)
         self._inside: set[Abortable] = set()
         self._empty: anyio.Event | None = None
         self._leaving: list[anyio.Event] = []
         self.ready = True
         self.draining = False
         self.turns = LoopTurns()
-        self.reply_bytes = 0
 
     @property
     def count(self) -> int:
@@ -60,27 +64,26 @@ class Gate:
         return len(self._inside)
 
     @contextmanager
-    def admit(self, request: Abortable) -> Iterator[None]:
+    def admit(self, request: Abortable, client: str) -> Iterator[None]:
         """Count a request while the block runs.
+
+        Args:
+            request: The request.
+            client: Name of its client.
 
         Raises:
             ApiError: 429 at the limit, 503 during a drain.
         """
         if self.draining:
             raise leaving()
-        if self.count >= self._limit:
-            raise ApiError(
-                429,
-                f"{self.count} requests are being answered, the most of this server; try again",
-                "rate_limit_error",
-                code="overloaded",
-                retry_after=BUSY_SECONDS,
-            )
+        if not self.places.take(client):
+            raise _busy(self.places.refusal(client, "requests are being answered") + "; try again")
         self._inside.add(request)
         try:
             yield
         finally:
             self._inside.discard(request)
+            self.places.give_back(client)
             if self._empty is not None and not self._inside:
                 self._empty.set()
 
@@ -123,16 +126,17 @@ class ReplyBytes:
         count: Bytes of this reply.
     """
 
-    def __init__(self, gate: Gate, what: str, remedy: str) -> None:
+    def __init__(self, budget: SharedBudget, client: str, what: str, remedy: str) -> None:
         """Begin with none.
 
         Args:
-            gate: Counts those of all replies.
+            budget: Counts those of all replies.
+            client: Name of the client.
             what: What these bytes are, for the error.
             remedy: What a client can do.
         """
         self.count = 0
-        self._gate, self._what, self._remedy = gate, what, remedy
+        self._budget, self._client, self._what, self._remedy = budget, client, what, remedy
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -144,24 +148,25 @@ class ReplyBytes:
 
     def give_back(self) -> None:
         """Count none any more."""
-        self._gate.reply_bytes -= self.count
+        self._budget.give_back(self._client, self.count)
         self.count = 0
 
     def add(self, num_bytes: int) -> None:
         """Count some more.
 
         Raises:
-            ApiError: 429: all replies together have too many.
+            ApiError: 429: all replies together have too many, or those of the client have.
         """
+        if not self._budget.take(self._client, num_bytes):
+            said = self._budget.refusal(self._client, f"MiB of {self._what} are kept", 2**20)
+            raise _busy(f"{said}; {self._remedy}")
         self.count += num_bytes
-        self._gate.reply_bytes += num_bytes
-        if self._gate.reply_bytes > MOST_REPLIES:
-            message = (
-                f"replies in one piece have more than {MOST_REPLIES >> 20} MiB of {self._what} "
-                f"together: {self._remedy}"
-            )
-            busy = BUSY_SECONDS
-            raise ApiError(429, message, "rate_limit_error", code="overloaded", retry_after=busy)
+
+
+def _busy(message: str) -> ApiError:
+    return ApiError(
+        429, message, "rate_limit_error", code="overloaded", retry_after=BUSY_SECONDS
+    )
 
 
 def leaving() -> ApiError:

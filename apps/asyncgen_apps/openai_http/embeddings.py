@@ -70,7 +70,8 @@ class EmbeddingsResponse(CancellableResponse):
 
     async def compute(self, reply: ResponseWriter) -> None:
         """Embed the texts and write their vectors."""
-        with ReplyBytes(self._gate, "vectors", "try again, or ask for fewer at once") as kept:
+        budget, remedy = self._gate.reply_bytes, "try again, or ask for fewer at once"
+        with ReplyBytes(budget, self._client.id, "vectors", remedy) as kept:
             kept.add(_BYTES_OF_A_TEXT * len(self._texts))
             found = await self._embedded()
             if len(found) > _FEW_TEXTS:

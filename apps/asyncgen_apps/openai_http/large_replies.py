@@ -50,13 +50,16 @@ class EncodedList:
 class LargeReply:
     """Reply to one request, gathered from its events; its bytes count in a ``with`` block."""
 
-    def __init__(self, streams: RequestStreams, serializer: Serializer, gate: Gate) -> None:
+    def __init__(
+        self, streams: RequestStreams, serializer: Serializer, gate: Gate, client: str
+    ) -> None:
         """Describe it.
 
         Args:
             streams: Entered; their results keep no log-probabilities.
             serializer: Lays the reply out.
             gate: Counts the bytes of all replies, and has the turns of this loop.
+            client: Name of the client.
         """
         self._streams = streams
         self._serializer = serializer
@@ -65,7 +68,7 @@ class LargeReply:
         self._prompts: dict[int, Lists] = {}
         self._choices: dict[int, Lists] = {}
         remedy = "try again, or ask for a stream (`stream: true`)"
-        self._bytes = ReplyBytes(gate, "log-probabilities", remedy)
+        self._bytes = ReplyBytes(gate.reply_bytes, client, "log-probabilities", remedy)
 
     def __enter__(self) -> Self:
         """Begin."""

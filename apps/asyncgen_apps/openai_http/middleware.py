@@ -12,15 +12,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
-from asyncgen_apps.serving.clients import bearer_key
-from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE
+from asyncgen_apps.serving.client_turns import ClientTurns
+from asyncgen_apps.serving.clients import ANYBODY, bearer_key
+from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_READING
 from asyncgen_apps.serving.origins import route_path
 from asyncgen_apps.serving.sliced_json import (
     RepeatedKeyError,
@@ -29,6 +29,7 @@ from asyncgen_apps.serving.sliced_json import (
     parse,
     unique_keys,
 )
+from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.time_slices import rest, short_turns, slices
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
+PARSED = "body_is_parsed"
+"""Key of a state: what to call when the bytes of the body are no longer kept."""
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -125,19 +128,26 @@ class ApiKeyMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies that are too large, by their length or as soon as they are, or too slow."""
+    """Refuses bodies that are too large, by their length or as soon as they are, or too slow.
 
-    def __init__(self, app: ASGIApp, limits: Mapping[str, int], seconds: float) -> None:
+    Those above `LARGE` share a budget, from their first bytes until they are parsed.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limits: Mapping[str, int], seconds: float, *, is_shared: bool = True
+    ) -> None:
         """Wrap an application.
 
         Args:
             app: The application.
             limits: Bytes, by path; ``""`` stands for all others.
             seconds: Time from the head to the end of the body.
+            is_shared: False where all bodies come from one client.
         """
         self._app = app
         self._limits = limits
         self._seconds = seconds
+        self._bytes = SharedBudget(MOST_READING, is_shared=is_shared)
         self._large: set[object] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,12 +165,14 @@ class BodyLimitMiddleware:
         if length.isdecimal() and int(length[:20]) > limit:
             await ResponseWriter(send).fail(too_large(limit))
             return
-        read = 0
+        read = kept = 0
         is_whole = False
+        state = scope.setdefault("state", {})
+        client = state.get("client", ANYBODY).id
         deadline = anyio.current_time() + self._seconds
 
         async def counted() -> Message:
-            nonlocal read, is_whole
+            nonlocal read, kept, is_whole
             if is_whole:
                 return await receive()  # the body is complete: this waits for the client to leave
             with anyio.CancelScope(deadline=deadline) as waiting:
@@ -173,15 +185,31 @@ class BodyLimitMiddleware:
                 if read > limit:
                     # The one exception that the framework hands on while it reads a body.
                     raise HTTPException(413, detail=str(too_large(limit)))
+                if read > LARGE:
+                    self._keep(client, read - kept)
+                    kept = read
                 await self._let_others_read(counted, is_whole or read <= LARGE)
             return message
 
+        def parsed() -> None:
+            nonlocal kept
+            self._bytes.give_back(client, kept)
+            kept = 0
+
+        state[PARSED] = parsed
         is_small = length.isdecimal() and int(length[:20]) <= LARGE
         with nullcontext() if is_small else short_turns():
             try:
                 await self._app(scope, counted, send)
             finally:
                 self._large.discard(counted)
+                parsed()
+
+    def _keep(self, client: str, num_bytes: int) -> None:
+        """Count bytes of a large body, or refuse it."""
+        if not self._bytes.take(client, num_bytes):
+            reason = self._bytes.refusal(client, "MiB of bodies are on their way", 2**20)
+            raise HTTPException(429, f"{reason}; try again", {"retry-after": "1"})
 
     async def _let_others_read(self, reader: object, is_done: bool) -> None:
         """Rest after a piece of a large body, so that all of them leave half of the time.
@@ -214,7 +242,7 @@ class FastPathMiddleware:
         """
         self._app = app
         self._answers = answers
-        self._large = anyio.CapacityLimiter(LARGE_AT_ONCE)
+        self._large = ClientTurns(LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, and answer it or hand it on."""
@@ -224,11 +252,13 @@ class FastPathMiddleware:
             return
         body = _ReplayableBody(receive)
         if await body.read():
-            pieces, name = body.pieces, scope["state"]["request_id"]
+            state, pieces = scope["state"], body.pieces
+            name = state["request_id"]
             if sum(map(len, pieces)) > LARGE:
-                checked = await anyio.to_thread.run_sync(
-                    _check_large, make, pieces, name, limiter=self._large, abandon_on_cancel=True
-                )
+                client = state.get("client", ANYBODY).id
+                checked = await self._large.run(client, _check_large, make, pieces, name)
+                del body, pieces
+                state.get(PARSED, bool)()
                 if isinstance(checked, ApiError):
                     await ResponseWriter(send).fail(checked)
                 else:

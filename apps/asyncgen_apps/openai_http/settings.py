@@ -97,3 +97,8 @@ class ServerSettings:
                 raise ValueError(f"{name} is {value}: must be a number above 0")
         if reason := too_many(self.max_connections):
             raise ValueError(f"max_connections is {self.max_connections}: {reason}")
+
+    @property
+    def has_several_clients(self) -> bool:
+        """False where all that is asked has the one key there is."""
+        return len(self.api_keys) != 1 or self.with_chat

@@ -43,7 +43,7 @@ class CountedEngine(GatedEngine):
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
         """Answer a prompt."""
-        return _CountedStream(self._llm.stream(prompt, **params), self._gate)
+        return _CountedStream(self._llm.stream(prompt, **params), self._gate, params.get("client"))
 
 
 class _CountedStream(GatedStream):

@@ -28,6 +28,9 @@ MOST_REPLY = 2**27
 MOST_REPLIES = 2**29
 """Most bytes of log-probabilities of all such replies together."""
 
+MOST_READING = 2**30
+"""Most bytes of all HTTP bodies above `LARGE` that come or wait to be parsed."""
+
 MOST_SAMPLES = 128
 """Most rows of one request: each costs the engine memory, also while it waits."""
 

@@ -30,6 +30,15 @@ class Authenticator:
         """Return the client of a token, or ``None``; compares it with all valid tokens."""
         return self._keys.find(token)
 
+    def address(self, remote: str | None, forwarded_for: str | None) -> Client:
+        """Return the client of an address, for as long as no token says more.
+
+        Args:
+            remote: Address of the other end; ``None`` on a Unix socket.
+            forwarded_for: ``X-Forwarded-For``.
+        """
+        return self._proxies.client(remote, forwarded_for)
+
     def admit(
         self,
         authorization: str | None,
@@ -55,7 +64,7 @@ class Authenticator:
         if origin is not None and not self._allows(origin, host):
             return Fault("bad_origin", "pages of this origin may not connect; see --origin")
         if not self.needs_token:
-            return self._proxies.client(remote, forwarded_for)
+            return self.address(remote, forwarded_for)
         if authorization is None:
             return None
         client = self.client_of(authorization)

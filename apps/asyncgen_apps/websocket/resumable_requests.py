@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncgen_apps.serving.clients import ANYBODY
+from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.replay import Piece, Replay
 from asyncgen_apps.websocket.resume_tokens import Signer
@@ -149,8 +150,9 @@ class Registry:
         self._answers: dict[str, Answer] = {}
         # Sorted by deadline, because the grace period is the same for all.
         self._leaving: OrderedDict[Answer, float] = OrderedDict()
-        self._ended: OrderedDict[Answer, int] = OrderedDict()
-        self._kept = 0
+        # Of each client, oldest first.
+        self._ended: dict[str, OrderedDict[Answer, int]] = {}
+        self._kept = SharedBudget(settings.kept_bytes, is_shared=settings.has_several_clients)
         self.num_running = 0
 
     def __len__(self) -> int:
@@ -165,7 +167,7 @@ class Registry:
     @property
     def kept_bytes(self) -> int:
         """Approximate number of bytes kept for ended requests."""
-        return self._kept
+        return self._kept.used
 
     def create(self, channel: Listener, request_id: str) -> Answer:
         """Add a request."""
@@ -192,11 +194,13 @@ class Registry:
         if not answer.is_accepted:
             self.drop(answer)  # it was refused, and no client has its token
             return
-        size = answer.replay.size
-        self._ended[answer] = size
-        self._kept += size
-        while self._kept > self._settings.kept_bytes:
-            self.drop(next(iter(self._ended)))
+        size, client = answer.replay.size, answer.client.id
+        while not self._kept.take(client, size):
+            if not self._ended:
+                self.drop(answer)  # it alone is more than may be kept
+                return
+            self.drop(next(iter(self._ended[self._kept.largest()])))
+        self._ended.setdefault(client, OrderedDict())[answer] = size
 
     def leave(self, answer: Answer, now: float) -> None:
         """Begin the grace period of an answer: it has no connection, or everything was sent.
@@ -238,4 +242,10 @@ class Registry:
         """Forget a request at once; it can no longer be resumed."""
         self._answers.pop(answer.token, None)
         self._leaving.pop(answer, None)
-        self._kept -= self._ended.pop(answer, 0)
+        client = answer.client.id
+        ended = self._ended.get(client, {})
+        size = ended.pop(answer, None)
+        if size is not None:
+            self._kept.give_back(client, size)
+            if not ended:
+                del self._ended[client]

@@ -11,11 +11,12 @@ import time
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
-import anyio.to_thread
 
 from asyncgen import PromptParams
+from asyncgen_apps.serving.client_turns import ClientTurns
 from asyncgen_apps.serving.limits import LARGE_AT_ONCE
 from asyncgen_apps.serving.resumption import count_samples
+from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.websocket.authentication import Authenticator
 from asyncgen_apps.websocket.engine_messages import done_message, piece_of, prompt_pieces
 from asyncgen_apps.websocket.errors import DRAINING, Fault, from_exception
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from asyncgen import Prompt
     from asyncgen_apps.engine import Engine, EngineStream
+    from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.core import StartRequest
 
 
@@ -54,7 +56,8 @@ class StreamService:
         counters: Numbers for the metrics.
         authenticator: Decides which clients may connect.
         is_draining: True if the server shuts down and refuses new requests.
-        readers: Limit of the worker threads that parse large messages.
+        places: Connections at a time.
+        readers: Worker threads that parse large messages.
     """
 
     def __init__(self, llm: Engine, settings: StreamSettings | None = None) -> None:
@@ -70,8 +73,10 @@ class StreamService:
         self.counters = Counters()
         self.authenticator = Authenticator(self.settings)
         self.is_draining = False
-        self.readers = anyio.CapacityLimiter(LARGE_AT_ONCE)
-        self._sessions: set[Session] = set()
+        self.readers = ClientTurns(LARGE_AT_ONCE)
+        several = self.settings.has_several_clients
+        self.places = SharedBudget(self.settings.max_connections, is_shared=several)
+        self._sessions: dict[Session, str | None] = {}  # and whose place each has
         self._streams: dict[Answer, EngineStream] = {}
         self._aborting: set[Answer] = set()
         self._group: TaskGroup | None = None
@@ -133,22 +138,42 @@ class StreamService:
             authorization, origin, host, remote=remote, forwarded_for=forwarded_for
         )
         client = None if isinstance(admitted, Fault) else admitted
-        busy = self._refusal()
-        fault = busy or (admitted if isinstance(admitted, Fault) else None)
+        owner = client or self.authenticator.address(remote, forwarded_for)
         session = Session(self, client=client, peer=peer)
-        if fault is not None:
-            session.refuse(fault, CloseCode.OVERLOADED if busy else CloseCode.POLICY)
+        busy = self._take_place(owner)
+        if busy is not None:
+            session.refuse(busy, CloseCode.OVERLOADED)
             return session
-        self._sessions.add(session)
+        if isinstance(admitted, Fault):
+            self.places.give_back(owner.id)
+            session.refuse(admitted, CloseCode.POLICY)
+            return session
+        self._sessions[session] = owner.id
         self.counters.connections += 1
         return session
 
     def forget(self, session: Session) -> None:
         """Remove a session that has ended; the session calls this."""
         if session in self._sessions:
-            self._sessions.remove(session)
+            self._free_place(session)
+            del self._sessions[session]
             self.counters.connections -= 1
             self._notice_idle()
+
+    def identify(self, session: Session, client: Client) -> Fault | None:
+        """Count a session for its client, who was known by an address only; or say why not."""
+        if session not in self._sessions:
+            return None
+        self._free_place(session)
+        busy = self._take_place(client)
+        self._sessions[session] = client.id if busy is None else None
+        return busy
+
+    def _free_place(self, session: Session) -> None:
+        owner = self._sessions[session]
+        if owner is not None:
+            self.places.give_back(owner)
+            self._sessions[session] = None
 
     def begin(self, action: StartRequest, session: Session) -> None:
         """Start a request."""
@@ -229,15 +254,14 @@ class StreamService:
             self._idle.set()
             self._idle = None
 
-    def _refusal(self) -> Fault | None:
-        """Return the error that refuses all clients, if any."""
+    def _take_place(self, client: Client) -> Fault | None:
+        """Take a place for a connection, or return the error that refuses it."""
         if self.is_draining:
             return DRAINING
-        most = self.settings.max_connections
-        if len(self._sessions) >= most:
-            message = f"{most} clients are connected, the most of this server; try again"
-            return Fault("overloaded", message, retry_after=_BUSY_SECONDS)
-        return None
+        if self.places.take(client.id):
+            return None
+        message = self.places.refusal(client.id, "connections are open") + "; try again"
+        return Fault("overloaded", message, retry_after=_BUSY_SECONDS)
 
     async def _run(
         self, action: StartRequest, stream: EngineStream, params: dict[str, Any], connection: str
@@ -303,9 +327,8 @@ class StreamService:
             _Refused: It differs from the request that another server began.
         """
         if action.is_large:
-            found = await anyio.to_thread.run_sync(
-                digest_large, action.request, limiter=self.readers
-            )
+            client = action.answer.client.id
+            found = await self.readers.run(client, digest_large, action.request)
         else:
             found = digest(action.request)
         if action.resume_point is not None and found != action.resume_point.claims.wanted:

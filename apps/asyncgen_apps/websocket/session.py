@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
+from asyncgen_apps.serving.clients import ANYBODY
 from asyncgen_apps.serving.limits import LARGE, MOST_MESSAGE
 from asyncgen_apps.websocket.core import Action, Channel, CloseConnection, StartRequest, StopRequest
 from asyncgen_apps.websocket.errors import Fault
@@ -26,6 +26,7 @@ from asyncgen_apps.websocket.structured_logs import log_event
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from asyncgen_apps.serving.client_turns import ClientTurns
     from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.authentication import Authenticator
     from asyncgen_apps.websocket.messages import ClientMessage
@@ -57,7 +58,7 @@ class Service(Protocol):
     registry: Registry
     counters: Counters
     authenticator: Authenticator
-    readers: anyio.CapacityLimiter
+    readers: ClientTurns
 
     @property
     def fingerprint(self) -> str | None:
@@ -77,6 +78,9 @@ class Service(Protocol):
 
     def forget(self, session: Session, /) -> None:
         """Remove a session that has ended."""
+
+    def identify(self, session: Session, client: Client, /) -> Fault | None:
+        """Count a session for its client, or say why not."""
 
 
 class Session:
@@ -154,9 +158,8 @@ class Session:
         if len(frame) <= LARGE or not isinstance(frame, str) or not self.is_authenticated:
             self.receive(frame)
         elif self._may_read(frame):
-            message = await anyio.to_thread.run_sync(
-                read_large, frame, limiter=self._service.readers, abandon_on_cancel=True
-            )
+            client = self._channel.client or ANYBODY
+            message = await self._service.readers.run(client.id, read_large, frame)
             if self.closing is None:
                 self._process(message, is_checked=True)
 
@@ -201,13 +204,17 @@ class Session:
     def _process(self, message: ClientMessage | Fault, *, is_checked: bool = False) -> None:
         """Pass a message to the protocol, and perform the actions that it returns."""
         channel = self._channel
-        before = channel.num_requests
+        before, owner = channel.num_requests, channel.client
         actions = channel.receive(message, self._service.now(), is_checked=is_checked)
         if isinstance(message, Resume) and channel.num_requests > before:
             self._service.counters.resumed += 1
             log_event("resumed", connection=self.name, request=message.id, after=message.after)
         if actions:
             self._perform(actions)
+        if owner is None and channel.client is not None:
+            busy = self._service.identify(self, channel.client)
+            if busy is not None:
+                self.refuse(busy, CloseCode.OVERLOADED)
 
     def take(self) -> list[bytes]:
         """Return the frames to send, in UTF-8."""

@@ -38,14 +38,16 @@ class StreamSettings:
         allow_priority: True if clients may set the ``priority`` of their requests.
         priority_keys: Tokens whose clients may set it, if not all may.
         open_metrics: True if ``/metrics`` needs no token.
-        max_connections: Most connections at a time; one more is closed with 1013.
+        max_connections: Most connections at a time, with room for another client; one more is
+            closed with 1013.
         max_requests: Most requests at a time on a connection.
         max_message_bytes: Longest message of a client; ``None`` is what the model can use, at most
             1 MiB, or 8 MiB in ``asyncgen serve``.
         max_prompt_tokens: Longest prompt; ``None`` for the model's context.
         replay_bytes: Bytes of a request that are kept to be sent again; its number of tokens
             bounds them as well.
-        kept_bytes: Bytes that are kept of all ended requests; the oldest are dropped first.
+        kept_bytes: Bytes that are kept of all ended requests; the oldest of the client with most
+            are dropped first.
         grace_seconds: Time for which a request runs without its client, and is kept after its end.
         heartbeat_seconds: Time between pings; a client that answers none for as long is dropped.
         send_seconds: Time after which a client is dropped that reads none of its messages.
@@ -118,6 +120,11 @@ class StreamSettings:
         if self.max_message_bytes is not None:
             return self
         return replace(self, max_message_bytes=longest_request(llm, most))
+
+    @property
+    def has_several_clients(self) -> bool:
+        """False where all connections have the one token there is."""
+        return len(self.tokens) != 1
 
     @property
     def limits(self) -> Limits:

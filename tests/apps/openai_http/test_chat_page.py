@@ -127,7 +127,7 @@ async def test_a_heartbeat_outlives_the_answers_and_ends_with_them() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(app, BEAT, nothing, pages.send)
             group.start_soon(app, {"type": "http", "path": "/x"}, nothing, pages.send)
-            with gate.admit(Inside()):
+            with gate.admit(Inside(), "a"):
                 await anyio.wait_all_tasks_blocked()
                 gate.drain()
                 pages.release.set()

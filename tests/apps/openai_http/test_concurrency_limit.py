@@ -23,13 +23,13 @@ class Inside:
 
 async def test_one_too_many() -> None:
     gate = Gate(1)
-    with gate.admit(Inside()):
+    with gate.admit(Inside(), "a"):
         assert gate.count == 1
-        with pytest.raises(ApiError) as refused, gate.admit(Inside()):
+        with pytest.raises(ApiError) as refused, gate.admit(Inside(), "a"):
             pass
         assert refused.value.status == 429
         assert refused.value.headers() == {"retry-after": "1"}
-    with gate.admit(Inside()):
+    with gate.admit(Inside(), "a"):
         pass
     assert gate.count == 0
 
@@ -37,10 +37,10 @@ async def test_one_too_many() -> None:
 async def test_a_drain() -> None:
     gate = Gate(2)
     one = Inside()
-    with gate.admit(one):
+    with gate.admit(one, "a"):
         gate.drain()
         assert not one.told
-        with pytest.raises(ApiError) as refused, gate.admit(Inside()):
+        with pytest.raises(ApiError) as refused, gate.admit(Inside(), "a"):
             pass
         assert refused.value.status == 503
         gate.abort_all()
@@ -52,7 +52,7 @@ async def test_waiting_for_the_last_one() -> None:
     await gate.wait_empty()
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            with gate.admit(Inside()):
+            with gate.admit(Inside(), "a"):
                 group.start_soon(gate.wait_empty)
                 await anyio.wait_all_tasks_blocked()
 
@@ -61,7 +61,7 @@ async def test_several_wait() -> None:
     gate = Gate(1)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            with gate.admit(Inside()):
+            with gate.admit(Inside(), "a"):
                 for _ in range(2):
                     group.start_soon(gate.wait_empty)
                     group.start_soon(gate.wait_draining)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.openai_http import ServerSettings, concurrency_limit, create_app, large_replies
+from asyncgen_apps.openai_http import ServerSettings, create_app, large_replies
 from asyncgen_apps.openai_http.bodies import CHAT_PATH, TEXT_PATH, reply_to
 from asyncgen_apps.openai_http.large_replies import EncodedList, encoded
 from asyncgen_apps.openai_http.response_writer import encode
@@ -126,23 +126,23 @@ def test_all_replies_together_have_a_limit(demo: Running, monkeypatch: pytest.Mo
     body = {**TEXT, "n": 4, "logprobs": 5}
     for _ in range(2):  # what is refused counts no longer
         with monkeypatch.context() as patched:
-            patched.setattr(concurrency_limit, "MOST_REPLIES", 1000)
+            patched.setattr(demo.gate.reply_bytes, "most", 1000)
             refused = demo.request("POST", TEXT_PATH, body)
             assert refused.status == 429 and refused.error["code"] == "overloaded"
         with monkeypatch.context() as patched:
-            patched.setattr(concurrency_limit, "MOST_REPLIES", 100_000)
+            patched.setattr(demo.gate.reply_bytes, "most", 100_000)
             assert demo.request("POST", TEXT_PATH, body).status == 200
 
 
 def test_vectors_count_as_well(demo: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"model": "demo", "input": ["a fox"] * 3}
     for most, status in ((12_000, 429), (14_000, 429), (1_000_000, 200)):
-        monkeypatch.setattr(concurrency_limit, "MOST_REPLIES", most)
+        monkeypatch.setattr(demo.gate.reply_bytes, "most", most)
         got = demo.post("/embeddings", body)
         assert got.status == status, got.body
         assert status == 200 or "ask for fewer at once" in got.error["message"]
     demo.wait_idle()
-    assert demo.gate.reply_bytes == 0
+    assert demo.gate.reply_bytes.used == 0
 
 
 @for_each("path", ["/tokenize", "/detokenize"])

@@ -94,7 +94,7 @@ def test_the_same_text_on_every_way(either: Running) -> None:
 
 
 def test_one_limit_for_all() -> None:
-    with running(endless, max_requests=1) as served:
+    with running(endless, max_requests=1, streams={"max_connections": 2}) as served:
         with wired(served) as wire:
             wire.hear()
             wire.begin()

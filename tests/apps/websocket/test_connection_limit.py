@@ -95,9 +95,9 @@ async def test_silence_is_closed() -> None:
 
 async def test_silent_sockets_do_not_block_others() -> None:
     """Sockets beyond the limit are few, and the one goes that has been silent for longest."""
-    async with served(max_connections=2) as one:
+    async with served(max_connections=2, tokens=("key",)) as one:
         with ExitStack() as stack:
-            async with one.client() as client:
+            async with one.client("key") as client:
 
                 def fill() -> None:
                     silent = [stack.enter_context(dial(one)) for _ in range(2 + RESERVE)]
@@ -105,10 +105,10 @@ async def test_silent_sockets_do_not_block_others() -> None:
 
                 await anyio.to_thread.run_sync(fill)
                 assert b" 200 " in await anyio.to_thread.run_sync(ask, one, HEALTH)
-                async with one.client() as other:
+                async with one.client("key") as other:
                     await other.begin()
                     await other.rest()
                 await client.begin()
                 await client.rest()
-        async with one.client():
+        async with one.client("key"):
             assert b" 200 " in await anyio.to_thread.run_sync(ask, one, HEALTH)

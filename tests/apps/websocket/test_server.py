@@ -178,10 +178,11 @@ async def test_a_network_needs_a_token() -> None:
 
 
 async def test_too_many_connections() -> None:
-    async with served(max_connections=2) as one, AsyncExitStack() as stack:
+    """One key is one client, which may have all of them."""
+    async with served(max_connections=2, tokens=("key",)) as one, AsyncExitStack() as stack:
         for _ in range(2):
-            await stack.enter_async_context(one.client())
-        async with one.client(greets=False) as client:
+            await stack.enter_async_context(one.client("key"))
+        async with one.client("key", greets=False) as client:
             error = await client.get()
             assert error["code"] == "overloaded"
             assert error["retry_after"] > 0

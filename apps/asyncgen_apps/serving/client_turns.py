@@ -1,0 +1,50 @@
+"""Run functions on few worker threads, for one client after the other.
+
+Of each client one call waits for a thread; its others wait behind it. So a client with hundreds of
+them takes turns with all that have one. Knows names; not what runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.to_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class ClientTurns:
+    """A limit of worker threads for which clients wait in turn; for one event loop."""
+
+    def __init__(self, at_once: int) -> None:
+        """Run nothing yet.
+
+        Args:
+            at_once: Most threads, and one of them at most for each client.
+        """
+        self._limiter = anyio.CapacityLimiter(at_once)
+        self._doors: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def run(self, client: str, function: Callable[..., T], *args: object) -> T:
+        """Call a function on a worker thread; a caller that is cancelled leaves it to itself.
+
+        Args:
+            client: Name of the client.
+            function: What to call.
+            *args: Its arguments.
+
+        Raises:
+            Exception: What the function raised.
+        """
+        door = self._doors.get(client)
+        if door is None:
+            door = self._doors[client] = anyio.Lock()
+        async with door:
+            return await anyio.to_thread.run_sync(
+                function, *args, limiter=self._limiter, abandon_on_cancel=True
+            )

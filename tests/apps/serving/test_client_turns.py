@@ -1,0 +1,42 @@
+"""Clients take turns on worker threads, however many calls one has."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from asyncgen_apps.serving.client_turns import ClientTurns
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_second_client_is_next() -> None:
+    turns, order = ClientTurns(1), list[str]()
+    async with anyio.create_task_group() as group:
+        for name in [*["a"] * 20, "b", "b", "c"]:
+            group.start_soon(turns.run, name, order.append, name)
+            await anyio.lowlevel.checkpoint()
+    assert len(order) == 23
+    assert order.index("b") < 4 and order.index("c") < 5
+    assert not turns._doors, "nobody waits, so nothing is kept"
+
+
+async def test_who_is_cancelled_gives_its_turn_on() -> None:
+    turns, order = ClientTurns(1), list[str]()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as inner:
+                    for _ in range(5):
+                        inner.start_soon(turns.run, "a", anyio.from_thread.check_cancelled)
+                    await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+            group.start_soon(turns.run, "a", order.append, "a")
+    assert order == ["a"]
+
+
+async def test_what_it_raises_is_raised() -> None:
+    turns = ClientTurns(1)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="invalid literal"):
+            await turns.run("a", int, "x")
