@@ -77,7 +77,7 @@ class SharedBudget:
         """
         used, most, held = (each // unit for each in (self.used, self.most, self._held[client]))
         said = f"{used} of at most {most} {what}"
-        if held and self._is_shared:
+        if self._held[client] and self._is_shared:
             said += (
                 f", {held} of them yours: one client has at most {MOST_TIMES} times as many as it "
                 "leaves to others"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from asyncgen_apps.openai_http import Gate, ServerSettings, create_app
+from asyncgen_apps.openai_http import ServerSettings, create_app
 from asyncgen_apps.openai_http.server import Server, bind
 from asyncgen_apps.openai_http.websocket_streams import stream_settings, with_streams
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from asyncgen import AsyncLLM, MetricsSnapshot
+    from asyncgen_apps.openai_http import Gate
     from tests.apps.engine_process import EngineProcess
 
 PATIENCE = 60.0
@@ -179,8 +180,8 @@ def running(
         loop = asyncio.get_running_loop()
         async with make() as llm:
             chosen = ServerSettings(**{"model_names": ("demo",), **settings})
-            gate = Gate(chosen.max_requests)
-            app = create_app(llm, chosen, gate)
+            app = create_app(llm, chosen)
+            gate = app.state.gate
             chosen_streams = replace(stream_settings(chosen, drain_seconds), **(streams or {}))
 
             def call(function: Callable[[], None]) -> None:
