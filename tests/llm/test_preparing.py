@@ -122,6 +122,24 @@ async def test_an_abandoned_task_is_counted_after_its_time(hang: Hang) -> None:
     threads.close()
 
 
+async def test_clients_take_turns_at_places(hang: Hang) -> None:
+    """One that has sent hundreds does not keep another waiting behind all of them."""
+    threads, order = PreparingThreads(None), list[str]()
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            for _ in range(MOST_AT_ONCE):
+                group.start_soon(partial(threads.run, hang, length=1, client="a"))
+            await until(lambda: hang.num_running == MOST_AT_ONCE)
+            for name in [*["a"] * 200, "b", "b", ""]:
+                ask = partial(threads.run, partial(order.append, name), length=1, client=name)
+                group.start_soon(ask)
+                await anyio.lowlevel.checkpoint()
+            hang.release.set()
+    assert order.index("b") < 20 and order.index("") < 20 and len(order) == 203
+    assert not threads._of_loop()._doors
+    threads.close()
+
+
 async def test_the_worker_threads_of_the_program_stay_free(hang: Hang) -> None:
     threads = PreparingThreads(PATIENCE)
     free = to_thread.current_default_thread_limiter()

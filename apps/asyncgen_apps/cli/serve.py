@@ -85,7 +85,10 @@ def serve(
         bool, typer.Option("--open-docs", help="Serve /docs and /openapi.json without a key.")
     ] = False,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Most requests at a time; one more gets 429.")
+        int,
+        typer.Option(
+            min=1, help="Most requests at a time, one client 7/8 of them; others get 429."
+        ),
     ] = 1024,
     max_running: access.MaxRunning = None,
     max_queue: Annotated[

@@ -164,9 +164,7 @@ class ReplyBytes:
 
 
 def _busy(message: str) -> ApiError:
-    return ApiError(
-        429, message, "rate_limit_error", code="overloaded", retry_after=BUSY_SECONDS
-    )
+    return ApiError(429, message, "rate_limit_error", code="overloaded", retry_after=BUSY_SECONDS)
 
 
 def leaving() -> ApiError:

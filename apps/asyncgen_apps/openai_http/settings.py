@@ -42,7 +42,8 @@ class ServerSettings:
         open_docs: True if ``/docs`` and ``/openapi.json`` need no key.
         max_body_bytes: Largest request body, in bytes; ``None`` is what the model can use, at most
             8 MiB.
-        max_requests: Most HTTP requests that generate at a time; one more gets 429.
+        max_requests: Most requests that generate at a time, of which one client has at most seven
+            eighths; one more gets 429.
         ping_seconds: Seconds of silence after which a stream sends a comment.
         stall_seconds: Seconds after which a client that reads nothing is given up.
         body_seconds: Seconds within which a body must have come.

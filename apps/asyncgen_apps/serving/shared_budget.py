@@ -16,9 +16,9 @@ class SharedBudget:
     """Budget of which a client holds at most `MOST_TIMES` what it leaves free.
 
     These are dynamic thresholds (Choudhury and Hahne, 1998), by which the ports of a switch share a
-    buffer: a client alone has seven eighths, the next one finds an eighth and may have seven eighths
-    of that, and who holds more gets nothing until that fits again. Who holds nothing may have what
-    is left, so that each budget has at least one client.
+    buffer: a client alone has seven eighths, the next one finds an eighth and may have seven
+    eighths of that, and who holds more gets nothing until that fits again. Who holds nothing may
+    have what is left, so that each budget has at least one client.
 
     Attributes:
         most: What all clients hold together at most.

@@ -38,8 +38,8 @@ class StreamSettings:
         allow_priority: True if clients may set the ``priority`` of their requests.
         priority_keys: Tokens whose clients may set it, if not all may.
         open_metrics: True if ``/metrics`` needs no token.
-        max_connections: Most connections at a time, with room for another client; one more is
-            closed with 1013.
+        max_connections: Most connections at a time, of which one client has at most seven eighths;
+            one more is closed with 1013.
         max_requests: Most requests at a time on a connection.
         max_message_bytes: Longest message of a client; ``None`` is what the model can use, at most
             1 MiB, or 8 MiB in ``asyncgen serve``.

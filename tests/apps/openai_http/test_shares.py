@@ -248,5 +248,3 @@ def test_one_key_has_everything() -> None:
         assert refused.status == 429
         said = "2 of at most 2 requests are being answered; try again"
         assert refused.error["message"] == said
-
-

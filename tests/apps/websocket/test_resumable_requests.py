@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from asyncgen_apps.serving.clients import Client
 from asyncgen_apps.websocket.core import Channel
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.replay import Piece
-from asyncgen_apps.websocket.resumable_requests import Registry
+from asyncgen_apps.websocket.resumable_requests import Answer, Registry
 from asyncgen_apps.websocket.settings import StreamSettings
 
 
@@ -61,3 +62,28 @@ def test_dropped_while_it_runs() -> None:
     registry.leave(answer, 0.0)
     assert registry.next_expiry is None
     assert (registry.kept_bytes, registry.num_running) == (0, 0)
+
+
+def test_many_kept_answers_of_one_client_leave_those_of_others() -> None:
+    settings = StreamSettings(kept_bytes=64_000)
+    registry = Registry(settings)
+    channel = Channel(settings, registry)
+
+    def ended(client: str) -> Answer:
+        answer = registry.create(channel, "a")
+        answer.client, answer.is_accepted = Client(client), True
+        answer.add(Piece(0, "x" * 840))  # 1,000 bytes with all else
+        answer.finish({"finish_reason": "stop"})
+        return answer
+
+    first = ended("b")
+    for _ in range(200):
+        last = ended("a")
+    second = [ended("b") for _ in range(6)]
+    kept = (first, last, *second)
+    assert all(registry.find(answer.token) is answer for answer in kept)
+    assert registry.kept_bytes <= 64_000
+    assert len(registry) >= 56
+    for answer in registry._answers.copy().values():
+        registry.drop(answer)
+    assert registry.kept_bytes == 0 and not registry._ended

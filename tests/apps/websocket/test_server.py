@@ -189,6 +189,38 @@ async def test_too_many_connections() -> None:
             assert await client.wait_closed() == 1013
 
 
+async def test_one_client_leaves_room_for_the_connections_of_another() -> None:
+    """Also for one that says its token in its first message."""
+    async with served(max_connections=8, tokens=("a", "b"), open_seconds=60) as one:
+        places = one.server.service.places
+        async with AsyncExitStack() as stack:
+            for count in range(7):
+                client = await stack.enter_async_context(
+                    one.client(greets=count % 2 == 0, token="a" if count % 2 == 0 else None)
+                )
+                if count % 2:
+                    assert (await client.ask("auth", token="a"))["type"] == "hello"
+            for token in ("a", None):
+                async with one.client(token, greets=False) as more:
+                    error = await (more.get() if token else more.ask("auth", token="a"))
+                    assert error["code"] == "overloaded" and error["retry_after"] > 0
+                    said = "7 of at most 8 connections are open, 7 of them yours: one client has"
+                    assert error["message"].startswith(said)
+                    assert await more.wait_closed() == 1013
+            for token in ("b", None):
+                await wait_for(lambda: places.used == 7)
+                async with one.client(token, greets=token is not None) as other:
+                    if token is None:
+                        assert (await other.ask("auth", token="b"))["type"] == "hello"
+                    await other.begin()
+                    assert (await other.rest())[1]["type"] == "done"
+                    assert places.used == 8
+            async with one.client("wrong", greets=False) as stranger:
+                assert (await stranger.get())["code"] == "unauthorized"
+        await wait_for(lambda: places.used == 0)
+        assert not places._held
+
+
 async def test_other_protocols_and_paths() -> None:
     async with served() as one:
         with pytest.raises((InvalidStatus, NegotiationError)):
