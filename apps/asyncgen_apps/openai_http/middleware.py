@@ -22,6 +22,7 @@ from asyncgen_apps.serving.client_turns import ClientTurns
 from asyncgen_apps.serving.clients import ANYBODY, bearer_key
 from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_READING
 from asyncgen_apps.serving.origins import route_path
+from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.sliced_json import (
     RepeatedKeyError,
     TooManyNested,
@@ -29,7 +30,6 @@ from asyncgen_apps.serving.sliced_json import (
     parse,
     unique_keys,
 )
-from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.time_slices import rest, short_turns, slices
 
 if TYPE_CHECKING:

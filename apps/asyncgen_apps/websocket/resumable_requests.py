@@ -243,9 +243,8 @@ class Registry:
         self._answers.pop(answer.token, None)
         self._leaving.pop(answer, None)
         client = answer.client.id
-        ended = self._ended.get(client, {})
-        size = ended.pop(answer, None)
-        if size is not None:
-            self._kept.give_back(client, size)
+        ended = self._ended.get(client)
+        if ended is not None and answer in ended:
+            self._kept.give_back(client, ended.pop(answer))
             if not ended:
                 del self._ended[client]

@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import urllib.request
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -59,6 +59,20 @@ async def test_a_stream_is_inside_from_start_to_end(llm: AsyncLLM) -> None:
         async with model.stream("Once", max_new_tokens=-1):
             pass
     assert gate.count == 0
+
+
+@pytest.mark.anyio
+async def test_one_user_of_the_page_leaves_room_for_another(llm: AsyncLLM) -> None:
+    gate = Gate(4)
+    model = GatedEngine(llm, gate)
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(model.stream("Once", client="10.0.0.1", **ENDLESS))
+        with pytest.raises(OverloadedError, match="3 of at most 4 requests .* 3 of them yours"):
+            await stack.enter_async_context(model.stream("Once", client="10.0.0.1"))
+        async with model.stream("Once", client="10.0.0.2", max_new_tokens=3) as other:
+            assert [text async for text in other]
+    assert gate.count == gate.places.used == 0
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cases import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from asyncgen_apps.serving.shared_budget import SharedBudget
     from tests.apps.openai_http.running import Reply, Running
 
 PLACES = 16
@@ -66,6 +68,11 @@ def body_bytes(served: Running) -> Any:
     return app._bytes
 
 
+def holds(budget: SharedBudget, used: int) -> bool:
+    """Tell whether so much of a budget is used."""
+    return budget.used == used
+
+
 def dialled(served: Running, key: str, path: str, length: int, body: bytes) -> socket.socket:
     """Send a head and some of a body."""
     head = (
@@ -94,7 +101,7 @@ def fill(served: Running, stack: ExitStack, body: dict[str, Any]) -> None:
     before = served.gate.count
     for count in range(MOST):
         stack.enter_context(begun(served, "a", "/v1/completions", body))
-        wait_for(lambda count=count: served.gate.count == before + count + 1)
+        wait_for(partial(holds, served.gate.places, before + count + 1))
 
 
 def fill_over(wire: Wire) -> None:
@@ -169,7 +176,7 @@ def test_another_client_sends_a_large_body(two: Running) -> None:
     with ExitStack() as stack:
         for count in range(13):
             stack.enter_context(dialled(two, "a", path, size, piece))
-            wait_for(lambda count=count: budget.used == (count + 1) * (LARGE + 1))
+            wait_for(partial(holds, budget, (count + 1) * (LARGE + 1)))
         with dialled(two, "a", path, size, piece) as wire:
             said = b""
             while not said.endswith(b"}"):
@@ -243,7 +250,7 @@ def test_one_key_has_everything() -> None:
     with running(make, api_keys=("a",), max_requests=2) as served, ExitStack() as stack:
         for count in range(2):
             stack.enter_context(begun(served, "a", "/v1/completions", {**ENDLESS, "prompt": "a"}))
-            wait_for(lambda count=count: served.gate.count == count + 1)
+            wait_for(partial(holds, served.gate.places, count + 1))
         refused = ask(served, "chat", A)
         assert refused.status == 429
         said = "2 of at most 2 requests are being answered; try again"
