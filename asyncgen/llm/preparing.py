@@ -27,6 +27,7 @@ from asyncgen.errors import EngineReentryError, InvalidRequestError, OverloadedE
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.user_code import share_thread
+from asyncgen.runtime.wanted import while_wanted
 from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
@@ -403,7 +404,8 @@ class _Crew:
             if task is None:
                 return
             if task.is_begun:
-                task.run()
+                with while_wanted(lambda task=task: not (task.is_abandoned or self._is_closed)):
+                    task.run()
             if shared.turns:
                 shared.settle()
             if not self._settle(task, here):

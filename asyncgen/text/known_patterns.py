@@ -47,6 +47,16 @@ _SPLITS: Final = (
     r"(?=(\d{3})+(?!\d))",  # SuperBPE: time of a square
     r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",  # AFMoE: time of a square
 )
+SQUARES: Final[dict[object, int]] = {
+    r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))": 1,
+    " +\u2581": 3,
+    r"\s+$": 6,
+    r"(?=(\d{3})+(?!\d))": 12,
+    r"\d{1,3}(?=(?:\d{3})*\b)": 20,
+}
+"""Expressions that take the square of a run of digits or spaces, and how many times as long as the
+first, which takes half a nanosecond for each pair."""
+
 _CHANGES: Final = (r"\s{2,}|[\n\r\t]", r"[\n\r\t]", r"\n", r"\s+", " +")
 
 SHORTEST_MATCHES: Final[dict[object, int]] = {" {2,}": 2, " +\u2581": 4, "^\u2581+$": 3}

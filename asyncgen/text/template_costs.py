@@ -32,6 +32,8 @@ MOST_KEYS = 1024
 _WRITTEN = 10  # characters that Python's or JSON's form has for one of a text, at most
 _ESCAPED = 6  # of HTML
 _EACH = 32  # work of a step over an item: a test, a filter
+_DIRECTIVE = 112  # of one of a format
+_LONGEST_DATE = 1000  # characters of a form
 _ATTRIBUTE = 160  # of reading one that may not be there
 _FORWARD = 30_000  # length from which Python searches texts in linear time
 _DIGITS = re.compile(r"\d+")
@@ -146,7 +148,7 @@ def measure_format(budget: Budget, form: str | bytes, given: object) -> None:
         SecurityError: It might make more than the rendering has left.
     """
     text = form if isinstance(form, str) else form.decode("latin-1")
-    budget.work(16 * len(text))
+    budget.work(16 * len(text) + _DIRECTIVE * (text.count("%") + text.count("{")))
     values: list[Any] = list(given.values()) if isinstance(given, Mapping) else [given]
     if isinstance(given, tuple | list):
         values = list(given)
@@ -300,7 +302,7 @@ def replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
 def translate(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     values = args[1].values() if len(args) > 1 and isinstance(args[1], Mapping) else ()
     most = len(args[0]) * max(map(budget.weigh, values), default=0)
-    budget.work(len(args[0]) * 8)
+    budget.work(len(args[0]) * 32)
     budget.fit(most)
 
 
@@ -329,7 +331,7 @@ def _spend_joined(budget: Budget, listed: Any, between: int, *, is_text: bool) -
     # A mark of HTML escapes all; the filter writes items that are no texts as Python does.
     is_plain = isinstance(listed, list | tuple) and (is_text or {*map(type, listed)} <= {str})
     weight = budget.weigh(listed) * (1 if is_plain else _WRITTEN) + between * len(listed)
-    budget.work(8 * len(listed) + weight)
+    budget.work((8 if is_plain else _EACH) * len(listed) + weight)
     budget.fit(weight)
 
 
@@ -534,5 +536,15 @@ def said(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
 
 
 def date(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of a form of a date, each of whose directives may ask the system for its names.
+
+    Raises:
+        SecurityError: It is longer than any of a date.
+    """
     if args and isinstance(args[0], str):
+        if len(args[0]) > _LONGEST_DATE:
+            raise SecurityError(
+                f"it wrote a date with a form of {len(args[0])} characters, more than "
+                f"{_LONGEST_DATE}"
+            )
         measure_format(budget, args[0], ())

@@ -23,6 +23,9 @@ from asyncgen.text.known_patterns import KNOWN_PATTERNS, SHORTEST_MATCHES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+MOST_WORK: Final = 128
+"""Characters that the steps of a chain read for one of a text; those of real tokenizers: 90."""
+
 MOST_GROWTH: Final = 48
 """Most bytes that may come of one; real tokenizers: 11 by NFKC, 12 by SentencePiece's steps."""
 
@@ -47,10 +50,12 @@ def check_growth(place: object, state: Mapping[str, Any]) -> None:
         ("post_processor", _of_post_processor),
         ("decoder", _of_decoder),
     ):
-        growth = 1.0
+        growth, work = 1.0, 0.0
         for part in parts_of(state.get(chain)):
+            work += growth
             growth *= factor_of(part)
             _refuse_beyond(place, chain, part, growth)
+        _refuse_work(place, chain, work)
     _check_normalizer(place, state.get("normalizer"))
 
 
@@ -91,13 +96,23 @@ def _refuse_beyond(place: object, chain: str, part: Mapping[str, Any], growth: f
         )
 
 
+def _refuse_work(place: object, chain: str, work: float) -> None:
+    if work > MOST_WORK:
+        raise ModelLoadError(
+            f"{place}: the steps of `{chain}` may read {work:.3g} characters for one of a text; "
+            f"at most {MOST_WORK}"
+        )
+
+
 def _check_normalizer(place: object, normalizer: object) -> None:
     """Multiply what each step may add; where that is too much, look at the letters that grow."""
     written = letters = 1.0
     is_new = True  # whether there may be letters that a normal form takes apart
     forms = 1.0
+    work = 0.0
     parts = list(parts_of(normalizer))
     for part in parts:
+        work += min(written * letters, MOST_GROWTH)
         kind = kind_of(part)
         if kind in _FORMS:
             letters *= _FORMS[kind] / forms if is_new or _FORMS[kind] > forms else 1.0
@@ -113,6 +128,7 @@ def _check_normalizer(place: object, normalizer: object) -> None:
             _refuse_beyond(place, "normalizer", part, written * letters)
     if parts and written * letters > MOST_GROWTH:
         _refuse_beyond(place, "normalizer", parts[-1], _measured(parts))
+    _refuse_work(place, "normalizer", work)
 
 
 def _of_written(part: Mapping[str, Any]) -> float:

@@ -30,6 +30,8 @@ from asyncgen.text.chat_template import check_messages, render_chat, select_temp
 from asyncgen.text.response_template.tokenizer_methods import ResponseMethods
 from asyncgen.text.setting_kinds import NO_MAX_LENGTH
 from asyncgen.text.tokenizer_files import TokenizerSettings, read_tokenizer, write_tokenizer
+from asyncgen.text.tokenizer_state import steps_of
+from asyncgen.text.tokenizer_work import check_runs, squares_of
 from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows, encoding_error, library_error
 
 if TYPE_CHECKING:
@@ -45,10 +47,10 @@ __all__ = ["BatchEncoding", "Tokenizer"]
 
 TokenIds: TypeAlias = "int | Sequence[int] | torch.Tensor"
 
-_LONG_TEXT = 2000
-"""Least characters for `encode_batch`, since `encode` holds the GIL for 0.4 ms per 1,000."""
+_LONG_TEXT = 200
+"""Least characters for `encode_batch`, since `encode` holds the GIL, for 0.4 ms per 1,000 mostly."""
 
-_LONG_IDS = 2000
+_LONG_IDS = 200
 """Least tokens for `decode_batch`, which releases the GIL as well."""
 
 _PADS = (True, "longest", "max_length")
@@ -116,6 +118,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         backend.no_padding()
         backend.no_truncation()
         super().__init__(backend, special_tokens, extra_special_tokens, named_special_tokens)
+        self._squares = squares_of(name_or_path or "the tokenizer", steps_of(backend))
         self.chat_template = chat_template
         self.trust_template = trust_template
         self.model_max_length = model_max_length
@@ -503,6 +506,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
     def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
         if not isinstance(text, str):
             raise InvalidRequestError("text", text, "give a string")
+        check_runs(text, self._squares)
         backend = self.backend_tokenizer
         try:
             if len(text) < _LONG_TEXT:
@@ -517,6 +521,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
         if limit is None:
             if len(texts) == 1:
                 return [self._encode(texts[0], add_special_tokens).ids]
+            for text in texts:
+                check_runs(text, self._squares)
             try:
                 encodings = self.backend_tokenizer.encode_batch_fast(
                     list(texts), add_special_tokens=add_special_tokens

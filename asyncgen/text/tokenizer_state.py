@@ -13,6 +13,7 @@ from asyncgen.errors import ModelLoadError, clip, shorten
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
 from asyncgen.text.pattern_trial import trouble_of
 from asyncgen.text.text_growth import check_growth, kind_of, parts_of
+from asyncgen.text.tokenizer_work import check_frame, check_model, squares_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +26,6 @@ MOST_STEPS: Final = 256
 
 MOST_TRIED: Final = 16
 """Different regular expressions of a tokenizer that no known model has; each is tried once."""
-
-MOST_WORD: Final = 1000
-"""Largest ``max_input_chars_per_word``: time goes with its square. That of real models is 100."""
 
 _CHAINS: Final = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
@@ -69,6 +67,19 @@ def check_steps(place: object, backend: Backend) -> None:
     )
 
 
+def steps_of(backend: Backend) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the steps of a tokenizer with the names of their chains."""
+    found = []
+    for chain in _CHAINS:
+        try:
+            step = getattr(backend, chain)
+            state = json.loads(step.__getstate__()) if step else None
+        except Exception:  # a step that is written in Python has no description
+            continue
+        found += [(chain, part) for part in parts_of(state)]
+    return found
+
+
 def check_state(place: object, state: Mapping[str, Any]) -> None:
     """Refuse steps, expressions and models that hang, grow without measure, or are random.
 
@@ -87,6 +98,8 @@ def check_state(place: object, state: Mapping[str, Any]) -> None:
         )
     _check_patterns(place, dict(_patterns(steps)))
     check_growth(place, state)
+    squares_of(place, steps)
+    check_frame(place, parts_of(state.get("post_processor")))
 
 
 def _check_model(place: object, model: object) -> None:
@@ -98,11 +111,7 @@ def _check_model(place: object, model: object) -> None:
             f"{place}: `dropout` of its model is {shorten(dropout)}: null or 0, since with it a "
             "text has other tokens each time; it belongs to training, set it to null"
         )
-    longest = model.get("max_input_chars_per_word")
-    if isinstance(longest, int) and longest > MOST_WORD:
-        raise ModelLoadError(
-            f"{place}: `max_input_chars_per_word` of its model is {longest}: at most {MOST_WORD}"
-        )
+    check_model(place, model)
 
 
 def _patterns(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:

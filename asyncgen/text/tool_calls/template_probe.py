@@ -37,7 +37,7 @@ _TOOL = {
     "function": {"name": NAME, "description": "Look up.", "parameters": _SCHEMA},
 }
 _QUESTION = "Probe question?"
-_MOST_SECONDS = 10.0
+_MOST_SECONDS = 1.0
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 _IDS = ("abcdefghi", f"functions.{NAME}:0")
 """Ids of the call: Mistral asks for nine characters, and Kimi K2 writes the id for the name."""
@@ -55,10 +55,10 @@ def written_calls(template: str) -> Iterator[str]:
     """
     question = {"role": "user", "content": _QUESTION}
     opened = _rendered(template, [question], add_generation_prompt=True)
-    deadline = time.monotonic() + _MOST_SECONDS
+    deadline = time.thread_time() + _MOST_SECONDS
     for answer in _answers():
         text = _rendered(template, [question, answer])
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             return
         if text is None:
             continue

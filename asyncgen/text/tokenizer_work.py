@@ -1,0 +1,186 @@
+"""Bound what a tokenizer may do with each character of a text.
+
+The library of `tokenizers` cannot be stopped. A model looks for pieces as long as its longest,
+and some expressions of known models take the square of a run of digits or spaces. What the steps
+take is bounded in `text_growth`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
+from asyncgen.text.known_patterns import SQUARES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MOST_WORD: Final = 256
+"""Largest ``max_input_chars_per_word``: time goes with its cube. That of real models is 100."""
+
+MOST_PIECE: Final = 512
+"""Characters of the longest piece of a Unigram model; of real ones 16 mostly, and 64."""
+
+MOST_AFFIX: Final = 64
+"""Characters of what is put before or behind pieces, and of the unknown token; of real ones 5."""
+
+MOST_FRAME: Final = 1024
+"""Tokens that a post-processor puts around a text."""
+
+MOST_PAIRS: Final = 4_000_000_000
+"""Pairs of characters within runs of digits or spaces: two seconds of the quickest expression."""
+
+_RUN: Final = 1024  # characters of a run that is worth a look
+_SLICE: Final = 2**16  # characters between which other threads may run
+_AFFIXES: Final = ("continuing_subword_prefix", "end_of_word_suffix", "unk_token")
+
+
+def check_model(place: object, model: Mapping[str, Any]) -> None:
+    """Refuse a model that takes long over words, or makes long tokens of short ones.
+
+    Args:
+        place: The file, for messages.
+        model: Its part of ``tokenizer.json``.
+
+    Raises:
+        ModelLoadError: Names the setting.
+    """
+    longest = model.get("max_input_chars_per_word")
+    if isinstance(longest, int) and longest > MOST_WORD:
+        _refuse(place, "max_input_chars_per_word", longest, f"at most {MOST_WORD}")
+    for key in _AFFIXES:
+        affix = model.get(key)
+        if isinstance(affix, str) and len(affix) > MOST_AFFIX:
+            allowed = f"at most {MOST_AFFIX} characters, and it has {len(affix)}"
+            _refuse(place, key, affix, allowed)
+    vocab = model.get("vocab")
+    if isinstance(vocab, list):
+        for entry in vocab:
+            piece = entry[0] if isinstance(entry, list) and entry else ""
+            if isinstance(piece, str) and len(piece) > MOST_PIECE:
+                allowed = f"pieces of at most {MOST_PIECE} characters, and it has {len(piece)}"
+                _refuse(place, "vocab", piece, allowed)
+
+
+def check_frame(place: object, parts: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse a post-processor that puts very many tokens around each text; errors as `check_model`.
+
+    Args:
+        place: The file, for messages.
+        parts: Steps of the post-processor.
+    """
+    count = 0
+    for part in parts:
+        tokens = part.get("special_tokens")
+        ids = {
+            name: len(token["ids"])
+            for name, token in (tokens.items() if isinstance(tokens, dict) else ())
+            if isinstance(token, dict) and isinstance(token.get("ids"), list)
+        }
+        single = part.get("single")
+        for each in single if isinstance(single, list) else ():
+            put = each.get("SpecialToken") if isinstance(each, dict) else None
+            count += ids.get(put.get("id"), 1) if isinstance(put, dict) else 0
+    if count > MOST_FRAME:
+        raise ModelLoadError(
+            f"{place}: its `post_processor` puts {count} ids around each text; at most {MOST_FRAME}"
+        )
+
+
+def squares_of(
+    place: object, steps: Sequence[tuple[str, Mapping[str, Any]]]
+) -> int:
+    """Return how long the expressions take that take the square of a run; 0 if there are none.
+
+    Args:
+        place: The file, for messages.
+        steps: Steps with the names of their chains.
+
+    Raises:
+        ModelLoadError: One would see runs that are not those of the text.
+    """
+    most, maker = 0, ""
+    for chain in ("normalizer", "pre_tokenizer", "decoder"):
+        for part in (part for name, part in steps if name == chain):
+            pattern = part.get("pattern")
+            regex = pattern.get("Regex") if isinstance(pattern, dict) else None
+            if isinstance(regex, str) and regex in SQUARES:
+                if chain == "decoder" or maker:
+                    where = f"behind the step {maker[:80]!r}" if maker else "of the decoder"
+                    raise ModelLoadError(
+                        f"{place}: the regular expression {shorten(regex)} of `{chain}` is "
+                        f"refused {where}: it takes the square of a run of digits or spaces, which "
+                        "may be made there; it is used as the first step only"
+                    )
+                most = max(most, SQUARES[regex])
+            if _makes_runs(part):
+                maker = str(part.get("type", "Replace"))
+    return most
+
+
+def check_runs(text: str, squares: int) -> None:
+    """Refuse a text whose runs of digits or spaces would take minutes.
+
+    Args:
+        text: The text.
+        squares: Of its tokenizer, from `squares_of`.
+
+    Raises:
+        InvalidRequestError: Says how long the longest run is.
+    """
+    pairs, longest = 0, 0
+    for run in _runs(text) if squares and len(text) >= _RUN else ():
+        pairs, longest = pairs + run * run * squares, max(longest, run)
+    if pairs > MOST_PAIRS:
+        most = int((MOST_PAIRS / squares) ** 0.5)
+        raise InvalidRequestError(
+            "text",
+            f"a text of {len(text)} characters",
+            f"the tokenizer takes too long over its runs of digits or spaces, the longest of "
+            f"{longest}: at most {most} in one run",
+        )
+
+
+def _runs(text: str) -> Iterator[int]:
+    """Yield the lengths of long runs; other threads may run between slices."""
+    begun = ended = 0
+    for start in range(0, len(text), _SLICE):
+        for found in _run_pattern().finditer(text, start, start + _SLICE):
+            if found.start() != ended or found.start() != start:
+                if ended - begun >= _RUN:
+                    yield ended - begun
+                begun = found.start()
+            ended = found.end()
+    if ended - begun >= _RUN:
+        yield ended - begun
+
+
+@cache
+def _run_pattern() -> re.Pattern[str]:
+    codes = range(sys.maxunicode + 1)
+    numbers = (code for code in codes if unicodedata.category(chr(code))[0] == "N")
+    ranges: list[list[int]] = []
+    for code in numbers:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    inside = "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+    return re.compile(f"[{inside}]+|\\s+")
+
+
+def _makes_runs(part: Mapping[str, Any]) -> bool:
+    """Tell whether a step puts in digits or spaces."""
+    return any(
+        isinstance(text, str)
+        and any(letter.isspace() or unicodedata.category(letter)[0] == "N" for letter in text)
+        for text in (part.get("content"), part.get("prepend"), part.get("replacement"))
+    )
+
+
+def _refuse(place: object, key: str, value: object, allowed: str) -> None:
+    raise ModelLoadError(f"{place}: `{key}` of its model is {shorten(value)}: {allowed}")
