@@ -216,7 +216,8 @@ class _Task(Generic[T]):
     Attributes:
         seconds: How long it may take; ``None`` for no limit.
         is_begun: Whether a thread has taken it.
-        is_dropped: Whether its caller had left before that; then it is nobody's.
+        is_left: Whether its caller has left.
+        is_dropped: Whether it had left before a thread took it; then it is nobody's.
         is_over: Whether the function has returned.
         is_abandoned: Whether it was given up before that.
         deadline: When it is to be given up, by the monotonic clock; ``None`` for never, and
@@ -232,7 +233,8 @@ class _Task(Generic[T]):
         seconds: How long it may take; ``None`` for no limit.
         """
         self.seconds = seconds
-        self.is_begun = self.is_dropped = self.is_over = self.is_abandoned = False
+        self.is_begun = self.is_left = self.is_dropped = False
+        self.is_over = self.is_abandoned = False
         self.deadline: float | None = None
         self._function = function
         self._end = end
@@ -323,6 +325,7 @@ class _Crew:
 
     def leave(self, task: _Task) -> bool:
         """Note that the caller of a task waits no more; return whether it will never run."""
+        task.is_left = True
         with self._lock:
             if not task.is_begun:
                 task.is_dropped = True
@@ -404,13 +407,17 @@ class _Crew:
             if task is None:
                 return
             if task.is_begun:
-                with while_wanted(lambda task=task: not (task.is_abandoned or self._is_closed)):
+                with while_wanted(partial(self._is_wanted, task)):
                     task.run()
             if shared.turns:
                 shared.settle()
             if not self._settle(task, here):
                 return
             del task  # and the request with it
+
+    def _is_wanted(self, task: _Task) -> bool:
+        """Tell whether somebody waits for a task that runs."""
+        return not (task.is_left or task.is_abandoned or self._is_closed)
 
     def _settle(self, task: _Task, here: threading.Thread) -> bool:
         """A task has ended, and its caller is to be told; return whether its thread is to stay."""

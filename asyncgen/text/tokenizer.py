@@ -48,7 +48,7 @@ __all__ = ["BatchEncoding", "Tokenizer"]
 TokenIds: TypeAlias = "int | Sequence[int] | torch.Tensor"
 
 _LONG_TEXT = 200
-"""Least characters for `encode_batch`, since `encode` holds the GIL, for 0.4 ms per 1,000 mostly."""
+"""Least characters for `encode_batch`; `encode` holds the GIL, mostly 0.4 ms per 1,000."""
 
 _LONG_IDS = 200
 """Least tokens for `decode_batch`, which releases the GIL as well."""

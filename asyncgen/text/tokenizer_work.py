@@ -8,7 +8,6 @@ take is bounded in `text_growth`.
 from __future__ import annotations
 
 import re
-import sys
 import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +18,10 @@ from asyncgen.text.known_patterns import SQUARES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-MOST_WORD: Final = 256
+MOST_WORD: Final = 128
 """Largest ``max_input_chars_per_word``: time goes with its cube. That of real models is 100."""
 
-MOST_PIECE: Final = 512
+MOST_PIECE: Final = 256
 """Characters of the longest piece of a Unigram model; of real ones 16 mostly, and 64."""
 
 MOST_AFFIX: Final = 64
@@ -36,6 +35,7 @@ MOST_PAIRS: Final = 4_000_000_000
 
 _RUN: Final = 1024  # characters of a run that is worth a look
 _SLICE: Final = 2**16  # characters between which other threads may run
+_NUMBERS: Final = 0x20000  # code behind the last number of Unicode
 _AFFIXES: Final = ("continuing_subword_prefix", "end_of_word_suffix", "unk_token")
 
 
@@ -91,9 +91,7 @@ def check_frame(place: object, parts: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def squares_of(
-    place: object, steps: Sequence[tuple[str, Mapping[str, Any]]]
-) -> int:
+def squares_of(place: object, steps: Sequence[tuple[str, Mapping[str, Any]]]) -> int:
     """Return how long the expressions take that take the square of a run; 0 if there are none.
 
     Args:
@@ -161,8 +159,7 @@ def _runs(text: str) -> Iterator[int]:
 
 @cache
 def _run_pattern() -> re.Pattern[str]:
-    codes = range(sys.maxunicode + 1)
-    numbers = (code for code in codes if unicodedata.category(chr(code))[0] == "N")
+    numbers = (code for code in range(_NUMBERS) if unicodedata.category(chr(code))[0] == "N")
     ranges: list[list[int]] = []
     for code in numbers:
         if ranges and ranges[-1][1] == code - 1:

@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from asyncgen.errors import AsyncgenError
 
-
 State = dict[str, Any]
 
 DEMO: Final = Path(__file__).parents[2] / "asyncgen" / "demo"
@@ -139,7 +138,7 @@ def modelled(kind: str, words: list[str], **more: Any) -> Callable[[State], obje
     return change
 
 
-def word_pieces(prefix: str = "##", longest: int = 256, word: str = "") -> Callable[[State], Any]:
+def word_pieces(prefix: str = "##", longest: int = 128, word: str = "") -> Callable[[State], Any]:
     return modelled(
         "WordPiece",
         ["a", f"{prefix}a", *([word] if word else [])],
@@ -190,11 +189,12 @@ FOLDERS: Final[dict[str, Hostile]] = {
             cut(split({"Regex": DIGITS["Cohere"]}))(state),
         ),
         text="a" * 1900,
-        refused="normalizer",
+        refused="behind the step 'Replace'",
     ),
     "digits that are decoded": Hostile(
         change=decoded(
-            {"type": "Fuse"}, {"type": "Replace", "pattern": {"Regex": DIGITS["Cohere"]}, "content": ""}
+            {"type": "Fuse"},
+            {"type": "Replace", "pattern": {"Regex": DIGITS["Cohere"]}, "content": ""},
         ),
         token="1",
         refused="decoder",
@@ -203,9 +203,7 @@ FOLDERS: Final[dict[str, Hostile]] = {
     "growth, then many steps": Hostile(
         change=normalised(_GROWN, *_SAME * 110), text="a" * 1900, refused="steps"
     ),
-    "as many steps as are allowed": Hostile(
-        change=normalised(*_TURNED * 12), text="a" * 300_000
-    ),
+    "as many steps as are allowed": Hostile(change=normalised(*_TURNED * 12), text="a" * 300_000),
     "many pieces, many steps": Hostile(
         change=cut(*[{"type": "Digits", "individual_digits": True}] * 200),
         text="1" * 1900,
@@ -216,17 +214,19 @@ FOLDERS: Final[dict[str, Hostile]] = {
         change=cut(split({"Regex": "(a+)+b$"})), text="a" * 1900, refused="regular expression"
     ),
     "a decoder of many steps": Hostile(change=decoded(*_TURNED * 110), refused="steps"),
-    "a decoder that grows": Hostile(change=decoded(_GROWN, *_SAME * 2)),
+    "a decoder that grows": Hostile(change=decoded(_GROWN, *_SAME)),
     "a decoder that grows, of many steps": Hostile(
         change=decoded(_GROWN, *_SAME * 110), refused="steps"
     ),
     "a decoder that strips": Hostile(
-        change=decoded({"type": "Fuse"}, {"type": "Strip", "content": "a", "start": 10**9, "stop": 0})
+        change=decoded(
+            {"type": "Fuse"}, {"type": "Strip", "content": "a", "start": 10**9, "stop": 0}
+        )
     ),
     "words of 1000": Hostile(
         change=word_pieces(longest=1000), text=("a" * 999 + "b ") * 2, refused="max_input_chars"
     ),
-    "words of 256": Hostile(change=word_pieces(), text=("a" * 255 + "b ") * 1000),
+    "words of 128": Hostile(change=word_pieces(), text=("a" * 127 + "b ") * 1000),
     "a long prefix of pieces": Hostile(
         change=word_pieces("z" * 100_000, word="a"), text="a" * 200, refused="prefix"
     ),
@@ -235,8 +235,8 @@ FOLDERS: Final[dict[str, Hostile]] = {
         text="a" * 1_000_000,
         refused="token",
     ),
-    "pieces of 512": Hostile(
-        change=modelled("Unigram", ["a", "a" * 512], unk_id=3, byte_fallback=False),
+    "pieces of 256": Hostile(
+        change=modelled("Unigram", ["a", "a" * 256], unk_id=3, byte_fallback=False),
         text="a" * 300_000,
     ),
     "a long unknown token": Hostile(
@@ -254,7 +254,14 @@ FOLDERS: Final[dict[str, Hostile]] = {
         text="x" * 500_000,
     ),
     "one word": Hostile(
-        change=cut({"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}),
+        change=cut(
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": False,
+            }
+        ),
         text="the quick" * 100_000,
     ),
     "marks": Hostile(change=normalised({"type": "NFKD"}), text="a\u0327\u0301" * 150_000),
@@ -266,12 +273,12 @@ FOLDERS: Final[dict[str, Hostile]] = {
 """Folders by what is hostile in them."""
 
 
-def make(name: str, place: Path) -> Path:
-    """Write the folder of a name; the weights are those of the demo model."""
+def make(name: str, place: Path, *, weights: bool = True) -> Path:
+    """Write the folder of a name; the weights are those of the demo model, if any."""
     hostile, folder = FOLDERS[name], place / "hostile"
     folder.mkdir()
     for file in DEMO.iterdir():
-        if file.suffix in (".json", ".safetensors"):
+        if file.suffix == ".json" or (weights and file.suffix == ".safetensors"):
             shutil.copyfile(file, folder / file.name)
     state = json.loads((folder / "tokenizer.json").read_text())
     hostile.change(state)

@@ -364,15 +364,27 @@ def _check_count(context: int | None, messages: Prompt) -> None:
         raise ContextLengthError("prompt", size_of(messages), allowed)
 
 
+_SPARSE, _MOST_SPARSE = 64, 2**16
+"""Characters for each token of the context, and further ones, that are tokenized where a token may
+stand for any number of them."""
+
+
 def _check_fits(context: int | None, tokenizer: Tokenizer, text: str) -> None:
     """Refuse a text that is too long however it is cut, before it is tokenized."""
     # A checkpoint's longest token is longer than this: shorter texts are not worth a look.
     if context is None or len(text) <= _SHORT * context or not isinstance(tokenizer, Tokenizer):
         return
     least = least_tokens(tokenizer.backend_tokenizer, text)
+    most = _SPARSE * context + _MOST_SPARSE
+    if not least and len(text) > most:
+        allowed = (
+            f"it has {len(text)} characters, and its tokenizer tells no longest token; at most "
+            f"{most} are tokenized for a context of {context}; shorten it"
+        )
+        raise ContextLengthError("prompt", size_of(text), allowed)
     if least > context:
         allowed = f"it has at least {least} tokens, and the context holds {context}; shorten it"
-        raise ContextLengthError("prompt", text[:200], allowed)
+        raise ContextLengthError("prompt", size_of(text), allowed)
 
 
 def _encoded(served: ServedModel, text: str, prompt: Prompt, **options: bool) -> list[int]:
@@ -381,7 +393,8 @@ def _encoded(served: ServedModel, text: str, prompt: Prompt, **options: bool) ->
     try:
         ids = served.tokenizer.encode_ids(text, **options)
     except InvalidRequestError as error:
-        raise InvalidRequestError("prompt", prompt, error.allowed) from error
+        value = prompt if error.value is text else error.value
+        raise InvalidRequestError("prompt", value, error.allowed) from error
     _check_tokenized(served, "prompt", prompt, ids)
     return ids
 
