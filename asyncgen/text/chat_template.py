@@ -32,6 +32,7 @@ from asyncgen.text.message_forms import (
 from asyncgen.text.template_budget import rendering
 from asyncgen.text.template_rewriting import check_size
 from asyncgen.text.template_sandbox import BoundedEnvironment
+from asyncgen.text.template_turns import taking_turns
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser
@@ -275,7 +276,8 @@ def _environment(trusted: bool) -> jinja2.Environment:
 def _compiling() -> Iterator[None]:
     """Name what is wrong with a template that is parsed or compiled in the block."""
     try:
-        yield
+        with taking_turns():
+            yield
     except jinja2.TemplateSyntaxError as error:
         raise ChatTemplateError(
             f"line {error.lineno} of the chat template is not valid jinja: {error.message}"

@@ -14,14 +14,16 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import AsyncgenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 State = dict[str, Any]
 
@@ -65,7 +67,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "{% set n.t = n.t ~ n.t %}{% endfor %}{{ n.t }}",
     "urlize": "{{ ('(' * 9999)|urlize }}",
     "wordwrap": "{{ ('x' * 8000)|wordwrap(1) }}" * 2,
-    "unique": "{{ range(0, %d, %d)|list|unique|list }}" % (3900 * PRIME, PRIME),
+    "unique": f"{{{{ range(0, {3900 * PRIME}, {PRIME})|list|unique|list }}}}",
     "tojson": "{{ ([1] * 300000)|tojson|length }}" * 3,
     "tojson of large integers": "{{ ([7 ** 2000] * 5000)|tojson|length }}",
     "replace": "{{ ('x' * 600000).replace('x', 'yyyyyyy')|length }}" * 3,

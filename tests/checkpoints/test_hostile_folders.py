@@ -1,4 +1,4 @@
-"""Beside a hostile template, tokenizer or decoder a neighbour's stream goes on, and closing ends it.
+"""Beside a hostile template, tokenizer or decoder a neighbour's stream goes on; closing ends it.
 
 The law, on a quiet machine of two cores: a neighbour waits for at most 250 ms, ``close()`` returns
 within 2 s, and no thread and no process is left. The soak holds it over all folders; what runs in
@@ -42,8 +42,7 @@ def look(name: str, door: str, place: Path, seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.checkpoints.hostile_folders"]
     done = subprocess.run(
         [*command, str(place), name, door, str(seconds)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         timeout=120,
         text=True,
         check=False,
