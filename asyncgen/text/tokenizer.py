@@ -47,11 +47,8 @@ __all__ = ["BatchEncoding", "Tokenizer"]
 
 TokenIds: TypeAlias = "int | Sequence[int] | torch.Tensor"
 
-_LONG_TEXT = 200
-"""Least characters for `encode_batch`; `encode` holds the GIL, mostly 0.4 ms per 1,000."""
-
-_LONG_IDS = 200
-"""Least tokens for `decode_batch`, which releases the GIL as well."""
+_LONG = 200
+"""Least characters or tokens for the library's batches, which release the GIL."""
 
 _PADS = (True, "longest", "max_length")
 
@@ -395,7 +392,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         """
         ids, backend = as_ids(token_ids), self.backend_tokenizer
         try:
-            if len(ids) >= _LONG_IDS:
+            if len(ids) >= _LONG:
                 (text,) = backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
             else:
                 text = backend.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -509,7 +506,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         check_runs(text, self._squares)
         backend = self.backend_tokenizer
         try:
-            if len(text) < _LONG_TEXT:
+            if len(text) < _LONG:
                 return backend.encode(text, add_special_tokens=add_special_tokens)
             return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         except BaseException as error:
@@ -521,9 +518,9 @@ class Tokenizer(Vocabulary, ResponseMethods):
         if limit is None:
             if len(texts) == 1:
                 return [self._encode(texts[0], add_special_tokens).ids]
-            for text in texts:
-                check_runs(text, self._squares)
             try:
+                for text in texts:
+                    check_runs(text, self._squares)
                 encodings = self.backend_tokenizer.encode_batch_fast(
                     list(texts), add_special_tokens=add_special_tokens
                 )

@@ -69,7 +69,7 @@ def check_steps(place: object, backend: Backend) -> None:
 
 def steps_of(backend: Backend) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the steps of a tokenizer with the names of their chains."""
-    found = []
+    found: list[tuple[str, Mapping[str, Any]]] = []
     for chain in _CHAINS:
         try:
             step = getattr(backend, chain)

@@ -117,8 +117,8 @@ def test_what_has_worked_for_a_turn_sleeps_until_its_place(monkeypatch: pytest.M
         now[0] += seconds
 
     monkeypatch.setattr(template_turns, "_free_at", [0.0])
-    monkeypatch.setattr(template_turns.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(template_turns.time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)
     turn = Turn()
     assert slept == [0.0]
     now[0] += 2.0  # one call
