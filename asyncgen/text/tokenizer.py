@@ -503,7 +503,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
     def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
         if not isinstance(text, str):
             raise InvalidRequestError("text", text, "give a string")
-        check_runs(text, self._squares)
+        check_runs([text], self._squares)
         backend = self.backend_tokenizer
         try:
             if len(text) < _LONG:
@@ -519,8 +519,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
             if len(texts) == 1:
                 return [self._encode(texts[0], add_special_tokens).ids]
             try:
-                for text in texts:
-                    check_runs(text, self._squares)
+                check_runs(texts, self._squares)
                 encodings = self.backend_tokenizer.encode_batch_fast(
                     list(texts), add_special_tokens=add_special_tokens
                 )

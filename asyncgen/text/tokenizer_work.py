@@ -120,18 +120,23 @@ def squares_of(place: object, steps: Sequence[tuple[str, Mapping[str, Any]]]) ->
     return most
 
 
-def check_runs(text: str, squares: int) -> None:
-    """Refuse a text whose runs of digits or spaces would take minutes.
+def check_runs(texts: Sequence[str], squares: int) -> None:
+    """Refuse texts of which one's runs of digits or spaces would take minutes.
 
     Args:
-        text: The text.
+        texts: The texts.
         squares: Of its tokenizer, from `squares_of`.
 
     Raises:
         InvalidRequestError: Says how long the longest run is.
     """
+    for text in texts if squares else ():
+        _check_runs(text, squares)
+
+
+def _check_runs(text: str, squares: int) -> None:
     pairs, longest = 0, 0
-    for run in _runs(text) if squares and len(text) >= _RUN else ():
+    for run in _runs(text) if len(text) >= _RUN else ():
         pairs, longest = pairs + run * run * squares, max(longest, run)
     if pairs > MOST_PAIRS:
         most = int((MOST_PAIRS / squares) ** 0.5)

@@ -149,14 +149,14 @@ def test_one_call_that_would_take_long_is_refused(name: str) -> None:
 
 def test_runs_of_digits_and_spaces_are_measured() -> None:
     most = int(MOST_PAIRS**0.5)
-    check_runs("1" * (most - 99) + "a" + " " * 3000, 1)
-    check_runs("1a" * most, 20)
-    check_runs("1" * most * 2, 0)
+    check_runs(["1" * (most - 99) + "a" + " " * 3000], 1)
+    check_runs(["1a" * most], 20)
+    check_runs(["1" * most * 2], 0)
     for text in ("1" * (most + 9), "a" * 65_530 + " " * (most + 9), ("1" * 9999 + "a") * 99):
         with pytest.raises(InvalidRequestError, match=r"a text of \d+ characters.*the tokenizer"):
-            check_runs(text, 1)
+            check_runs([text], 1)
     with pytest.raises(InvalidRequestError, match="the longest of 20000: at most 14142 in one run"):
-        check_runs("a" + "\u0661" * 20_000, 20)
+        check_runs(["a" + "\u0661" * 20_000], 20)
 
 
 def test_short_templates_of_many_threads_are_all_rendered() -> None:
