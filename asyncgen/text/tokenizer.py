@@ -398,9 +398,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
                 text = backend.decode(ids, skip_special_tokens=skip_special_tokens)
         except BaseException as error:
             raise library_error("token_ids", ids, error) from error
-        clean = clean_up_tokenization_spaces
-        if clean is None:
-            clean = self.clean_up_tokenization_spaces
+        given, own = clean_up_tokenization_spaces, self.clean_up_tokenization_spaces
+        clean = own if given is None else given
         return _SPACED_MARKS.sub("", text.replace(" ' ", "'")) if clean else text
 
     def batch_decode(
