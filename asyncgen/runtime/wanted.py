@@ -6,26 +6,16 @@ waits.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-_is_wanted: ContextVar[Callable[[], bool]] = ContextVar("is_wanted", default=lambda: True)
+ASKED: ContextVar[Callable[[], bool]] = ContextVar("asked", default=lambda: True)
+"""What `is_wanted` asks; set it while something works for a caller."""
 
 
 def is_wanted() -> bool:
     """Return whether somebody waits for what this thread does."""
-    return _is_wanted.get()()
-
-
-@contextmanager
-def while_wanted(asked: Callable[[], bool]) -> Iterator[None]:
-    """Have `is_wanted` ask a function while the block runs."""
-    token = _is_wanted.set(asked)
-    try:
-        yield
-    finally:
-        _is_wanted.reset(token)
+    return ASKED.get()()

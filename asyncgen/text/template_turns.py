@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 TURN: Final = 0.0005
 """Seconds that a template works before it rests; a single call may take longer."""
 
+_LONGEST_REST: Final = 0.05
+"""Seconds, so that one call that took long keeps nobody else from working."""
+
 _free_at = [0.0]
 """When the next turn may begin, by ``time.perf_counter``; nothing else is shared."""
 
@@ -48,7 +51,7 @@ class Turn:
 
     def _paid(self) -> float:
         now = time.perf_counter()
-        return max(now, _free_at[0]) + now - self._began
+        return max(now, _free_at[0]) + min(now - self._began, _LONGEST_REST)
 
     def _sleep_until(self, begins: float) -> None:
         left = begins - time.perf_counter()

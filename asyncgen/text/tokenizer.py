@@ -502,7 +502,8 @@ class Tokenizer(Vocabulary, ResponseMethods):
     def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
         if not isinstance(text, str):
             raise InvalidRequestError("text", text, "give a string")
-        check_runs([text], self._squares)
+        if self._squares:
+            check_runs([text], self._squares)
         backend = self.backend_tokenizer
         try:
             if len(text) < _LONG:

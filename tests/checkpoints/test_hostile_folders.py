@@ -18,7 +18,7 @@ import pytest
 
 from asyncgen import load_tokenizer
 from asyncgen.errors import ChatTemplateError, InvalidRequestError, ModelLoadError
-from asyncgen.runtime.wanted import while_wanted
+from asyncgen.runtime.wanted import ASKED
 from asyncgen.text import template_turns
 from asyncgen.text.chat_template import render_chat
 from asyncgen.text.template_turns import Turn
@@ -121,9 +121,12 @@ def test_what_has_worked_for_a_turn_sleeps_until_its_place(monkeypatch: pytest.M
     monkeypatch.setattr(time, "sleep", sleep)
     turn = Turn()
     assert slept == [0.0]
-    now[0] += 2.0  # one call
+    now[0] += 0.03  # one call
     turn.rest()
-    assert slept[-1] == pytest.approx(2.0)
+    assert slept[-1] == pytest.approx(0.03)
+    now[0] += 5.0  # nobody waits that long for the next one
+    turn.rest()
+    assert slept[-1] == pytest.approx(0.05)
     other = Turn()  # another thread's waits for the turn that has begun
     assert slept[-1] == pytest.approx(template_turns.TURN)
     other.end()
@@ -133,11 +136,12 @@ def test_what_has_worked_for_a_turn_sleeps_until_its_place(monkeypatch: pytest.M
 
 
 def test_a_template_that_nobody_waits_for_ends() -> None:
-    with (
-        while_wanted(lambda: False),
-        pytest.raises(ChatTemplateError, match="nobody waits for it any more"),
-    ):
-        render_chat(TEMPLATES["loops"], MESSAGES)
+    asked = ASKED.set(lambda: False)
+    try:
+        with pytest.raises(ChatTemplateError, match="nobody waits for it any more"):
+            render_chat(TEMPLATES["loops"], MESSAGES)
+    finally:
+        ASKED.reset(asked)
 
 
 @for_each("name", ["translate", "dates", "tojson of large integers", "format", "wordwrap"])
