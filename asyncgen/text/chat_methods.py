@@ -19,10 +19,11 @@ from asyncgen.text.content_guard import (
     ContentGuard,
     check_plain,
     check_special_tokens_in_content,
+    control_texts,
     is_masked,
     unused_character,
 )
-from asyncgen.text.control_tokens import ControlTokens, control_texts
+from asyncgen.text.control_tokens import ControlTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable

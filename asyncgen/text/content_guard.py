@@ -19,6 +19,8 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tokenizers import Tokenizer as Backend
+
     from asyncgen.text.control_tokens import ControlTokens
 
 SpecialTokensInContent: TypeAlias = Literal["allow", "text"]
@@ -46,6 +48,23 @@ def signs_of(text: str) -> frozenset[str]:
     """Return the characters of a token that are seldom in words, names and numbers."""
     return frozenset(
         each for each in text if not (each.isalnum() or each.isspace() or each in "_▁Ġ")
+    )
+
+
+def control_texts(backend: Backend, template: str) -> frozenset[str]:
+    """Return the tokens that control a model which is prompted with a chat template.
+
+    They are the special tokens, and of the other added tokens those with signs in them that the
+    template contains: some models mark their turns with such ones (``<｜User｜>`` of DeepSeek).
+
+    Args:
+        backend: The tokenizer.
+        template: Jinja text.
+    """
+    return frozenset(
+        token.content
+        for token in backend.get_added_tokens_decoder().values()
+        if token.special or (token.content in template and signs_of(token.content))
     )
 
 

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.text.content_guard import signs_of
 from asyncgen.text.vocabulary import encoding_error
 
 if TYPE_CHECKING:
@@ -38,23 +37,6 @@ class Control(NamedTuple):
     start: int
     end: int
     text: str
-
-
-def control_texts(backend: Backend, template: str) -> frozenset[str]:
-    """Return the tokens that control a model which is prompted with a chat template.
-
-    They are the special tokens, and of the other added tokens those with signs in them that the
-    template contains: some models mark their turns with such ones (``<｜User｜>`` of DeepSeek).
-
-    Args:
-        backend: The tokenizer.
-        template: Jinja text.
-    """
-    return frozenset(
-        token.content
-        for token in backend.get_added_tokens_decoder().values()
-        if token.special or (token.content in template and signs_of(token.content))
-    )
 
 
 class ControlTokens:
