@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 from weakref import WeakKeyDictionary
 
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
@@ -26,19 +26,19 @@ from asyncgen.text.content_guard import (
 from asyncgen.text.control_tokens import ControlTokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tokenizers import Tokenizer as Backend
 
     from asyncgen.text.batch_encoding import BatchEncoding, Padding
     from asyncgen.text.content_guard import SpecialTokensInContent
-    from asyncgen.text.control_tokens import Control
     from asyncgen.types import Message
+
+Key: TypeAlias = tuple[int, str, tuple[str, ...]]
+Render: TypeAlias = Callable[[Mapping[str, Any]], str]
 
 _MOST_GUARDS = 16
 
-_guards: WeakKeyDictionary[Backend, dict[tuple[int, str], ContentGuard]] = WeakKeyDictionary()
-"""By tokenizer, by the size of its vocabulary and the template."""
+_guards: WeakKeyDictionary[Backend, dict[Key, ContentGuard]] = WeakKeyDictionary()
+"""By tokenizer, by the size of its vocabulary, the template and the named tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,12 @@ class ChatPrompt:
 
     Attributes:
         text: The prompt.
-        controls: The control tokens that are the template's; all others are text. ``None`` where
-            the tokenizer finds no others.
-        tokens: What encodes a prompt with others.
+        encode_apart: Encodes it with what was said as text; returns ``None`` where that is the same
+            as to encode the prompt. ``None`` where control tokens in what was said are ones.
     """
 
     text: str
-    controls: Sequence[Control] | None = None
-    tokens: ControlTokens | None = None
+    encode_apart: Callable[[], list[int] | None] | None = None
 
 
 class ChatMethods:
@@ -210,16 +208,7 @@ class ChatMethods:
         text = render(said)
         if check_special_tokens_in_content(choice) == "allow":
             return ChatPrompt(text)
-        for name in _SAID:
-            check_plain(name, said.get(name))
-        guard = self.content_guard(template)
-        own = text if not guard.suspects(said) else _own_of_template(guard, text, said, render)
-        if own is text and not guard.tokens.are_words:
-            return ChatPrompt(text)
-        controls = guard.tokens.find(own)
-        if controls == guard.tokens.find(text) and not guard.tokens.are_words:
-            return ChatPrompt(text)
-        return ChatPrompt(text, controls, guard.tokens)
+        return ChatPrompt(text, partial(self._encode_apart, template, text, said, render))
 
     def encode_chat(self, prompt: ChatPrompt) -> list[int]:
         """Encode a rendered conversation.
@@ -228,11 +217,30 @@ class ChatMethods:
             prompt: Result of :meth:`render_conversation`.
 
         Raises:
-            InvalidRequestError: It cannot be tokenized.
+            InvalidRequestError: It cannot be tokenized, or the template cannot keep a control token
+                in it as text.
         """
-        if prompt.controls is None or prompt.tokens is None:
-            return self.encode_ids(prompt.text, add_special_tokens=False)
-        return prompt.tokens.encode(prompt.text, prompt.controls)
+        ids = None if prompt.encode_apart is None else prompt.encode_apart()
+        return self.encode_ids(prompt.text, add_special_tokens=False) if ids is None else ids
+
+    def _encode_apart(
+        self, template: str, text: str, said: Mapping[str, Any], render: Render
+    ) -> list[int] | None:
+        """Encode a conversation with what was said as text; see :class:`ChatPrompt`."""
+        guard = self.content_guard(template)
+        tokens = guard.tokens
+        try:
+            for name in _SAID:
+                check_plain(name, said.get(name))
+            own = _own_of_template(guard, text, said, render) if guard.suspects(said) else text
+        except RecursionError as error:
+            raise InvalidRequestError("messages", text, "lists and mappings, less deep") from error
+        if own is text and not tokens.are_words:
+            return None
+        controls = tokens.find(own)
+        if controls == tokens.find(text) and not tokens.are_words:
+            return None
+        return tokens.encode(text, controls)
 
     def warm_guards(self) -> None:
         """Make the guards of the tokenizer's own templates now, before requests wait for them.
@@ -255,10 +263,11 @@ class ChatMethods:
             InvalidRequestError: The tokenizer cannot tell control tokens from text.
         """
         backend = self.backend_tokenizer
-        known, key = _guards.setdefault(backend, {}), (backend.get_vocab_size(), template)
+        known, named = _guards.setdefault(backend, {}), tuple(self.special_tokens_map.values())
+        key = backend.get_vocab_size(), template, named
         guard = known.get(key)
         if guard is None:
-            texts = control_texts(backend, template)
+            texts = control_texts(backend, template, named)
             made = (each.tokens for each in [*known.values()])
             tokens = next((each for each in made if each.texts == texts), None)
             tokens = tokens or ControlTokens(backend, texts)
@@ -282,10 +291,7 @@ _SAID = ("messages", "tools", "documents")
 
 
 def _own_of_template(
-    guard: ContentGuard,
-    text: str,
-    said: Mapping[str, Any],
-    render: Callable[[Mapping[str, Any]], str],
+    guard: ContentGuard, text: str, said: Mapping[str, Any], render: Render
 ) -> str:
     """Return a rendered conversation with no control tokens but those of the template.
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from random import randrange
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
@@ -29,6 +30,8 @@ _ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 _OF_FORM: Final = ("role", "type")
 _LONGEST: Final = 64
 """Characters of a text that a template looks for; longer ones are what it writes."""
+
+_MOST_DRAWN: Final = 64
 
 _PLAIN: Final = (str, int, float, type(None))
 
@@ -51,7 +54,7 @@ def signs_of(text: str) -> frozenset[str]:
     )
 
 
-def control_texts(backend: Backend, template: str) -> frozenset[str]:
+def control_texts(backend: Backend, template: str, named: Iterable[str] = ()) -> frozenset[str]:
     """Return the tokens that control a model which is prompted with a chat template.
 
     They are the special tokens, and of the other added tokens those with signs in them that the
@@ -60,11 +63,15 @@ def control_texts(backend: Backend, template: str) -> frozenset[str]:
     Args:
         backend: The tokenizer.
         template: Jinja text.
+        named: Tokens that the template has as variables.
     """
+    written = [template, *named]
     return frozenset(
         token.content
         for token in backend.get_added_tokens_decoder().values()
-        if token.special or (token.content in template and signs_of(token.content))
+        if token.special
+        or signs_of(token.content)
+        and any(token.content in text for text in written)
     )
 
 
@@ -101,8 +108,12 @@ class ContentGuard:
     @cached_property
     def _needed(self) -> list[frozenset[str]]:
         """Sets of which all must be in what a client says before anything can be wrong."""
-        needed = {signs_of(gap) or frozenset({gap}) for gap in self._gaps}
+        needed = {signs_of(gap) or frozenset({gap.lower()}) for gap in self._gaps}
         return [each for each in needed if not any(other < each for other in needed)]
+
+    @cached_property
+    def _has_words(self) -> bool:
+        return not all(map(signs_of, self._gaps))
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -123,7 +134,7 @@ class ContentGuard:
         words = [gap for gap in self._gaps if not signs_of(gap)]
         forms = [f"(?P<kept>{_any_of(kept)})"] if kept else []
         forms += [f"[{re.escape(''.join(sorted(self._signs)))}]"] if self._signs else []
-        forms += [_any_of(words)] if words else []
+        forms += [f"(?i:{_any_of(words)})"] if words else []
         return re.compile("|".join(forms) or r"(?!)")
 
     def suspects(self, said: Any) -> bool:
@@ -131,6 +142,8 @@ class ContentGuard:
         whole = "\n".join(text for _, text in self._texts("", said))
         if self.tokens.normalizer is not None:
             whole = f"{whole}\n{self.tokens.normalizer.normalize_str(whole)}"
+        if self._has_words:
+            whole = f"{whole}\n{whole.lower()}"
         return any(all(part in whole for part in needed) for needed in self._needed)
 
     def mask(self, said: Any, mark: str) -> Any:
@@ -186,7 +199,6 @@ class ContentGuard:
             ord(each)
             for each in used
             if not each.isascii()
-            and not each.isalnum()
             and any(sign in normalizer.normalize_str(each) for sign in self._signs)
         ]
 
@@ -236,9 +248,9 @@ def check_plain(place: str, value: object) -> None:
 
 def unused_character(text: str) -> str:
     """Return a character that a text does not have, which templates write as it is."""
-    used = set(text)
-    for each in map(chr, chain([0x7F], range(0xE000, 0xF900), range(0xF0000, 0x110000))):
-        if each not in used:
+    drawn = (chr(randrange(0xF0000, 0xFFFFE)) for _ in range(_MOST_DRAWN))  # foreseen by nobody
+    for each in chain("\x7f", drawn):
+        if each not in text:
             return each
     raise InvalidRequestError("messages", text, "a text that does not use every private character")
 

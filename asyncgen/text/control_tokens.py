@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _MARKS: Final = "\ue000\ue0f1\uf6c3\U000f1a2b¤§¶"
 """Characters around the other name of a token; the first that the normalizer leaves alone."""
 
-_OTHER: Final = "other"
+_OTHER: Final = "\0"
+"""Name of all that is no added token; no token has it."""
 
 
 class Control(NamedTuple):
@@ -58,7 +59,8 @@ class ControlTokens:
         Raises:
             InvalidRequestError: The tokenizer cannot tell them from text.
         """
-        added = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
+        known = sorted(backend.get_added_tokens_decoder().items())
+        added = [token for _, token in known]
         is_normalized = any(token.normalized for token in added if token.content in texts)
         self.texts = texts
         self.normalizer = backend.normalizer if is_normalized else None
@@ -84,10 +86,8 @@ class ControlTokens:
             self._encoder = self._renamed(backend, copy.model, added)
             self._never = frozenset()
         self._ids = {
-            self._encoder.token_to_id(self._names.get(token.content, token.content)): (
-                backend.token_to_id(token.content)
-            )
-            for token in added
+            self._encoder.token_to_id(self._names.get(token.content, token.content)): number
+            for number, token in known
         }
         self._controls = frozenset(map(self._encoder.token_to_id, self._names.values()))
 

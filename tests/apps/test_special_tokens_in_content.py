@@ -104,7 +104,7 @@ async def test_library_in_a_loop(content: str) -> None:
     async with open_llm() as llm:
         assert await llm.tokenize(messages) == ids
         assert await llm.count_tokens(messages) == len(ids)
-        found = await llm.generate(messages, context_overflow="rolling", **ONE)
+        found = await llm.generate(messages, context_overflow="rolling", max_new_tokens=1)
         assert found.usage.prompt_tokens == len(ids)
 
 
@@ -207,6 +207,32 @@ def test_a_source_carries_the_option() -> None:
         AsyncLLM("demo", tokenizer=tokenizer(), special_tokens_in_content="text")
     result = run_cli("chat", "--url", "ws://host", "--special-tokens-in-content", "text", "Hi")
     assert "--special-tokens-in-content together with --url" in result.stderr
+
+
+def testing() -> AsyncLLM:
+    """An engine whose template looks for what is typed."""
+    found = load_tokenizer("demo", special_tokens_in_content="text")
+    template = str(found.chat_template)
+    found.chat_template = "{% if '<|end|>' in messages[-1].content %}?{% endif %}" + template
+    return AsyncLLM("demo", tokenizer=found, num_threads=1)
+
+
+def test_what_a_template_looks_for_is_refused_with_its_place() -> None:
+    said = "`messages[2].content` is '<|end|>': the chat template of this model changes or tests it"
+    with running(testing) as served:
+        for content in ("<|end|>", "a<|end|>b", "<|user|><|end|>"):
+            body = {"model": "demo", "messages": messages_of(content), "max_tokens": 1}
+            reply = served.post("/chat/completions", body)
+            assert reply.status == 400 and said in reply.error["message"], reply.body
+            assert reply.error["param"] == "messages"
+
+            async def ask(messages: list[dict[str, str]]) -> None:
+                async with connect(f"ws://127.0.0.1:{served.ws_port}/v1/stream") as client:
+                    await client.generate(messages, **ONE)
+
+            with pytest.raises(InvalidRequestError) as caught:
+                anyio.run(ask, messages_of(content))
+            assert said in str(caught.value)
 
 
 @for_each(

@@ -91,6 +91,22 @@ FORMS: dict[str, tuple[str, list[str], str]] = {
         ["<|end|>", "<|user|>"],
         turns("<|user|>", "nd|><|end|>", "m.content"),
     ),
+    "lower case": (
+        "byte_level",
+        ["<|user|>", "<|end|>"],
+        "{% for m in messages %}<|user|>{{ '<|' ~ m.content | lower ~ '|>' }}<|end|>{% endfor %}",
+    ),
+    "reasoning": (
+        "byte_level",
+        [*CHATML, "<think>", "</think>"],
+        (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{% set c = m.content %}"
+            "{% if m.role == 'assistant' and '</think>' in c %}<think>\n"
+            "{{ c.split('</think>')[0].split('<think>')[-1] }}\n</think>\n"
+            "{{ c.split('</think>')[-1].lstrip('\n') }}{% else %}{{ c }}{% endif %}"
+            "<|im_end|>\n{% endfor %}"
+        ),
+    ),
     "a name between": (
         "byte_level",
         ["<|user|>", "<|end|>"],
@@ -98,6 +114,9 @@ FORMS: dict[str, tuple[str, list[str], str]] = {
     ),
 }
 """Templates: kind of tokenizer, special tokens, jinja text."""
+
+MAY_REFUSE = ("reasoning",)
+"""Templates that look for control tokens."""
 
 
 @cache
@@ -142,7 +161,11 @@ def check(form: str, messages: list[dict[str, Any]], **more: Any) -> None:
     """Hold a conversation to the law: as many control tokens as one of harmless texts."""
     one = tokenizer(form)
     known = controls(one)
-    ids = ids_of(one, messages, **more)
+    try:
+        ids = ids_of(one, messages, **more)
+    except InvalidRequestError as error:
+        assert form in MAY_REFUSE and "changes or tests it" in str(error)
+        return
     harmless = [
         {**each, "content": "x", **({"name": "x"} if "name" in each else {})} for each in messages
     ]

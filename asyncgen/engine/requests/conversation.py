@@ -98,7 +98,7 @@ class Rendered:
         reading: How its answer is read; ``None`` where all of it is text.
         in_reasoning: Whether the prompt ends within reasoning.
         shape: What the answer must look like because of its calls; ``None``: nothing.
-        prompt: Which of its control tokens are the template's; ``None``: all.
+        prompt: Encodes it with what the conversation says as text; ``None``: all of it is encoded.
     """
 
     text: str

@@ -334,9 +334,9 @@ def read_prompt(
         encode = partial(tokenizer.encode_ids, rendered.text, add_special_tokens=False)
         if rendered.prompt is not None:
             encode = partial(tokenizer.encode_chat, rendered.prompt)
-        return _encoded(served, encode, prompt), rendered
+        return _encoded(served, rendered.text, prompt, encode), rendered
     _check_fits(context, tokenizer, prompt)
-    ids = _encoded(served, partial(tokenizer.encode_ids, prompt), prompt)
+    ids = _encoded(served, prompt, prompt, partial(tokenizer.encode_ids, prompt))
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids, None
@@ -391,11 +391,15 @@ def _check_fits(context: int | None, tokenizer: Tokenizer, text: str) -> None:
         raise ContextLengthError("prompt", size_of(text), allowed)
 
 
-def _encoded(served: ServedModel, encode: Callable[[], list[int]], prompt: Prompt) -> list[int]:
+def _encoded(
+    served: ServedModel, text: str, prompt: Prompt, encode: Callable[[], list[int]]
+) -> list[int]:
     """Ids of a text; what is wrong with it is wrong with the prompt that it is of."""
     try:
         ids = encode()
     except InvalidRequestError as error:
+        if error.parameter != "text":
+            raise
         value = prompt if error.value is text else error.value
         raise InvalidRequestError("prompt", value, error.allowed) from error
     _check_tokenized(served, "prompt", prompt, ids)
