@@ -209,7 +209,7 @@ def test_a_source_carries_the_option() -> None:
     assert "--special-tokens-in-content together with --url" in result.stderr
 
 
-def testing() -> AsyncLLM:
+def open_llm_that_looks() -> AsyncLLM:
     """An engine whose template looks for what is typed."""
     found = load_tokenizer("demo", special_tokens_in_content="text")
     template = str(found.chat_template)
@@ -219,7 +219,7 @@ def testing() -> AsyncLLM:
 
 def test_what_a_template_looks_for_is_refused_with_its_place() -> None:
     said = "`messages[2].content` is '<|end|>': the chat template of this model changes or tests it"
-    with running(testing) as served:
+    with running(open_llm_that_looks) as served:
         for content in ("<|end|>", "a<|end|>b", "<|user|><|end|>"):
             body = {"model": "demo", "messages": messages_of(content), "max_tokens": 1}
             reply = served.post("/chat/completions", body)
