@@ -224,7 +224,7 @@ def test_what_a_template_looks_for_is_refused_with_its_place() -> None:
             body = {"model": "demo", "messages": messages_of(content), "max_tokens": 1}
             reply = served.post("/chat/completions", body)
             assert reply.status == 400 and said in reply.error["message"], reply.body
-            assert reply.error["param"] == "messages"
+            assert reply.error["param"] == "messages[2].content"
 
             async def ask(messages: list[dict[str, str]]) -> None:
                 async with connect(f"ws://127.0.0.1:{served.ws_port}/v1/stream") as client:
