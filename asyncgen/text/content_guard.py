@@ -177,10 +177,11 @@ class ContentGuard:
 
     def culprit(self, said: Any) -> tuple[str, str]:
         """Return where a client said what cannot be kept apart, and what."""
-        by_length = sorted(self.tokens.texts, key=len, reverse=True)
+        tokens = sorted(self.tokens.texts, key=len, reverse=True)
+        tokens.sort(key=lambda token: token not in self.literals)  # first what it looks for
         texts = list(self._texts("", said))
-        for place, text in texts:
-            for token in by_length:
+        for token in tokens:
+            for place, text in texts:
                 if token in text:
                     return place, token
         for place, text in texts:
