@@ -24,6 +24,7 @@ from asyncgen.text.content_guard import (
     unused_character,
 )
 from asyncgen.text.control_tokens import ControlTokens
+from asyncgen.text.tokenizer_work import check_runs
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -63,6 +64,7 @@ class ChatMethods:
     trust_template: bool
     truncation_side: Literal["left", "right"]
     special_tokens_map: dict[str, str]
+    _squares: Any
     _packed: Callable[..., BatchEncoding]
     encode_ids: Callable[..., list[int]]
 
@@ -240,6 +242,7 @@ class ChatMethods:
         controls = tokens.find(own)
         if controls == tokens.find(text) and not tokens.are_words:
             return None
+        check_runs([text], self._squares)
         return tokens.encode(text, controls)
 
     def warm_guards(self) -> None:
