@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from asyncgen.llm.embedding import EmbeddingPrompt
     from asyncgen.llm.reader_wait import Waiting
     from asyncgen.runtime.progress import ProgressOption
+    from asyncgen.text.content_guard import SpecialTokensInContent
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.types import Embedding, Prompt
 
@@ -66,6 +67,7 @@ class EngineHandle:
         token: str | bool | None = None,
         follow_links: bool = False,
         trust_template: bool = False,
+        special_tokens_in_content: SpecialTokensInContent = "allow",
         max_running: int = 64,
         max_queue_size: int | None = None,
         prepare_seconds: float | None = 10.0,
@@ -103,6 +105,9 @@ class EngineHandle:
                 otherwise, since whoever made the folder chose them.
             trust_template: The model's chat templates are one's own: they may call whatever jinja's
                 sandbox allows, without limits. Those of others may call what a table of costs has.
+            special_tokens_in_content: ``"text"`` keeps what messages say as text, also where it
+                spells a control token, or refuses the message where the chat template cannot keep
+                it so; with ``"allow"`` it becomes that token, as in the reference.
             max_running: Most samples that share a step, at least 1; further requests queue. As
                 many more may take turns beside the batch.
             max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises

@@ -67,6 +67,9 @@ def fingerprint_of(
         "defaults": _settings(model.generation_config.to_dict()),
         "template": getattr(tokenizer, "chat_template", None),
     }
+    kept = getattr(tokenizer, "special_tokens_in_content", "allow")
+    if kept != "allow":
+        known["special_tokens_in_content"] = kept
     found = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.errors import InvalidRequestError
+from asyncgen.text.content_guard import check_special_tokens_in_content
 from asyncgen.text.tool_calls.format_detection import check_formats, find_formats
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.reference.load_model import PreTrainedModel
     from asyncgen.runtime.progress import ProgressOption
+    from asyncgen.text.content_guard import SpecialTokensInContent
     from asyncgen.text.tokenizer import Tokenizer
 
 
@@ -45,6 +47,7 @@ class ModelSource(EngineOptions):
     token: str | bool | None = None
     follow_links: bool = False
     trust_template: bool = False
+    special_tokens_in_content: SpecialTokensInContent = "allow"
     max_queue_size: int | None = None
     prepare_seconds: float | None = 10.0
     progress: ProgressOption = None
@@ -62,10 +65,16 @@ class ModelSource(EngineOptions):
         if self.quantize not in (None, "int8", "int4"):
             raise InvalidRequestError("quantize", self.quantize, "use 'int8', 'int4' or None")
         check_formats(self.tool_format, self.reasoning_format)
+        check_special_tokens_in_content(self.special_tokens_in_content)
         is_loaded = not isinstance(self.tokenizer, str | os.PathLike | None)
-        if is_loaded and self.trust_template is not False:
-            allowed = "the tokenizer object is loaded already; set its attribute of this name"
-            raise InvalidRequestError("trust_template", self.trust_template, allowed)
+        of_tokenizer = {
+            "trust_template": self.trust_template is not False,
+            "special_tokens_in_content": self.special_tokens_in_content != "allow",
+        }
+        for name, is_given in of_tokenizer.items():
+            if is_loaded and is_given:
+                allowed = "the tokenizer object is loaded already; set its attribute of this name"
+                raise InvalidRequestError(name, getattr(self, name), allowed)
         if isinstance(self.source, str | os.PathLike):
             return
         if self.tokenizer is None:
@@ -137,6 +146,8 @@ def open_engine(
     from asyncgen.engine.setup.assembly import assemble, plan_room
 
     model, tokenizer = _load_model(source), _load_tokenizer(source)
+    if getattr(tokenizer, "special_tokens_in_content", "allow") == "text":
+        tokenizer.warm_guards()
     is_ours = hasattr(model, "core")
     if source.packs_pages and not is_ours:
         allowed = "a model object that is not ours keeps its own keys and values; use 'auto'"
@@ -204,6 +215,7 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
             token=source.token,
             follow_links=source.follow_links,
             trust_template=source.trust_template,
+            special_tokens_in_content=source.special_tokens_in_content,
             progress=source.progress,
         )
     from asyncgen.text.foreign_tokenizer import own_tokenizer

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.packed.quantise import Packing
     from asyncgen.runtime.progress import ProgressOption
     from asyncgen.text.batch_encoding import Side
+    from asyncgen.text.content_guard import SpecialTokensInContent
 
 
 class HubAddress(TypedDict, total=False):
@@ -112,6 +113,8 @@ class TokenizerOptions(HubAddress, total=False):
     """Jinja text, or several by name."""
     trust_template: bool
     """The chat templates are one's own and run without limits."""
+    special_tokens_in_content: SpecialTokensInContent
+    """``"text"`` keeps what messages say as text, also where it spells a control token."""
     bos_token: str | None
     """A token of the vocabulary, as the following three."""
     eos_token: str | None

@@ -15,6 +15,7 @@ from asyncgen.reference.family_classes import CLASSES
 from asyncgen.reference.model_loader import load_core
 from asyncgen.reference.pretrained_model import PreTrainedModel
 from asyncgen.runtime.progress import progress_option
+from asyncgen.text.content_guard import check_special_tokens_in_content
 from asyncgen.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from asyncgen.checkpoints.packed.quantise import Packing
     from asyncgen.families.config import ModelConfig
     from asyncgen.runtime.progress import ProgressOption
+    from asyncgen.text.content_guard import SpecialTokensInContent
 
 __all__ = ["PreTrainedModel", "load_model", "load_tokenizer", "set_seed"]
 
@@ -110,6 +112,7 @@ def load_tokenizer(
     subfolder: str = "",
     follow_links: bool = False,
     trust_template: bool = False,
+    special_tokens_in_content: SpecialTokensInContent = "allow",
     progress: ProgressOption = None,
 ) -> Tokenizer:
     """Load a tokenizer; parameters as in :func:`load_model`.
@@ -125,6 +128,8 @@ def load_tokenizer(
         follow_links: As in :func:`load_model`.
         trust_template: Its chat templates are one's own: they may call whatever jinja's sandbox
             allows, without limits. Those of others may call what a table of costs has.
+        special_tokens_in_content: ``"text"`` keeps what messages say as text, also where it spells
+            a control token; with ``"allow"`` it becomes that token.
         progress: As in :func:`load_model`, for downloads.
 
     Raises:
@@ -133,6 +138,7 @@ def load_tokenizer(
     require("progress", progress, progress_option)
     require("follow_links", follow_links, switch)
     require("trust_template", trust_template, switch)
+    check_special_tokens_in_content(special_tokens_in_content)
     folder = resolve(
         source,
         weights=False,
@@ -146,6 +152,7 @@ def load_tokenizer(
     )
     tokenizer = Tokenizer.from_folder(folder, add_prefix_space=add_prefix_space)
     tokenizer.trust_template = trust_template
+    tokenizer.special_tokens_in_content = special_tokens_in_content
     tokenizer.name_or_path = str(source)
     return tokenizer
 

@@ -200,6 +200,20 @@ def template_variables(template: str) -> frozenset[str]:
             return frozenset()
 
 
+@lru_cache(maxsize=64)
+def template_literals(template: str) -> frozenset[str]:
+    """Return the texts that stand in a template, whether it writes them or looks for them.
+
+    Args:
+        template: Jinja text that compiles.
+    """
+    with _compiling():
+        program = _environment(False).parse(template)
+    found = {each.data for each in program.find_all(nodes.TemplateData)}
+    found |= {each.value for each in program.find_all(nodes.Const) if isinstance(each.value, str)}
+    return frozenset(found)
+
+
 class _Refusal(Exception):
     """Raised by ``raise_exception`` of a template."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeGuard, overload
 
 from tokenizers.models import BPE
@@ -26,7 +27,7 @@ from asyncgen.text.batch_encoding import (
     pad_rows,
     rounded_up,
 )
-from asyncgen.text.chat_template import check_messages, render_chat, select_template
+from asyncgen.text.chat_methods import ChatMethods
 from asyncgen.text.response_template.tokenizer_methods import ResponseMethods
 from asyncgen.text.setting_kinds import NO_MAX_LENGTH
 from asyncgen.text.tokenizer_files import TokenizerSettings, read_tokenizer, write_tokenizer
@@ -36,12 +37,13 @@ from asyncgen.text.vocabulary import Vocabulary, as_ids, as_rows, encoding_error
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     import torch
     from tokenizers import Encoding
     from tokenizers import Tokenizer as Backend
 
-    from asyncgen.types import Message
+    from asyncgen.text.content_guard import SpecialTokensInContent
 
 __all__ = ["BatchEncoding", "Tokenizer"]
 
@@ -55,7 +57,7 @@ _PADS = (True, "longest", "max_length")
 _SPACED_MARKS = re.compile(r" (?=[.?!,]|n't|'(?:m|s|ve|re)\b)")
 
 
-class Tokenizer(Vocabulary, ResponseMethods):
+class Tokenizer(ChatMethods, ResponseMethods, Vocabulary):
     """Text to token ids and back.
 
     Encoding and decoding may be called from several threads at once; setting an attribute
@@ -64,6 +66,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
     Attributes:
         chat_template: Jinja text, or several by name, or ``None``.
         trust_template: Its templates are one's own and run without limits.
+        special_tokens_in_content: What becomes of the text of a control token in a message.
         model_max_length: Positions that the model was trained for, in tokens; a huge number where
             the files name none. Used by ``padding="max_length"`` and ``truncation=True``.
         name_or_path: Source of the tokenizer.
@@ -85,6 +88,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         name_or_path: str = "",
         init_kwargs: Mapping[str, Any] | None = None,
         trust_template: bool = False,
+        special_tokens_in_content: SpecialTokensInContent = "allow",
     ) -> None:
         """Wrap a backend.
 
@@ -118,6 +122,7 @@ class Tokenizer(Vocabulary, ResponseMethods):
         self._squares = squares_of(name_or_path or "the tokenizer", steps_of(backend))
         self.chat_template = chat_template
         self.trust_template = trust_template
+        self.special_tokens_in_content = special_tokens_in_content
         self.model_max_length = model_max_length
         self.padding_side = padding_side
         self.truncation_side = truncation_side
@@ -327,21 +332,45 @@ class Tokenizer(Vocabulary, ResponseMethods):
                 ``pad_token``, or tensors of texts with different lengths without padding.
         """
         texts = [text] if isinstance(text, str) else _check_texts(text)
+        if return_token_type_ids:
+            raise InvalidRequestError("return_token_type_ids", True, "a text has no types here")
+        return self._packed(
+            partial(self._encode_rows, texts, add_special_tokens),
+            isinstance(text, str),
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            padding_side=padding_side,
+            return_tensors=return_tensors,
+            return_attention_mask=return_attention_mask,
+        )
+
+    def _packed(
+        self,
+        encode_rows: Callable[[int | None], list[list[int]]],
+        single: bool,
+        *,
+        padding: Padding,
+        truncation: bool,
+        max_length: int | None,
+        padding_side: Side | None = None,
+        return_tensors: Literal["pt"] | None,
+        return_attention_mask: bool = True,
+    ) -> BatchEncoding:
+        """Make the result of a call; ``encode_rows`` takes the most tokens of a row."""
         if padding not in (True, False, "longest", "max_length", "do_not_pad"):
             raise InvalidRequestError(
                 "padding", padding, "use True, False, 'longest' or 'max_length'"
             )
         if return_tensors not in (None, "pt"):
             raise InvalidRequestError("return_tensors", return_tensors, "use 'pt' or None")
-        if return_token_type_ids:
-            raise InvalidRequestError("return_token_type_ids", True, "a text has no types here")
         limit = self._limit(max_length, padding, truncation)
-        rows = self._encode_rows(texts, add_special_tokens, limit if truncation else None)
+        rows = encode_rows(limit if truncation else None)
         data = {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
         self._pad(data, padding, limit, padding_side)
         if not return_attention_mask:
             del data["attention_mask"]
-        return pack_rows(data, single=isinstance(text, str), return_tensors=return_tensors)
+        return pack_rows(data, single=single, return_tensors=return_tensors)
 
     def pad(
         self,
@@ -417,87 +446,6 @@ class Tokenizer(Vocabulary, ResponseMethods):
         """
         options = (skip_special_tokens, clean_up_tokenization_spaces)
         return [self.decode(row, *options) for row in as_rows(sequences)]
-
-    def apply_chat_template(
-        self,
-        conversation: Sequence[Message] | Sequence[Sequence[Message]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = False,
-        continue_final_message: bool = False,
-        tokenize: bool = True,
-        padding: Padding = False,
-        truncation: bool = False,
-        max_length: int | None = None,
-        return_tensors: Literal["pt"] | None = None,
-        return_dict: bool = False,
-        trust_template: bool | None = None,
-        **template_variables: Any,
-    ) -> Any:
-        """Render chat messages to the prompt that the model was trained on.
-
-        Args:
-            conversation: Messages, each a mapping with ``role`` and ``content``; or a list of
-                such conversations.
-            tools: JSON schemas of the functions that the model may call.
-            documents: Documents that the model may quote.
-            chat_template: Jinja text, or the name of one of the tokenizer's templates.
-            add_generation_prompt: Open the assistant's turn at the end.
-            continue_final_message: End right after the last message, so that the model continues
-                it.
-            tokenize: Return token ids; ``False`` for text.
-            padding: As in a call; needs ``tokenize``.
-            truncation: As in a call; needs ``tokenize``.
-            max_length: As in a call; needs ``tokenize``.
-            return_tensors: ``"pt"`` for tensors ``[B, S]``; needs ``tokenize``.
-            return_dict: Return the :class:`BatchEncoding` instead of the ids alone.
-            trust_template: The template is one's own: it may call whatever jinja's sandbox allows,
-                without limits; ``None``: as the tokenizer was loaded.
-            **template_variables: More names for the template, such as ``enable_thinking=False``.
-
-        Returns:
-            Text, ids or a :class:`BatchEncoding`; a list of texts or of lists of ids for several
-            conversations.
-
-        Raises:
-            InvalidRequestError: The messages or a parameter are malformed.
-            ChatTemplateError: The template is missing or broken, or it refused the messages.
-        """
-        if trust_template is None:
-            trust_template = self.trust_template
-        several = _is_batch(conversation)
-        conversations: Any = conversation if several else [conversation]
-        template = select_template(self.chat_template, chat_template, has_tools=tools is not None)
-        texts = []
-        for index, messages in enumerate(conversations):
-            check_messages(messages, f"conversation[{index}]" if several else "messages")
-            texts.append(
-                render_chat(
-                    template,
-                    messages,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tools=tools,
-                    documents=documents,
-                    variables={**self._roles, **self._named, **template_variables},
-                    trust_template=trust_template,
-                )
-            )
-        rendered = texts if several else texts[0]
-        options: dict[str, Any] = {
-            "padding": padding,
-            "truncation": truncation,
-            "max_length": max_length,
-            "return_tensors": return_tensors,
-        }
-        if not tokenize:
-            for name, value in {**options, "return_dict": return_dict}.items():
-                if value:
-                    raise InvalidRequestError(name, value, "it needs `tokenize=True`")
-            return rendered
-        encoded = self(rendered, add_special_tokens=False, **options)
-        return encoded if return_dict else encoded["input_ids"]
 
     def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
         if not isinstance(text, str):
@@ -591,10 +539,6 @@ def _check_texts(texts: object) -> list[str]:
     if _is_list(texts) and all(isinstance(text, str) for text in texts):
         return list(texts)
     raise InvalidRequestError("text", texts, "give a string or a list of strings")
-
-
-def _is_batch(conversation: object) -> bool:
-    return _is_list(conversation) and len(conversation) > 0 and _is_list(conversation[0])
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asyncgen_apps.cli.access import ModelNames
-from asyncgen_apps.cli.common_options import Debug, with_settings, with_source
+from asyncgen_apps.cli.common_options import Debug, with_chat_source, with_settings
 from asyncgen_apps.cli.errors import FAILED, UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.settings import Settings
@@ -42,7 +42,7 @@ class _BatchOptions:
 
 
 @with_settings
-@with_source
+@with_chat_source
 def batch(
     settings: Settings,
     prompts: Annotated[Path, typer.Argument(help="File with a request or a prompt a line.")],

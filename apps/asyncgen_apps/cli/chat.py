@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.common_options import Debug, Stats, text_of, with_settings, with_source
+from asyncgen_apps.cli.common_options import Debug, Stats, text_of, with_chat_source, with_settings
 from asyncgen_apps.cli.errors import INTERRUPTED, UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.remote import KEY_VARIABLE, is_typed, remote_source
@@ -19,7 +19,7 @@ from asyncgen_apps.cli.storage import LastConversation
 
 
 @with_settings
-@with_source
+@with_chat_source
 def chat(
     settings: Settings,
     context: typer.Context,

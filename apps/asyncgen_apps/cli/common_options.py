@@ -45,6 +45,12 @@ FollowLinks = Annotated[
         "--follow-links", help="Read what links in the model's folder lead to, outside of it."
     ),
 ]
+SpecialTokensInContent = Annotated[
+    str | None,
+    typer.Option(
+        help="text: control tokens in messages stay text; allow, if not given: they are tokens."
+    ),
+]
 ToolFormat = Annotated[
     str | None,
     typer.Option(help="Format of the model's tool calls, or none; found if not given."),
@@ -100,8 +106,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_served_source(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :func:`with_source`, and the formats of the model's answers."""
-    return with_source(command, FORMAT_OPTIONS | SOURCE_OPTIONS)
+    """Give a command the options of :func:`with_chat_source`, and the formats of the answers."""
+    return with_source(command, FORMAT_OPTIONS | CHAT_OPTIONS)
+
+
+def with_chat_source(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :func:`with_source`, and those of models that get messages."""
+    return with_source(command, CHAT_OPTIONS)
 
 
 def with_source(
@@ -142,6 +153,9 @@ SOURCE_OPTIONS = {
     "follow_links": FollowLinks,
 }
 """Options of every :class:`Source` besides ``--model``."""
+
+CHAT_OPTIONS = {**SOURCE_OPTIONS, "special_tokens_in_content": SpecialTokensInContent}
+"""Options of a :class:`Source` that is given messages."""
 
 FORMAT_OPTIONS = {"tool_format": ToolFormat, "reasoning_format": ReasoningFormat}
 """Options of a :class:`Source` that is served."""

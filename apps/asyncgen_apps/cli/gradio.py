@@ -14,7 +14,7 @@ from asyncgen_apps.cli.access import (
     TrustedProxy,
     mebibytes,
 )
-from asyncgen_apps.cli.common_options import Debug, with_source
+from asyncgen_apps.cli.common_options import Debug, with_chat_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.source import DEMO, Source, examples_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.model import ChatModel
 
 
-@with_source
+@with_chat_source
 def gradio(
     source: Source = DEMO,
     host: Annotated[

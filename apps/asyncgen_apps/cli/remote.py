@@ -26,6 +26,7 @@ _LOCAL = (
     "threads",
     "revision",
     "follow_links",
+    "special_tokens_in_content",
 )
 NEEDED = ("websockets", "pydantic")
 

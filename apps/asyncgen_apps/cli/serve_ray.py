@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asyncgen_apps.cli.access import AllowAnonymous, AllowedHost, Host, ModelNames, check_reach
-from asyncgen_apps.cli.common_options import Debug, Device, Dtype, KVCacheDtype, Model, Threads
+from asyncgen_apps.cli.common_options import (
+    Debug,
+    Device,
+    Dtype,
+    KVCacheDtype,
+    Model,
+    SpecialTokensInContent,
+    Threads,
+)
 from asyncgen_apps.cli.errors import UserError, one_line_errors, require_installed
 
 if TYPE_CHECKING:
@@ -52,6 +60,7 @@ def serve_ray(
     dtype: Dtype = None,
     kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
+    special_tokens_in_content: SpecialTokensInContent = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model from several engines; streams outlive those that are lost."""
@@ -64,6 +73,7 @@ def serve_ray(
             "dtype": dtype,
             "kv_cache_dtype": kv_cache_dtype,
             "num_threads": threads,
+            "special_tokens_in_content": special_tokens_in_content,
         }
         engine = {key: value for key, value in options.items() if value is not None}
         values: dict[str, tuple[str, Any]] = {  # by setting: the option and its value

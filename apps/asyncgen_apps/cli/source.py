@@ -57,6 +57,8 @@ class Source:
         revision: Branch, tag or commit on the hub.
         token: Token for the hub, or for the server; never shown.
         follow_links: True reads what links in the model's folder lead to; ``None`` refuses them.
+        special_tokens_in_content: ``text`` keeps control tokens in messages as text; ``None`` is
+            the library's choice.
         max_running: Most streams that share a step; ``None`` is the library's choice.
         max_queue_size: Most streams that wait for that; ``None`` is no limit.
         prepare_seconds: Longest time to prepare one request; ``None`` is the library's choice.
@@ -83,6 +85,7 @@ class Source:
     url: str | None = None
     tool_format: str | None = None
     reasoning_format: str | None = None
+    special_tokens_in_content: str | None = None
 
     @property
     def name(self) -> str:
@@ -118,6 +121,7 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         "revision": source.revision,
         "token": source.token,
         "follow_links": source.follow_links,
+        "special_tokens_in_content": source.special_tokens_in_content,
         "max_running": source.max_running,
         "max_queue_size": source.max_queue_size,
         "prepare_seconds": source.prepare_seconds,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.structured.output_format import OutputFormat
+    from asyncgen.text.chat_methods import ChatPrompt
     from asyncgen.text.tokenizer import Tokenizer
     from asyncgen.text.tool_calls.answer_parser import AnswerParser
     from asyncgen.types import Message
@@ -97,12 +98,14 @@ class Rendered:
         reading: How its answer is read; ``None`` where all of it is text.
         in_reasoning: Whether the prompt ends within reasoning.
         shape: What the answer must look like because of its calls; ``None``: nothing.
+        prompt: Encodes it with what the conversation says as text; ``None``: all of it is encoded.
     """
 
     text: str
     reading: AnswerReading | None = None
     in_reasoning: bool = False
     shape: OutputFormat | None = None
+    prompt: ChatPrompt | None = None
 
 
 def render(
@@ -136,9 +139,13 @@ def render(
     goes_on = bool(given.get("continue_final_message"))
     if goes_on:
         variables["continue_final_message"] = True
-    text: str = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=not goes_on, tokenize=False, **variables
-    )
+    variables["add_generation_prompt"] = not goes_on
+    prompt = None
+    if getattr(tokenizer, "special_tokens_in_content", "allow") == "allow":
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, **variables)
+    else:
+        prompt = tokenizer.render_conversation(messages, **variables)
+        text = prompt.text
     said = messages[-1].get("content") if goes_on else text
     in_reasoning = _ends_in_reasoning(said if isinstance(said, str) else "", formats, goes_on)
     is_declared = formats.response is not None
@@ -151,7 +158,7 @@ def render(
         )
         raise InvalidRequestError("max_reasoning_tokens", given["max_reasoning_tokens"], allowed)
     if not reads and parameters is None and not is_declared:
-        return Rendered(text, None, in_reasoning)
+        return Rendered(text, None, in_reasoning, prompt=prompt)
     shape = None
     if parameters is not None:
         shape = call_shape(tokenizer, formats, given, in_reasoning=in_reasoning)
@@ -164,7 +171,7 @@ def render(
         hidden=_hidden(tokenizer, formats, given),
         prefix=formats.opened_by(text) if is_declared else "",
     )
-    return Rendered(text, reading, in_reasoning, shape)
+    return Rendered(text, reading, in_reasoning, shape, prompt)
 
 
 def refuse_without_messages(given: Mapping[str, Any]) -> None:

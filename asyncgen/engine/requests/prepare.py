@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -46,7 +47,7 @@ from asyncgen.text.tokenizer import Tokenizer
 from asyncgen.types import is_messages, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import Rendered
@@ -330,9 +331,12 @@ def read_prompt(
         messages = cast("Sequence[Message]", prompt)
         rendered = render(tokenizer, messages, given, served.formats)
         _check_fits(context, tokenizer, rendered.text)
-        return _encoded(served, rendered.text, prompt, add_special_tokens=False), rendered
+        encode = partial(tokenizer.encode_ids, rendered.text, add_special_tokens=False)
+        if rendered.prompt is not None:
+            encode = partial(tokenizer.encode_chat, rendered.prompt)
+        return _encoded(served, rendered.text, prompt, encode), rendered
     _check_fits(context, tokenizer, prompt)
-    ids = _encoded(served, prompt, prompt)
+    ids = _encoded(served, prompt, prompt, partial(tokenizer.encode_ids, prompt))
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids, None
@@ -387,12 +391,15 @@ def _check_fits(context: int | None, tokenizer: Tokenizer, text: str) -> None:
         raise ContextLengthError("prompt", size_of(text), allowed)
 
 
-def _encoded(served: ServedModel, text: str, prompt: Prompt, **options: bool) -> list[int]:
+def _encoded(
+    served: ServedModel, text: str, prompt: Prompt, encode: Callable[[], list[int]]
+) -> list[int]:
     """Ids of a text; what is wrong with it is wrong with the prompt that it is of."""
-    assert served.tokenizer is not None
     try:
-        ids = served.tokenizer.encode_ids(text, **options)
+        ids = encode()
     except InvalidRequestError as error:
+        if error.parameter != "text":
+            raise
         value = prompt if error.value is text else error.value
         raise InvalidRequestError("prompt", value, error.allowed) from error
     _check_tokenized(served, "prompt", prompt, ids)

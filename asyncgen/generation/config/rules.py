@@ -39,7 +39,7 @@ _OF_THE_ENGINE = frozenset(
     """
     self conversation messages tools documents chat_template add_generation_prompt
     continue_final_message tokenize padding truncation max_length return_tensors return_dict
-    trust_template
+    special_tokens_in_content trust_template
     """.split()
 )
 """Names of a rendering that are no variables of a chat template, or not a request's to say."""
