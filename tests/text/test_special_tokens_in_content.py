@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.normalizers import NFKC, Lowercase, Sequence
 
-from asyncgen import InvalidRequestError
+from asyncgen import ChatTemplateError, InvalidRequestError
 from asyncgen.text import chat_methods
 from asyncgen.text.chat_template import render_chat
 from asyncgen.text.tokenizer import Tokenizer
@@ -484,6 +484,14 @@ def test_tokens_that_are_added_later_are_control_tokens() -> None:
     one.add_tokens("<|late|>", special_tokens=True)
     assert one.apply_chat_template(user("<|late|>")) == before
     assert one.apply_chat_template(user("<|late|>"), special_tokens_in_content="allow") != before
+
+
+@pytest.mark.parametrize("template", ["{% broken", "{{ x" * 10**5, "{% break %}"])
+def test_a_broken_template_is_told_when_it_is_used(template: str) -> None:
+    one = chatml(template)
+    one.warm_guards()
+    with pytest.raises(ChatTemplateError, match="template"):
+        one.apply_chat_template(user("x"))
 
 
 def test_threads_encode_at_once() -> None:
