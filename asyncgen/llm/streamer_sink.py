@@ -6,11 +6,13 @@ step, then the end, as from `model.generate`. The events of the request go on to
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
+from asyncgen.runtime.plain_values import is_plain
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.streamer_check import check_streamer
 from asyncgen.runtime.user_code import is_of_user, run_user_code
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from asyncgen.types import Prompt, TokenEvent
 
     AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+_KNOWN = sys.stdlib_module_names | {"tokenizers", "torch"}
 
 
 @contextmanager
@@ -144,7 +149,8 @@ class StreamerSink:
             self.fail(item)
             return self._inbox.put_nowait(item)
         try:
-            if self._is_guarded:
+            if self._is_guarded or not _is_ours(self._streamer):
+                self._is_guarded = True  # from the first change on
                 run_user_code(self._hand_over, item)
             else:
                 self._hand_over(item)
@@ -204,4 +210,16 @@ def _is_ours(streamer: Streamer) -> bool:
     parts = {**vars(streamer)}
     tokenizer = parts.pop("tokenizer", None)
     replaced = [*parts.values(), *getattr(tokenizer, "__dict__", {}).values()]
-    return not (is_of_user(tokenizer) or any(map(callable, replaced)))
+    return not (
+        is_of_user(tokenizer) or any(map(callable, replaced)) or any(map(_is_odd, replaced))
+    )
+
+
+def _is_odd(value: object) -> bool:
+    """Tell whether a value of a streamer may run code of a user: its class is none of Python, of
+    this library, or of the one that splits texts.
+    """
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return not is_plain(value)
+    return is_of_user(value) and kind.__module__.partition(".")[0] not in _KNOWN

@@ -23,7 +23,7 @@ from asyncgen.models.embedding_and_head import EmbeddingAndHead
 from asyncgen.models.kernels.compiled_layers import compile_layers, compiled_ends
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
-from asyncgen.models.kernels.parameter import VERSION, counting_writes, num_writes
+from asyncgen.models.kernels.parameter import VERSION, all_writes, counting_writes, num_writes
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
@@ -206,7 +206,12 @@ class DecoderLM(EmbeddingAndHead):
 
     def _is_behind(self) -> bool:
         """Tell whether there is no plan, or one of parameters before they were written to."""
-        return self._plan is None or sum(map(VERSION, self._followed)) != self._num_writes
+        if self._plan is None:
+            return True
+        try:
+            return sum(map(VERSION, self._followed)) != self._num_writes
+        except RuntimeError:  # some were replaced by tensors of inference mode
+            return all_writes(self._followed) != self._num_writes
 
     def _ready(self) -> Plan:
         """Return the plan, of the parameters as they are now."""

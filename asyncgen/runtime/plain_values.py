@@ -19,15 +19,18 @@ from asyncgen.runtime.user_code import OURS, is_of_user
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_PLAIN: frozenset[type] = frozenset(
-    (
-        *(int, float, bool, str, bytes, complex, range, slice, type(None), type(...)),
-        *(torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Generator),
-    )
+
+def _ids(*kinds: type) -> frozenset[int]:
+    """Return what tells classes apart without their hashes, which a metaclass may compute."""
+    return frozenset(map(id, kinds))
+
+
+_PLAIN = _ids(
+    *(int, float, bool, str, bytes, complex, range, slice, type(None), type(...)),
+    *(torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Generator),
 )
-_LISTS: frozenset[type] = frozenset((list, tuple, set, frozenset))
-_DICTS: frozenset[type] = frozenset((dict, types.MappingProxyType))
-_FUNCTIONS: frozenset[type] = frozenset((types.FunctionType, functools._lru_cache_wrapper))
+_LISTS = _ids(list, tuple, set, frozenset)
+_DICTS = _ids(dict, types.MappingProxyType)
 _DEEPEST = 5
 
 
@@ -45,16 +48,21 @@ def is_plain(value: object, depth: int = _DEEPEST) -> bool:
         depth: How many of these are gone into; what lies deeper is not plain.
     """
     kind = type(value)
-    if kind in _PLAIN:
+    if id(kind) in _PLAIN:
         return True
-    if kind in _LISTS:
+    if id(kind) in _LISTS:
         return _are_plain(value, depth)  # type: ignore[arg-type]
-    if kind in _DICTS:
+    if id(kind) in _DICTS:
         inner: Any = value
         return _are_plain(inner.keys(), depth) and _are_plain(inner.values(), depth)
-    if kind in _FUNCTIONS:
-        return str(value.__module__).startswith(OURS)
-    return kind.__module__.startswith(OURS) and holds_plain(value, depth)
+    if kind is functools._lru_cache_wrapper:
+        value = getattr(value, "__wrapped__", None)
+    if type(value) is types.MethodType and not is_of_user(value.__self__):
+        value = value.__func__
+    if type(value) is types.FunctionType:
+        # Not its module, which `functools.wraps` takes from the function that it stands for.
+        return str(value.__globals__.get("__name__")).startswith(OURS)
+    return not is_of_user(value) and holds_plain(value, depth)
 
 
 def holds_plain(thing: object, depth: int = _DEEPEST) -> bool:
@@ -64,9 +72,9 @@ def holds_plain(thing: object, depth: int = _DEEPEST) -> bool:
 
 
 def _are_plain(values: Collection[Any], depth: int) -> bool:
-    kinds = set(map(type, values))
+    kinds = set(map(id, map(type, values)))
     if kinds <= _PLAIN:
         return True
-    if kinds == {tuple} and set(map(type, chain.from_iterable(values))) <= _PLAIN:
+    if kinds == {id(tuple)} and set(map(id, map(type, chain.from_iterable(values)))) <= _PLAIN:
         return True  # biases, as many as there are tokens
     return depth > 0 and all(is_plain(each, depth - 1) for each in values)

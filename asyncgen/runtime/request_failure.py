@@ -14,6 +14,8 @@ from __future__ import annotations
 import threading
 from typing import cast
 
+from asyncgen.runtime.user_code import run_user_code
+
 
 def request_failure(error: BaseException) -> Exception:
     """Turn an error of a request's code into the error for its reader.
@@ -45,7 +47,7 @@ def describe(error: BaseException | None) -> str:
     """Return the name and the message of an exception, whose ``__str__`` may raise."""
     name = type(error).__name__
     try:
-        text = str(error)
+        text = run_user_code(str, error)
         return f"{name}: {text}" if text else name
     except BaseException:
         return name

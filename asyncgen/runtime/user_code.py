@@ -25,7 +25,9 @@ import inspect
 import secrets
 import sys
 import threading
+from abc import ABCMeta
 from contextlib import contextmanager
+from enum import EnumMeta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -42,6 +44,8 @@ T = TypeVar("T")
 
 OURS = ("asyncgen.", "streamers.")
 """Where the classes and functions of this library are."""
+
+_METACLASSES = (type, ABCMeta, EnumMeta)
 
 _TURNS = 2
 """A turn may drop the objects of a request, and end a mode by that, behind its last call."""
@@ -103,8 +107,12 @@ def share_thread() -> SharedThread:
 
 
 def is_of_user(thing: object) -> bool:
-    """Tell whether the class of an object is not one of this library."""
-    return not type(thing).__module__.startswith(OURS)
+    """Tell whether the class of an object is not one of this library.
+
+    A metaclass of a user would run to say where the class is from, so that is one of theirs.
+    """
+    kind = type(thing)
+    return type(kind) not in _METACLASSES or not kind.__module__.startswith(OURS)
 
 
 def run_user_code(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -20,7 +20,7 @@ from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sampling.logprobs import decoder_of
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
-from asyncgen.models.kernels.parameter import VERSION
+from asyncgen.models.kernels.parameter import VERSION, all_writes
 from asyncgen.runtime.progress import tell
 from asyncgen.runtime.request_failure import request_failure
 from streamers import LoopBell
@@ -116,7 +116,7 @@ class Batch:
         self._num_decoding = 0
         self._num_weights, self._weights_salt = 0, b""  # how often weights may have changed
         self._weights = runner.weights()
-        self._num_writes = sum(map(VERSION, self._weights))
+        self._num_writes = all_writes(self._weights)
         self._num_forced_left: int | None = None  # forced tokens that this step may still add
         # Attention needs no budget: a row reads at most the whole pool. Where windows free blocks,
         # a text may be longer than the pool.
@@ -146,7 +146,7 @@ class Batch:
         self._weights_salt = b"%s%d" % (_WEIGHTS, self._num_weights)
         # Before it follows them: the next step sees what is written meanwhile.
         self._weights = self._runner.weights()
-        self._num_writes = sum(map(VERSION, self._weights))
+        self._num_writes = all_writes(self._weights)
         self._runner.forget_weights()
         for request in self.requests:
             request.progress.has_old_weights = False
@@ -228,7 +228,11 @@ class Batch:
         Returns:
             The scheduled rows; none if none could run.
         """
-        if sum(map(VERSION, self._weights)) != self._num_writes:
+        try:
+            num_writes = sum(map(VERSION, self._weights))
+        except RuntimeError:  # some were replaced by tensors of inference mode
+            num_writes = all_writes(self._weights)
+        if num_writes != self._num_writes:
             self.forget_weights()
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from asyncgen.errors import OverloadedError
+from asyncgen.generation.config.rules import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ class Seat:
             client: The parameter of that name, not checked yet; what is no text is refused when
                 the parameters are, and counts as not given here.
         """
-        self.client = client if isinstance(client, str) else ""
+        self.client: str = exact(client) if isinstance(client, str) else ""
         self.started_at: float | None = None
         self._admission = admission
         self._is_running = False

@@ -453,12 +453,26 @@ class _Followed:
         self._stages = [*self._lay_out(scores)]
 
     def __call__(self, scores: ScoreBatch) -> None:
-        """Look for changes, which an earlier processor of this step may have made, and run."""
-        is_new = [each.follow() for each in self._followed if each is not None]
-        if any(is_new):
-            self._stages = [*self._lay_out(scores)]
-        for stage in self._stages:
-            stage(scores)
+        """Look for changes, which an earlier processor of this step may have made, and run.
+
+        Where an attribute of one is wrong, this stage runs once more row by row, and not the step:
+        what stood before it may be code of others, which counts its calls.
+        """
+        before = scores.values.clone()
+        try:
+            is_new = [each.follow() for each in self._followed if each is not None]
+            if any(is_new):
+                self._stages = [*self._lay_out(scores)]
+            for stage in self._stages:
+                stage(scores)
+            made = scores.values
+            if made.shape == before.shape and made.is_floating_point():
+                return
+        except BaseException as error:
+            request_failure(error)
+        scores.values = before
+        self._stages = [_OneByOne(self._ranked)]
+        self._stages[0](scores)
 
     def _lay_out(self, scores: ScoreBatch) -> Iterator[Callable[[ScoreBatch], None]]:
         alone = [each is not None and each.runs_alone for each in self._followed]

@@ -307,7 +307,7 @@ def _warn_once(message: str, detail: str = "") -> None:
 
 
 def own_copy(config: Any) -> GenerationConfig:
-    """Copy a configuration, and take over the fields of one of another library.
+    """Copy a configuration, and take over the fields of one of another class or library.
 
     Args:
         config: A `GenerationConfig`, or an object that has fields of the same names.
@@ -316,7 +316,7 @@ def own_copy(config: Any) -> GenerationConfig:
         InvalidRequestError: A value or combination of a foreign one can never work.
         TypeError: A value of a foreign one is of the wrong type.
     """
-    if isinstance(config, GenerationConfig):
+    if type(config) is GenerationConfig:
         return copy.deepcopy(config)
     fields = {name: value for name, value in vars(config).items() if not name.startswith("_")}
     return GenerationConfig(**copy.deepcopy(fields))

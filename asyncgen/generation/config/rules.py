@@ -333,6 +333,8 @@ def has_list(value: object) -> bool:
 _DEEPEST = 4
 """Depth of the deepest parameter: words, their alternatives, their ids."""
 
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, dict)
+
 BUILT_IN = frozenset((int, float, bool, str, type(None)))
 
 
@@ -365,8 +367,10 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
         return exact(value)
     if has_list(value):
         return value.tolist()
-    if not depth or kind not in (list, tuple, set, frozenset, dict):
+    kind = next((each for each in _CONTAINERS if isinstance(value, each)), kind)
+    if not depth or kind not in _CONTAINERS:
         return value
+    value = list(kind.__iter__(value)) if kind is not dict else dict(dict.items(value))
     if kind is dict:
         if _are_built_in(value.values()) and {tuple}.issuperset(map(type, value)):
             if _are_built_in(chain.from_iterable(value)):  # biases, as many as there are tokens

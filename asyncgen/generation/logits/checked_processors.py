@@ -6,6 +6,7 @@ once more, one by one. What users wrote may keep state, so it is looked at after
 
 from __future__ import annotations
 
+import inspect
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -203,4 +204,4 @@ def _no_token_error(processor: Callable[..., Any]) -> InvalidScoresError:
 
 
 def _name(processor: Callable[..., Any]) -> str:
-    return getattr(processor, "__qualname__", type(processor).__name__)
+    return processor.__qualname__ if inspect.isroutine(processor) else type(processor).__name__

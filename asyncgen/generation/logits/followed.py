@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from asyncgen.runtime.plain_values import holds_plain
 from asyncgen.runtime.user_code import run_user_code
@@ -47,10 +48,11 @@ class FollowedProcessor:
         What a copy has set itself, such as its memory, stays.
         """
         seen, now = self._seen, _attributes(self._passed)
-        if now.keys() == seen.keys() and all(
+        is_same = now.keys() == seen.keys() and all(
             value is seen[name][0] and writes == seen[name][1]
             for name, (value, writes) in now.items()
-        ):
+        )
+        if is_same and (self.runs_alone or holds_plain(self._passed)):
             return False
         own = vars(self._own)
         for name in seen.keys() & own.keys():
@@ -73,4 +75,5 @@ def _attributes(processor: Any) -> _Attributes:
 
 
 def _writes(value: Any) -> int:
-    return value._version if type(value) is Tensor and not value.is_inference() else 0
+    is_plain = type(value) in (Tensor, Parameter)  # another class may run code of a user
+    return value._version if is_plain and not value.is_inference() else 0

@@ -100,7 +100,8 @@ def _ask(criterion: Callable[..., Any], input_ids: Tensor, scores: Any, **kwargs
     found = plain_tensor(criterion(input_ids, scores, **kwargs))
     if isinstance(found, int) or hasattr(found, "__array__") and not isinstance(found, Tensor):
         found = torch.as_tensor(found, device="cpu")
-    name = getattr(criterion, "__qualname__", type(criterion).__name__)
+    is_function = inspect.isroutine(criterion)
+    name = criterion.__qualname__ if is_function else type(criterion).__name__
     if not isinstance(found, Tensor):
         if inspect.iscoroutine(found):
             found.close()

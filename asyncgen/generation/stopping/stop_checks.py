@@ -23,6 +23,7 @@ from asyncgen.generation.stopping.criteria import (
     StoppingCriteriaList,
 )
 from asyncgen.runtime.plain_values import runs_user_code
+from asyncgen.runtime.request_failure import describe
 from asyncgen.runtime.transfer import plain_tensor
 from asyncgen.runtime.user_code import run_user_code
 
@@ -96,7 +97,7 @@ class StopChecks:
             try:
                 found = run_user_code(_value_of, each) if runs_user_code(each) else _value_of(each)
             except Exception as error:
-                allowed = f"attributes as its constructor sets them ({error})"
+                allowed = f"attributes as its constructor sets them ({describe(error)})"
                 name = type(each).__name__
                 raise InvalidRequestError("stopping_criteria", name, allowed) from error
             if isinstance(each, EosTokenCriteria):

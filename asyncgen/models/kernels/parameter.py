@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 VERSION: Final = attrgetter("_version")
-"""How often a tensor was written to in place."""
+"""How often a tensor was written to in place; an error for those of inference mode."""
 
 
 class Weight(nn.Parameter):
@@ -42,6 +45,17 @@ def counting_writes(module: nn.Module) -> tuple[nn.Parameter, ...]:
     return tuple(each for each in module.parameters() if not each.is_inference())
 
 
-def num_writes(parameter: nn.Parameter | None) -> int:
+def all_writes(parameters: Iterable[Tensor]) -> int:
+    """Return how often any of some parameters was written to in place.
+
+    Those that were replaced by tensors of inference mode have no count, and are followed no more.
+    """
+    try:
+        return sum(map(VERSION, parameters))
+    except RuntimeError:
+        return sum(map(num_writes, parameters))
+
+
+def num_writes(parameter: Tensor | None) -> int:
     """Return how often a parameter was written to in place; 0 if there is none, or no count."""
     return 0 if parameter is None or parameter.is_inference() else parameter._version
