@@ -28,7 +28,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "AsyncgenError",
@@ -254,6 +254,14 @@ def shorten(value: object, limit: int = 120) -> str:
     return clip(text, limit)
 
 
+def render_by(function: Callable[[object], str]) -> None:
+    """Let a function call the ``repr`` of objects of users from now on, which is code of theirs."""
+    _rendering.append(function)
+
+
+_rendering: list[Callable[[object], str]] = [repr]
+
+
 def _rendered(value: object, limit: int) -> Iterator[str]:
     """Yield ``repr(value)`` in pieces, of a long text its beginning: one call would hold the
     interpreter for as long as a value of megabytes takes, and no other thread could run.
@@ -277,8 +285,10 @@ def _rendered(value: object, limit: int) -> Iterator[str]:
         # What stands behind the beginning also decides which quotes are around it.
         quotes = "'" * ("'" in value) + '"' * ('"' in value)
         yield repr(value[:limit] + quotes)[: limit + 1]
-    else:
+    elif kind.__module__ == "builtins":
         yield repr(value)
+    else:  # code of a user, perhaps on the thread of all requests
+        yield _rendering[-1](value)
 
 
 def clip(text: str, limit: int) -> str:

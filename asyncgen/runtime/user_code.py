@@ -31,6 +31,7 @@ from enum import EnumMeta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from asyncgen.errors import render_by
 from asyncgen.runtime.forked import call_in_process
 
 if TYPE_CHECKING:
@@ -292,3 +293,5 @@ def _user_draws() -> Any:
 
 _state: Any = None
 _random: Any = None
+
+render_by(lambda value: run_user_code(repr, value))

@@ -14,6 +14,7 @@ from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.generation_config import GenerationConfig, own_copy
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan_parts import make_processors
 from asyncgen.generation.logits.base import LogitsProcessorList, Stage, processor_classes
@@ -30,11 +31,11 @@ from asyncgen.generation.strategies.drafters.universal import (
     TokenTranslator,
     UniversalDrafter,
 )
+from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan_parts import GenerativeModel
     from asyncgen.generation.strategies.drafters.universal import TextTokenizer
     from asyncgen.generation.strategies.step import Drafter, Plan
@@ -146,7 +147,8 @@ def _assistant_drafter(
     remember: bool,
 ) -> AssistantDrafter:
     own = assistant.generation_config
-    settings = {name: _setting(name, plan.config, own) for name in DRAFTING}
+    plain = _plain_config(assistant)
+    settings = {name: _setting(name, plan.config, plain) for name in DRAFTING}
     schedule = DraftSchedule(
         settings["num_assistant_tokens"], settings["num_assistant_tokens_schedule"]
     )
@@ -170,7 +172,7 @@ def _universal_drafter(
     config, assistant = plan.config, assistance.model
     target, other = assistance.tokenizer, assistance.assistant_tokenizer
     assert assistant is not None and target is not None and other is not None
-    targets, own_ends = eos_ids(config), eos_ids(assistant.generation_config)
+    targets, own_ends = eos_ids(config), eos_ids(_plain_config(assistant))
     ends: Mapping[int, int] = dict.fromkeys(own_ends, targets[0]) if targets else {}
     # Ids mean nothing to the other vocabulary; temperature and the like mean the same.
     names = [kind.definition.parameter for kind in processor_classes(Stage.WARPER)]
@@ -226,6 +228,12 @@ def _draft_processors(
     config = copy.deepcopy(config)
     config.guidance_scale = config.watermarking_config = None
     return make_processors(model, config, prompt_length=plan.input_ids.shape[1], tail_only=True)
+
+
+def _plain_config(model: GenerativeModel) -> GenerationConfig:
+    """Return a model's configuration; of a class of a user a copy, whose reading runs no code."""
+    config = model.generation_config
+    return config if type(config) is GenerationConfig else run_user_code(own_copy, config)
 
 
 def _setting(name: str, *sources: GenerationConfig) -> Any:
