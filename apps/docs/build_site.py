@@ -34,6 +34,7 @@ GROUPS = {
     "loading": "Loading",
     "models": "Models",
     "tokenizers": "Tokenizers",
+    "pretrained_tokenizers": "PreTrainedTokenizerFast",
     "families": "Classes of the families",
     "generation": "Generation",
     "logits": "Logits processors",
@@ -57,7 +58,7 @@ HOMES = {
     "asyncgen.reference.auto": "loading",
     "asyncgen.reference.pipelines": "loading",
     "asyncgen.reference.quantize_checkpoint": "loading",
-    "asyncgen.reference.family_classes": "tokenizers",
+    "asyncgen.reference.family_classes": "pretrained_tokenizers",
     "asyncgen.reference.continuous_batching": "batching",
     "asyncgen.families": "models",
     "asyncgen.text.batch_encoding": "tokenizers",
@@ -212,7 +213,7 @@ def _table_of_families(names: Sequence[str]) -> str:
         kind = _class(name)
         assert kind is not None, name
         base = next(each for each in kind.__mro__[1:] if each.__module__ != "asyncgen")
-        page = "tokenizers" if "Token" in kind.__name__ else "models"
+        page = "pretrained_tokenizers" if "Token" in kind.__name__ else "models"
         link = f"[`{base.__name__}`]({page}.md)"
         rows.append(f'| <span id="{name}">`{kind.__name__}`</span> | {link} | {_loads(kind)} |')
     return "\n".join(

@@ -97,7 +97,9 @@ class Picture:
 async def record(llm: asyncgen.AsyncLLM, stop: str | None = None, **options: Any) -> Any:
     """Read a stream; return its pieces with their seconds, its ids, and how it ended."""
     stream = llm.stream(QUESTION, seed=7, max_new_tokens=48, **options)
-    pieces, token_ids, text, start = [], [], "", time.perf_counter()
+    pieces: list[tuple[float, str]] = []
+    token_ids: list[int] = []
+    text, start = "", time.perf_counter()
     async for event in stream.events():
         pieces.append((time.perf_counter() - start, event.text))
         token_ids += event.token_ids

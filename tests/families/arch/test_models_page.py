@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_the_sizes_are_those_of_their_rule() -> None:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("packing", ["int8", "int4"])
-def test_every_family_is_packed_while_it_loads(packing: str) -> None:
+def test_every_family_is_packed_while_it_loads(packing: Literal["int8", "int4"]) -> None:
     pytest.importorskip("transformers")
     for family in {**families.FAMILIES, **families.STATES}:
         with TemporaryDirectory() as folder:
