@@ -61,10 +61,9 @@ def _read_version() -> str:
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
-    value: object
     if name == "__all__":
         names = [name for name, home in _modules().items() if home != f"{__name__}.{name}"]
-        value = sorted([*names, "__version__"])
+        value: object = sorted([*names, "__version__"])
     elif name == "__version__":
         value = _read_version()
     else:
@@ -78,6 +77,7 @@ def _import(name: str, package: str = __name__) -> object:
     home = _modules(package).get(name)
     if home is None:
         raise _unknown(name, package)
+    importlib.import_module("asyncgen.runtime.missing_numpy")  # a name may import torch
     module = importlib.import_module(home)
     return module if home == f"{package}.{name}" else getattr(module, name)
 

@@ -10,6 +10,7 @@ import inspect
 import logging
 import re
 import sys
+import tomllib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -31,7 +32,7 @@ from asyncgen_apps.openai_http.settings import ServerSettings
 from asyncgen_apps.websocket import messages
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.cases import for_each
-from tests.pages import PAGES, ROOT, anchors, blocks, examples, links, table
+from tests.pages import PAGES, ROOT, anchors, blocks, examples, links, prints, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,9 @@ def test_example_runs(
         asyncio.run(_cell(compiled, vars(module)))
     else:
         exec(compiled, vars(module))
-    assert len(capsys.readouterr().out) > 30
+    printed = capsys.readouterr().out
+    assert len(printed) > 30
+    assert example.output is None or prints(example.output, printed), printed
 
 
 async def _cell(code: Any, names: dict[str, Any]) -> None:
@@ -130,7 +133,82 @@ def test_every_page_is_found_from_the_readme() -> None:
 
 
 def test_the_readme_is_read_in_one_sitting() -> None:
-    assert README.stat().st_size <= 30_000
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+    first = next(blocks(README, "python"))
+    assert first[0] < 40, "Python stands on the first screen"
+
+
+@for_each("page", [README, DOCS / "tutorial.md"], ids=lambda page: page.name)
+def test_every_program_of_the_first_pages_says_what_it_prints(page: Path) -> None:
+    assert [str(each) for each in examples(page) if each.output is None or each.needs] == []
+
+
+def test_the_first_pages_install_the_same() -> None:
+    first = [
+        re.sub(r" *#.*", "", next(blocks(page, "sh"))[2])
+        for page in (README, DOCS / "tutorial.md", DOCS / "install.md")
+    ]
+    assert first[0] == first[1] == first[2]
+    assert '-e ".[serve]"' in first[0]
+
+
+INSTALLED = {
+    "anyio",
+    "asyncgen",
+    "asyncgen_apps",
+    "fastapi",
+    "prometheus_client",
+    "pydantic",
+    "safetensors",
+    "starlette",
+    "streamers",
+    "torch",
+    "uvicorn",
+}
+"""What examples import of what the README's first command installs."""
+
+
+@for_each("example", EXAMPLES, ids=str)
+def test_an_example_says_what_it_needs(example: Example) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(example.code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    assert found <= INSTALLED | set(example.needs) | sys.stdlib_module_names
+
+
+def test_every_extra_and_package_has_its_row() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = table(DOCS / "install.md")
+    extras = [row[0].strip("`") for row in rows if len(row) == 3 and row[0].startswith("`")]
+    assert sorted(extras) == sorted(project["optional-dependencies"])
+    packages = {re.split(r"[<>=]", each)[0] for each in project["dependencies"]}
+    assert packages <= {row[0] for row in rows if len(row) == 2}
+
+
+def test_the_ratios_of_the_readme_are_those_of_the_benchmarks() -> None:
+    shown = re.findall(r"\d+\.\d\d ×", README.read_text(encoding="utf-8"))
+    rows = {row[0]: row for row in table(APPS / "bench" / "README.md")}
+    one = rows["one stream, 135m bfloat16, tokens/s"]
+    many = rows["32 streams, 135m bfloat16, tokens/s"]
+    assert shown == [one[3], one[5], many[3]]
+    assert "llama.cpp" in one[4]
+
+
+def test_the_site_asks_first_what_runs() -> None:
+    config = (ROOT / "apps/docs/mkdocs.yml").read_text(encoding="utf-8")
+    nav = config.partition("nav:")[2]
+    order = ["README.md", "docs/models.md", "docs/tutorial.md"]
+    assert sorted(order, key=nav.index) == order
+    kinds = ("Tutorial", "How to", "Reference", "Explanation")
+    assert [kind for kind in re.findall(r"^  - ([\w ]+):", nav, re.M) if kind in kinds] == [*kinds]
+
+
+@for_each("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_transformers_are_called_by_their_name(page: Path) -> None:
+    assert not re.search(r"\b[Tt]he\s+reference\b", page.read_text(encoding="utf-8"))
 
 
 def test_the_gate_runs_the_documented_commands() -> None:

@@ -124,3 +124,19 @@ def test_import_is_light(package: str) -> None:
     ]
     assert min(float(seconds) for seconds, *_ in results) < 0.2
     assert all(heavy == [] for _, *heavy in results)
+
+
+@pytest.mark.gate
+@for_each("first", ["AsyncLLM", "load_tokenizer", "LogitsProcessorList"])
+def test_no_warning_where_numpy_is_missing(first: str) -> None:
+    script = f"""
+import sys
+sys.modules["numpy"] = None
+import asyncgen
+asyncgen.{first}
+import torch
+print(torch.tensor([1]))
+"""
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("tensor([1])\n", "")

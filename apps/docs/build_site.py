@@ -7,6 +7,7 @@ A broken link or a missing name is an error.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ GROUPS = {
     "loading": "Loading",
     "models": "Models",
     "tokenizers": "Tokenizers",
+    "pretrained_tokenizers": "PreTrainedTokenizerFast",
     "families": "Classes of the families",
     "generation": "Generation",
     "logits": "Logits processors",
@@ -56,7 +58,7 @@ HOMES = {
     "asyncgen.reference.auto": "loading",
     "asyncgen.reference.pipelines": "loading",
     "asyncgen.reference.quantize_checkpoint": "loading",
-    "asyncgen.reference.family_classes": "tokenizers",
+    "asyncgen.reference.family_classes": "pretrained_tokenizers",
     "asyncgen.reference.continuous_batching": "batching",
     "asyncgen.families": "models",
     "asyncgen.text.batch_encoding": "tokenizers",
@@ -211,7 +213,7 @@ def _table_of_families(names: Sequence[str]) -> str:
         kind = _class(name)
         assert kind is not None, name
         base = next(each for each in kind.__mro__[1:] if each.__module__ != "asyncgen")
-        page = "tokenizers" if "Token" in kind.__name__ else "models"
+        page = "pretrained_tokenizers" if "Token" in kind.__name__ else "models"
         link = f"[`{base.__name__}`]({page}.md)"
         rows.append(f'| <span id="{name}">`{kind.__name__}`</span> | {link} | {_loads(kind)} |')
     return "\n".join(
@@ -227,6 +229,7 @@ def main() -> None:
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     path = os.pathsep.join(map(str, SOURCES))
     subprocess.run(command, cwd=BUILD, check=True, env={**os.environ, "PYTHONPATH": path})
+    _leave_changes_out_of_search()
     for page_name, names in reference().items():
         html = (BUILD / "site" / "reference" / page_name / "index.html").read_text("utf-8")
         lost = [name for name in names if f'id="{name}"' not in html]
@@ -236,6 +239,15 @@ def main() -> None:
         assert size <= MOST_BYTES, f"{page} has {size} bytes; at most {MOST_BYTES} are good"
         lost = [link for link in _links(page) if not (page.parent / link).exists()]
         assert not lost, f"{page} links to {lost}, which the site does not have"
+
+
+def _leave_changes_out_of_search() -> None:
+    """Take the changelog out of the index: it has every word, and stood before the guides."""
+    file = BUILD / "site" / "search.json"
+    index = json.loads(file.read_text("utf-8"))
+    kept = [one for one in index["items"] if not one["location"].startswith("CHANGELOG")]
+    assert len(kept) < len(index["items"]), "the builder calls the changelog otherwise"
+    file.write_text(json.dumps(index | {"items": kept}), encoding="utf-8")
 
 
 def _links(page: Path) -> list[str]:

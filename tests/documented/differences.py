@@ -30,13 +30,13 @@ DIFFERENT = {
     "GenerationConfig.disable_compile": "accepted without effect: nothing is compiled by itself",
     "GenerationConfig.is_assistant": "accepted without effect: a draft is known by its argument",
     "GenerationConfig.assistant_confidence_threshold": "adapts to what was right, as documented; "
-    "the reference does so only where scikit-learn is installed",
+    "transformers does so only where scikit-learn is installed",
     "SinkCache": "positions are those in the cache also beyond the first window, see "
     "[caches](caches.md#attention-sinks)",
-    "WatermarkDetector": "padding on the left is no text; the reference counts it, or refuses it",
+    "WatermarkDetector": "padding on the left is no text; transformers counts it, or refuses it",
     "StoppingCriteriaList": "a criterion that the configuration makes as well is an error, as "
-    "documented; newer releases of the reference warn. A `MaxLengthCriteria` alone sets the length",
-    "TextStreamer": "beam search is shown once it is complete; the reference refuses it",
+    "documented; newer releases of transformers warn. A `MaxLengthCriteria` alone sets the length",
+    "TextStreamer": "beam search is shown once it is complete; transformers refuses it",
     "BitsAndBytesConfig": "8 bits have a scale for each 32 inputs, not for each row; "
     "`bnb_4bit_use_double_quant` is accepted without effect",
     "pipeline": 'the task is `"text-generation"`',

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +45,6 @@ def prepare_process(
     Returns:
         The number of threads that torch will use.
     """
-    # torch warns at its first tensor if numpy is not installed; nothing here needs numpy.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
     environ = os.environ if environ is None else environ
     cores = usable_cores()
     if threads is not None:

@@ -16,7 +16,7 @@ from asyncgen_apps.bench.peers.rounds import Cell, MemoryLimit, Results
 from asyncgen_apps.bench.peers.rows import Row
 from asyncgen_apps.bench.report import emit, write_json
 
-README = Path(__file__).parents[4] / "README.md"
+PAGE = Path(__file__).parents[4] / "apps" / "asyncgen_apps" / "bench" / "README.md"
 NAMES = [OURS, "transformers", "transformers-thread", "openvino", "vllm"]
 
 
@@ -167,8 +167,8 @@ def test_text_between_marks_is_replaced() -> None:
             put_between_marks(wrong, "new")
 
 
-def test_the_readme_has_a_place_for_the_summary() -> None:
-    put_between_marks(README.read_text(encoding="utf-8"), "")
+def test_the_page_has_a_place_for_the_summary() -> None:
+    put_between_marks(PAGE.read_text(encoding="utf-8"), "")
 
 
 def test_report_files_hold_figures_without_local_paths(tmp_path: Path) -> None:
