@@ -413,7 +413,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._has_deadline = False
         if self._is_over_limit:
             self._limits.reserved.pop(self, None)
-        refused = refusals.of_head(self.url, self.headers)
+        refused = refusals.of_head(self.url, self.headers, self.parser.get_http_version())
         if refused is not None:
             del self.headers[:]
             self.url = b"/"

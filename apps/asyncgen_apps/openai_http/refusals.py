@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -110,13 +109,17 @@ def long_head(most: int) -> ApiError:
     return ApiError(431, message, code="head_too_large")
 
 
-def of_head(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
+def of_head(url: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> ApiError | None:
     """Return the error for a head that is not served; ``None`` if it may be.
 
     Args:
         url: Target of the request, as it was sent.
         headers: Names in lower case, and values.
+        version: Of HTTP.
     """
+    if version not in ("1.1", "1.0"):
+        message = f"HTTP/{version} is not spoken here; HTTP/1.1 is"
+        return ApiError(505, message, code="unknown_version")
     if len(headers) > MOST_FIELDS:
         message = f"the request has {len(headers)} headers; at most {MOST_FIELDS} are taken"
         return ApiError(431, message, code="too_many_headers")
@@ -124,7 +127,7 @@ def of_head(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | No
         message = f"the query has more than {MOST_FIELDS} parameters, the most that are taken"
         return ApiError(414, message, code="too_many_parameters")
     if b"://" in url and not url.startswith(b"/"):
-        host = urlsplit(url).netloc.rpartition(b"@")[2].lower()
+        host = url.partition(b"://")[2].partition(b"/")[0].rpartition(b"@")[2].lower()
         if [host] != [value.strip().lower() for name, value in headers if name == b"host"]:
             message = "the target of the request names another host than its `Host` header"
             return ApiError(400, message, code="unknown_host")

@@ -25,16 +25,18 @@ class SharedBudget:
         used: What they hold.
     """
 
-    def __init__(self, most: int, *, is_shared: bool = True) -> None:
+    def __init__(self, most: int, *, is_shared: bool = True, owner: str | None = None) -> None:
         """Begin with all of it free.
 
         Args:
             most: What all clients hold together at most.
             is_shared: False where there can be one client only, which then may have everything.
+            owner: A client that may have everything beside others: the one with a key.
         """
         self.most = most
         self.used = 0
         self._is_shared = is_shared
+        self._owner = owner
         self._held: Counter[str] = Counter()
 
     def held_by(self, client: str) -> int:
@@ -49,12 +51,15 @@ class SharedBudget:
             amount: How much, above 0.
         """
         held, free = self._held[client], self.most - self.used - amount
-        is_above = held > 0 and self._is_shared and held + amount > MOST_TIMES * free
-        if free < 0 or is_above:
+        is_above = held > 0 and held + amount > MOST_TIMES * free
+        if free < 0 or is_above and self._limits(client):
             return False
         self._held[client] = held + amount
         self.used += amount
         return True
+
+    def _limits(self, client: str) -> bool:
+        return self._is_shared and client != self._owner
 
     def give_back(self, client: str, amount: int = 1) -> None:
         """Take back what a client got."""
@@ -77,7 +82,7 @@ class SharedBudget:
         """
         used, most, held = (each // unit for each in (self.used, self.most, self._held[client]))
         said = f"{used} of at most {most} {what}"
-        if self._held[client] and self._is_shared:
+        if self._held[client] and self._limits(client):
             said += (
                 f", {held} of them yours: one client has at most {MOST_TIMES} times as many as it "
                 "leaves to others"

@@ -9,6 +9,7 @@ disconnected: the keep-alive of the library does not notice it.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,8 @@ class ConnectionLimit:
     """Limits the sockets of a server, also those without a finished handshake.
 
     Some sockets beyond the limit stay open, to be told that the server is full and to ask for its
-    health. Beyond those, the oldest socket that sent no request yet is closed.
+    health. Beyond those, a socket without a place is closed: the oldest of the address that has
+    most of them, so that nobody else is cut off.
 
     Attributes:
         connections: Sockets that are open.
@@ -72,20 +74,24 @@ class ConnectionLimit:
         """
         self._most = most + RESERVE
         self.connections: set[StreamConnection] = set()
-        self._waiting: dict[StreamConnection, None] = {}
+        self._without: dict[StreamConnection, str] = {}
+        """Addresses of those without a place: they wait for one, or were refused."""
 
     def add(self, connection: StreamConnection) -> None:
-        """Count an opened socket; close the oldest without a request if there are too many."""
+        """Count an opened socket; close one if there are too many."""
         self.connections.add(connection)
-        self._waiting[connection] = None
+        peer = connection.transport.get_extra_info("peername")
+        self._without[connection] = str(peer[0]) if isinstance(peer, tuple) else ""
         if len(self.connections) > self._most:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
+            counts = Counter(self._without.values())
+            most = max(counts.values())
+            oldest = next(each for each, peer in self._without.items() if counts[peer] == most)
+            del self._without[oldest]
             oldest.abort()
 
-    def note_request(self, connection: StreamConnection) -> None:
-        """Note that a socket has sent the head of its request."""
-        self._waiting.pop(connection, None)
+    def note_place(self, connection: StreamConnection) -> None:
+        """Note that a socket has a session with a place of its client."""
+        self._without.pop(connection, None)
 
     def abort_unopened(self) -> None:
         """Close the sockets without a finished handshake."""
@@ -96,7 +102,7 @@ class ConnectionLimit:
     def remove(self, connection: StreamConnection) -> None:
         """Forget a closed socket."""
         self.connections.discard(connection)
-        self._waiting.pop(connection, None)
+        self._without.pop(connection, None)
 
 
 class StreamConnection(ServerConnection):
@@ -144,6 +150,8 @@ class StreamConnection(ServerConnection):
         """
         if flush_queue is not None:
             self._flush_queue = flush_queue
+        if session.has_place:
+            self._limit.note_place(self)
         self._session = session
         self._send_seconds = send_seconds
         session.bind(self._schedule, self.abort, partial(has_left, self.transport))
@@ -183,8 +191,6 @@ class StreamConnection(ServerConnection):
         if not self._may_read(len(data)):
             return
         super().data_received(self._take_head(data))
-        if self.request is not None:
-            self._limit.note_request(self)
 
     def _take_head(self, data: bytes) -> bytes:
         """Return the bytes of the head; keep what comes behind it."""

@@ -74,8 +74,12 @@ class StreamService:
         self.authenticator = Authenticator(self.settings)
         self.is_draining = False
         self.readers = ClientTurns(LARGE_AT_ONCE)
-        several = self.settings.has_several_clients
-        self.places = SharedBudget(self.settings.max_connections, is_shared=several)
+        # Who has not sent the key yet is another client than its owner.
+        one = None if self.settings.has_several_clients else self.settings.tokens[0]
+        owner = None if one is None else self.authenticator.find(one)
+        self.places = SharedBudget(
+            self.settings.max_connections, owner=None if owner is None else owner.id
+        )
         self._sessions: dict[Session, str | None] = {}  # and whose place each has
         self._streams: dict[Answer, EngineStream] = {}
         self._aborting: set[Answer] = set()
@@ -151,6 +155,10 @@ class StreamService:
         self._sessions[session] = owner.id
         self.counters.connections += 1
         return session
+
+    def has_place(self, session: Session) -> bool:
+        """Tell whether a session was let in."""
+        return session in self._sessions
 
     def forget(self, session: Session) -> None:
         """Remove a session that has ended; the session calls this."""

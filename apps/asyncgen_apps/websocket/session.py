@@ -226,6 +226,11 @@ class Session:
         self._close_if_drained()
         return frames
 
+    @property
+    def has_place(self) -> bool:
+        """True if it was let in, and counts for its client."""
+        return self._service.has_place(self)
+
     def refuse(self, fault: Fault, code: CloseCode) -> None:
         """Send an error, then close the connection."""
         self._perform(self._channel.refuse(fault, code))

@@ -163,6 +163,9 @@ def test_fields_of_a_trailer_join_no_header(served: Plain) -> None:
         (b"GET http://a:1/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "unknown_host"),
         (b"GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "unknown_host"),
         (b"GET http://a/ HTTP/1.0\r\n\r\n", 400, "unknown_host"),
+        (b"GET http://[::1/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "unknown_host"),
+        (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505, "unknown_version"),
+        (b"GET / HTTP/0.9\r\nHost: a\r\n\r\n", 505, "unknown_version"),
     ],
 )
 def test_what_is_refused_before_the_application(

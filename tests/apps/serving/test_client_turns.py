@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+
 import anyio
 import pytest
 
 from asyncgen_apps.serving.client_turns import ClientTurns
+from tests.doubles.models import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_second_client_is_next() -> None:
-    turns, order = ClientTurns(1), list[str]()
+    turns, order, all_wait = ClientTurns(1), list[str](), threading.Event()
+
+    def call(name: str) -> None:
+        assert all_wait.wait(PATIENCE)
+        order.append(name)
+
     async with anyio.create_task_group() as group:
         for name in [*["a"] * 20, "b", "b", "c"]:
-            group.start_soon(turns.run, name, order.append, name)
-            await anyio.lowlevel.checkpoint()
+            group.start_soon(turns.run, name, call, name)
+            await anyio.wait_all_tasks_blocked()
+        all_wait.set()
     assert len(order) == 23
     assert order.index("b") < 4 and order.index("c") < 5
     assert not turns._doors, "nobody waits, so nothing is kept"

@@ -112,3 +112,34 @@ async def test_silent_sockets_do_not_block_others() -> None:
                 await client.rest()
         async with one.client("key"):
             assert b" 200 " in await anyio.to_thread.run_sync(ask, one, HEALTH)
+
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@for_each("content", [HANDSHAKE, HEALTH, HANDSHAKE[:60], b""])
+async def test_sockets_of_one_address_leave_room_for_another(content: bytes) -> None:
+    """Whether they wait for a head, for a key, or were refused and read nothing of that."""
+    async with served(max_connections=8, tokens=("key",)) as one:
+        with ExitStack() as stack:
+            wires: list[socket.socket] = []
+
+            def flood(count: int) -> None:
+                for _ in range(count):
+                    wire = stack.enter_context(socket.socket())
+                    wire.bind(("127.0.0.2", 0))
+                    wire.settimeout(PATIENCE)
+                    wire.connect(("127.0.0.1", one.server.port))
+                    wire.sendall(content)
+                    wires.append(wire)
+
+            await anyio.to_thread.run_sync(flood, 8 + RESERVE)
+            for _ in range(3):
+                await anyio.to_thread.run_sync(flood, 3)
+                async with one.client("key") as client:
+                    await client.begin()
+                    await client.rest()
+                assert b" 200 " in await anyio.to_thread.run_sync(ask, one, HEALTH)
