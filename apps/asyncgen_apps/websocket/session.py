@@ -76,6 +76,9 @@ class Service(Protocol):
     def watch_expiry(self) -> None:
         """Note that a grace period may have begun."""
 
+    def has_place(self, session: Session, /) -> bool:
+        """Tell whether a session was let in."""
+
     def forget(self, session: Session, /) -> None:
         """Remove a session that has ended."""
 
