@@ -313,7 +313,7 @@ def test_copies_are_opened_like_everything_else(tmp_path: Path, name: str) -> No
     (tmp_path / "it" / name).symlink_to(tmp_path / "secret")
     with pytest.raises(ModelLoadError, match=f"{name} is a link to .*secret"):
         quantize_checkpoint(tmp_path / "it", tmp_path / "new", progress=False)
-    assert not any((tmp_path / "new").iterdir())
+    assert not (tmp_path / "new").exists()
 
 
 @for_each("name, named", ((" odd .md", "' odd .md'"), (".hidden.json", "'.hidden.json'")))
@@ -354,12 +354,13 @@ def test_a_path_that_was_made_of_another_knows_its_places(tmp_path: Path) -> Non
     (tmp_path / "it/sub/a.json").symlink_to(tmp_path / "out/a.json")
     trusted = enter_folder(tmp_path / "it", follow_links=True)
     strict = enter_folder(tmp_path / "it", follow_links=False)
-    for made in (
+    ways: tuple[Callable[[Path], Path], ...] = (
         lambda it: it / "sub/a.json",
         lambda it: next(it.glob("*/a.json")),
         lambda it: (it / "sub/b.json").with_name("a.json"),
         lambda it: next(iter((it / "sub").iterdir())),
-    ):
+    )
+    for made in ways:
         assert read_stored(made(trusted)) == b"{}"
         with pytest.raises(ModelLoadError, match="is a link to"):
             read_stored(made(strict))
@@ -389,7 +390,8 @@ def test_a_link_that_is_put_there_meanwhile_shows_nothing(
             (folder / "file").rename(folder / "a.json")
 
     (folder / "a.json").write_text("{}")
-    entered, found = enter_folder(folder, follow_links=False), set()
+    entered = enter_folder(folder, follow_links=False)
+    found: set[bytes | type[ModelLoadError]] = set()
     thread = threading.Thread(target=swap)
     thread.start()
     try:

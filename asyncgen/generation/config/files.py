@@ -71,8 +71,9 @@ def fetch(
         ModelLoadError: The file is missing, cannot be fetched, or is no JSON object.
     """
     if isinstance(source, StoredPath) or source == "demo" or Path(source).exists():
-        is_entered = isinstance(source, StoredPath)
-        folder = source if is_entered else resolve(source, follow_links=follow_links)
+        folder = source
+        if not isinstance(folder, StoredPath):
+            folder = resolve(source, follow_links=follow_links)
         path = folder / subfolder / name
         if not is_stored(path):
             raise ModelLoadError(
