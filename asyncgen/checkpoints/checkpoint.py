@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from asyncgen.checkpoints.hub import read_json, refuse_pointer
-from asyncgen.checkpoints.stored_files import is_stored, open_stored
+from asyncgen.checkpoints.stored_files import as_path, is_stored, library_path, open_stored
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from asyncgen.models.kernels.packed_weight import PackedWeight
 
@@ -131,7 +132,7 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
         ModelLoadError: There are no safetensors weights (pickle files are refused), a file is
             missing, truncated or corrupt, or the index points outside the folder.
     """
-    path = Path(folder)
+    path = as_path(folder)
     if is_stored(path / SINGLE):
         return Checkpoint(path, _read_header(path / SINGLE))
     if is_stored(path / INDEX):
@@ -185,10 +186,10 @@ def _shard(index: Path, name: str) -> Path:
 def _read_header(file: Path) -> dict[str, StoredTensor]:
     """Read the locations of the tensors of a file, after the safetensors library checked it."""
     try:
-        refuse_pointer(file)
-        with safe_open(file, framework="pt"):
-            pass
         with open_stored(file) as stream:
+            refuse_pointer(file, stream)
+            with safe_open(library_path(stream), framework="pt"):
+                pass
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
         metadata = header.pop("__metadata__", None) or {}

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 from torch.nn import functional as F
 
 from asyncgen.checkpoints.checkpoint import open_checkpoint
 from asyncgen.checkpoints.hub import read_json, read_text
+from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 
@@ -230,8 +230,5 @@ def read_dense(folder: Path, width: int | None) -> DenseLayer:
     if found != shapes or (width is not None and sizes[0] != width):
         wanted = f"{sizes[0]} to {sizes[1]} features are wanted, of {width} that come in"
         raise ModelLoadError(f"{folder}: {wanted}, and stored are {shorten(found)}")
-    read = {}
-    for name, tensor in stored.items():
-        with safe_open(tensor.file, "pt") as file:
-            read[name] = file.get_tensor(name).float()
+    read = {name: read_raw(tensor).float() for name, tensor in stored.items()}
     return DenseLayer(read["linear.weight"], read.get("linear.bias"), _ACTIVATIONS[activation])

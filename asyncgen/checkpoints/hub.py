@@ -11,10 +11,10 @@ import re
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 from asyncgen.checkpoints.gguf.file_choice import is_single, only_model, patterns_of
-from asyncgen.checkpoints.stored_files import check_folder, is_stored, open_stored, read_stored
+from asyncgen.checkpoints.stored_files import enter_folder, is_stored, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.runtime.progress import is_terminal, tell
 
@@ -41,14 +41,18 @@ _OLD_TOKENIZERS = ("merges.txt", "tokenizer.model", "spiece.model")
 _POINTER = b"version https://git-lfs"
 
 
-def refuse_pointer(file: Path) -> None:
+def refuse_pointer(file: Path, stream: BinaryIO) -> None:
     """Refuse a git-lfs pointer, which a clone without git-lfs has in place of a file.
 
+    Args:
+        file: Its path, for the error.
+        stream: The file, at its beginning, where it is again.
+
     Raises:
-        ModelLoadError: The file is one, or no regular file.
+        ModelLoadError: The file is one.
     """
-    with open_stored(file) as stream:
-        _refuse_pointer(file, stream.read(len(_POINTER)))
+    _refuse_pointer(file, stream.read(len(_POINTER)))
+    stream.seek(0)
 
 
 def _refuse_pointer(file: Path, content: bytes) -> None:
@@ -147,19 +151,20 @@ def resolve(
         **options: See `HubOptions`.
 
     Returns:
-        An existing folder; or a file, if the whole model is one.
+        An existing folder; or a file, if the whole model is one. It is a path of `enter_folder`:
+        files below it are read where they may lie.
 
     Raises:
         InvalidRequestError: A revision was given for something that is no repository.
         ModelLoadError: There is no such folder or repository, access is denied, or the hub cannot
-            be reached; or it has several models in one file each, is half saved, or has links that
-            lead out of it.
+            be reached; or it has several models in one file each, is half saved, or is a subfolder
+            that leads out of its source.
     """
     folder = _local_folder(source)
     repository, colon, part = str(source).partition(":")
     is_part = colon and "/" in repository and _PART.fullmatch(part)
     if folder is None and is_part and _REPOSITORY.fullmatch(repository):
-        return _download_single(repository, part, subfolder, options, progress)
+        return _download_single(repository, part, subfolder, options, progress, follow_links)
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
     else:
@@ -169,14 +174,16 @@ def resolve(
         allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
         folder = _download(source, allowed, in_vain, options, progress)
     if is_single(folder) and folder.is_file() and not subfolder:
-        return folder
+        name = folder.name
+        return enter_folder(folder.parent, follow_links=follow_links, named=name) / name
     if not (folder / subfolder).is_dir():
         allowed_here = "there is no such folder in it; leave it out, or check its name"
         raise InvalidRequestError("subfolder", subfolder, allowed_here)
     top, folder = folder, folder / subfolder
     if subfolder and not follow_links and not folder.resolve().is_relative_to(top.resolve()):
         raise ModelLoadError(f"{folder} leads out of {top}; pass follow_links=True if it may")
-    check_folder(folder, follow_links=follow_links)
+    # Installers may link the files of packages to a store of theirs.
+    folder = enter_folder(folder, follow_links=follow_links or source == "demo")
     return folder if is_stored(folder / "config.json") else only_model(folder) or folder
 
 
@@ -197,8 +204,9 @@ def resolve_code(
     path = Path(source).expanduser()
     if path.is_dir():
         _refuse_revision(options, "a folder has no revisions")
-        return path
-    return _download(source, patterns, [], options)
+    else:
+        path = _download(source, patterns, [], options)
+    return enter_folder(path, follow_links=True)  # whose code is run may show any file
 
 
 def _refuse_revision(options: HubOptions, reason: str) -> None:
@@ -220,13 +228,19 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def _download_single(
-    repository: str, part: str, subfolder: str, options: HubOptions, progress: ProgressOption
+    repository: str,
+    part: str,
+    subfolder: str,
+    options: HubOptions,
+    progress: ProgressOption,
+    follow_links: bool,
 ) -> Path:
     """Download the file of a repository that holds a whole model; return the first part of it."""
     inside = f"{subfolder.strip('/')}/" if subfolder else ""
     patterns = patterns_of(part)
     allowed = [inside + pattern for pattern in patterns]
     folder = _download(repository, allowed, [], options, progress) / subfolder
+    folder = enter_folder(folder, follow_links=follow_links)
     found = only_model(folder, patterns) if folder.is_dir() else None
     if found is None:
         raise ModelLoadError(

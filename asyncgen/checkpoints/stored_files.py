@@ -1,20 +1,30 @@
 """Open the files of a checkpoint, which may come from anybody: regular ones only, up to a size.
 
-Every file that is read from a folder of a model passes here: a FIFO would wait for ever, a device
-has no end, and a link may show what is none of the folder's.
+Every file that is read from a folder of a model is opened here: a FIFO would wait for ever, a
+device has no end, and a link may show what is none of the folder's. Where a file lies is asked of
+what was opened, so a link that is put in its place meanwhile shows nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import stat
+import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from asyncgen.errors import ModelLoadError, shorten
 
+if sys.platform == "win32":
+    from pathlib import WindowsPath as _SystemPath
+else:
+    from pathlib import PosixPath as _SystemPath
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SAVING = ".saving"
 """File that stands in a folder while the files of a save replace others there."""
@@ -25,10 +35,67 @@ _LARGEST = {".jinja": 4, ".json": 64, ".model": 64, ".txt": 64, ".py": 4}
 _LARGEST_TOKENIZER = 512 * _MEBIBYTE
 """Largest size of ``tokenizer.json``; those of the largest vocabularies have 40 MB."""
 
-_READ_SUFFIXES = (*_LARGEST, ".safetensors", ".gguf")
 _MOST_ENTRIES = 100_000
 _LONGEST_SHOWN = 1000
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPEN_FLAGS |= getattr(os, "O_BINARY", 0)
+_LOOK_FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_CLOEXEC", 0)
+_DESCRIPTORS = "/proc/self/fd"
+"""Folder of Linux with what is open, and where it lies."""
+_KNOWS_PLACES = hasattr(os, "O_PATH") and os.path.isdir(_DESCRIPTORS)
+
+_CACHED = re.compile(r"(?:models|datasets|spaces)--.+")
+"""Folder of a repository in the hub's cache."""
+
+
+class StoredPath(_SystemPath):
+    """A path in a folder of a model, which knows where its files may lie.
+
+    So do all paths that are made of it (``/``, ``parent``, ``glob``); ``Path(path)`` forgets.
+
+    Attributes:
+        places: Real folders and files that may be read; ``None``: links may lead anywhere.
+    """
+
+    __slots__ = ()
+    places: ClassVar[tuple[str, ...] | None] = None
+
+    def __reduce__(self) -> tuple[type[Path], tuple[str]]:
+        """Become a plain path in another process."""
+        return Path, (str(self),)
+
+
+def enter_folder(folder: Path, *, follow_links: bool, named: str = "") -> Path:
+    """Return a folder as a path whose files are read where they may lie; refuse a half saved one.
+
+    They lie in it, or for one of the hub's cache in its own blobs.
+
+    Args:
+        folder: An existing folder; may itself be reached by links.
+        follow_links: True if links may lead out of it.
+        named: File in it that the caller has named, which may be a link; empty for none.
+
+    Raises:
+        ModelLoadError: A save into it was cut off.
+    """
+    if not named and is_stored(folder / SAVING):
+        raise ModelLoadError(
+            f"{folder} is half saved: a save into it was cut off (it has the file {SAVING}); "
+            "save the model again"
+        )
+    places = None if follow_links else _places(folder)
+    if places is not None and named:
+        places += (os.path.realpath(folder / named),)
+    # A class for each folder: paths that are made of a path keep its class, and nothing else.
+    entered: StoredPath = type("StoredPath", (StoredPath,), {"__slots__": (), "places": places})(
+        folder
+    )
+    return entered
+
+
+def as_path(place: str | os.PathLike[str]) -> Path:
+    """Return a path, which still knows where its files may lie."""
+    return place if isinstance(place, Path) else Path(place)
 
 
 def is_stored(file: Path) -> bool:
@@ -47,41 +114,43 @@ def is_stored(file: Path) -> bool:
 def open_stored(file: Path) -> BinaryIO:
     """Open a file of a checkpoint to be read, unbuffered.
 
+    Args:
+        file: Its path. One that `enter_folder` did not make is read in its own folder alone.
+
     Raises:
-        ModelLoadError: It is missing, or no regular file.
+        ModelLoadError: It is missing, no regular file, or a link that leads out of the folder.
     """
-    try:
-        number = os.open(file, _OPEN_FLAGS | getattr(os, "O_BINARY", 0))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or f"{error}"
-        raise ModelLoadError(f"{_shown(file)} cannot be read ({reason})") from error
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        kind = _kind(os.fstat(number).st_mode)
-        os.close(number)
-        raise ModelLoadError(f"{file} is {kind}; a checkpoint has regular files only")
-    return open(number, "rb", buffering=0)
+    number = _opened(file)
+    return open(file, "rb", buffering=0, opener=lambda *_: number)
+
+
+def library_path(stream: BinaryIO) -> str:
+    """Return a path by which a library opens the same file again, whatever lies there meanwhile.
+
+    Args:
+        stream: What `open_stored` or `open_small` returned; stays open until the library is done.
+    """
+    if _KNOWS_PLACES:
+        return f"{_DESCRIPTORS}/{stream.fileno()}"
+    return os.path.realpath(stream.name)
 
 
 def read_stored(file: Path) -> bytes:
     """Read a small file of a checkpoint: settings, a template, a tokenizer, an index.
 
     Raises:
-        ModelLoadError: It is missing, no regular file, or larger than such a file can be.
+        ModelLoadError: It is missing, no regular file, larger than such a file can be, or a link
+            that leads out of the folder.
     """
-    with _open_small(file) as stream:
+    with open_small(file) as stream:
         try:
             return stream.read(os.fstat(stream.fileno()).st_size)
         except OSError as error:
             raise ModelLoadError(f"{file} cannot be read ({error})") from error
 
 
-def check_stored(*files: Path) -> None:
-    """Look at small files that a library reads by path; errors are those of `read_stored`."""
-    for file in files:
-        _open_small(file).close()
-
-
-def _open_small(file: Path) -> BinaryIO:
+def open_small(file: Path) -> BinaryIO:
+    """Open a small file of a checkpoint; errors are those of `read_stored`."""
     most = _LARGEST.get(file.suffix, 64) * _MEBIBYTE
     if file.name == "tokenizer.json":
         most = _LARGEST_TOKENIZER
@@ -93,72 +162,119 @@ def _open_small(file: Path) -> BinaryIO:
     return stream
 
 
-def _shown(file: Path) -> str:
-    """Return a path as errors show it: a name in a file may have thousands of characters."""
-    text = str(file)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def check_folder(folder: Path, *, follow_links: bool) -> None:
-    """Refuse a folder that is half saved, or whose links lead out of it.
-
-    Links inside of it are followed, and those of the hub's cache to its own blobs.
-
-    Args:
-        folder: An existing folder; may itself be reached by links.
-        follow_links: True if links may lead out of it.
+def names_in(folder: Path) -> list[str]:
+    """Return the names of all entries of a folder of a checkpoint, in order.
 
     Raises:
-        ModelLoadError: Names the link and where it leads, or the save that was cut off.
+        ModelLoadError: It cannot be read, has too many, or is a link that leads out of the folder
+            that it lies in.
     """
-    if is_stored(folder / SAVING):
-        raise ModelLoadError(
-            f"{folder} is half saved: a save into it was cut off (it has the file {SAVING}); "
-            "save the model again"
-        )
-    if follow_links:
-        return
-    inside = folder.resolve()
-    allowed = [inside]
-    if inside.parent.name == "snapshots":
-        allowed.append((inside.parent.parent / "blobs").resolve())
-    for link in _links(inside):
-        target = Path(os.path.realpath(link))
-        if not any(target.is_relative_to(one) for one in allowed):
-            raise ModelLoadError(
-                f"{folder / link.relative_to(inside)} is a link to {target}, outside of the "
-                "folder; pass follow_links=True if whoever made the folder may show that file"
-            )
-
-
-def _links(folder: Path) -> Iterator[Path]:
-    """Yield links of names that could be read, in a folder and in those inside of it.
-
-    Nothing is read from deeper ones.
-    """
-    folders, seen = [folder], 0
-    while folders:
+    with _checked(folder) as place:
         try:
-            entries = list(os.scandir(folders.pop()))
-        except OSError:
-            continue  # what is in it cannot be read either
-        for entry in entries:
-            seen += 1
-            if seen > _MOST_ENTRIES:
-                raise ModelLoadError(
-                    f"{folder} has more than {_MOST_ENTRIES} files; a checkpoint has fewer"
-                )
-            if entry.is_symlink():
-                # One without a suffix may be a folder.
-                suffix = Path(entry.name).suffix
-                if suffix in _READ_SUFFIXES or Path(entry.path).is_dir():
-                    yield Path(entry.path)
-            elif entry.is_dir(follow_symlinks=False) and Path(entry.path).parent == folder:
-                folders.append(Path(entry.path))
+            with os.scandir(place) as entries:
+                names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES + 1)]
+        except OSError as error:
+            raise ModelLoadError(f"{_shown(folder)} cannot be read ({error.strerror})") from error
+    if len(names) > _MOST_ENTRIES:
+        raise ModelLoadError(
+            f"{folder} has more than {_MOST_ENTRIES} files; a checkpoint has fewer"
+        )
+    return sorted(names)
+
+
+@contextmanager
+def _checked(folder: Path) -> Iterator[int | str]:
+    """Open a folder to be listed."""
+    if os.scandir not in os.supports_fd:
+        real = os.path.realpath(folder)
+        _check_place(folder, real)
+        yield real
+        return
+    number = _opened(folder, stat.S_ISDIR)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _opened(file: Path, is_wanted: Callable[[int], bool] = stat.S_ISREG) -> int:
+    """Open what a path leads to, if it lies where it may and is of a kind."""
+    try:
+        if _KNOWS_PLACES:
+            number = os.open(file, _LOOK_FLAGS)  # which reads nothing, and wakes no device
+            try:
+                there = f"{_DESCRIPTORS}/{number}"
+                _check_place(file, os.readlink(there))
+                _check_kind(file, number, is_wanted)
+                return os.open(there, _OPEN_FLAGS)
+            finally:
+                os.close(number)
+        return _opened_by_path(file, is_wanted)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or f"{error}"
+        raise ModelLoadError(f"{_shown(file)} cannot be read ({reason})") from error
+
+
+def _opened_by_path(file: Path, is_wanted: Callable[[int], bool]) -> int:
+    """Open a file where the system does not tell where it lies: look before and after."""
+    real = os.path.realpath(file)
+    _check_place(file, real)
+    number = os.open(real, _OPEN_FLAGS | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        _check_kind(file, number, is_wanted)
+        if os.path.realpath(real) == real and os.path.samestat(os.stat(real), os.fstat(number)):
+            return number
+    except BaseException:
+        os.close(number)
+        raise
+    os.close(number)
+    raise ModelLoadError(f"{_shown(file)} was replaced while it was opened; try again")
+
+
+def _check_kind(file: Path, number: int, is_wanted: Callable[[int], bool]) -> None:
+    mode = os.fstat(number).st_mode
+    if not is_wanted(mode):
+        raise ModelLoadError(
+            f"{_shown(file)} is {_kind(mode)}; a checkpoint has regular files only, in folders"
+        )
+
+
+def _check_place(file: Path, real: str) -> None:
+    places = file.places if isinstance(file, StoredPath) else _places(file.parent)
+    if places is None or any(_is_in(real, place) for place in places):
+        return
+    link = next((one for one in (file, *file.parents) if one.is_symlink()), file)
+    raise ModelLoadError(
+        f"{_shown(link)} is a link to {_shown(os.path.realpath(link))}, outside of the folder; "
+        "pass follow_links=True if whoever made the folder may show that file"
+    )
+
+
+def _places(folder: Path) -> tuple[str, ...]:
+    """Return where files of a folder may lie: in it, and in the blobs of its cached repository."""
+    real = Path(os.path.realpath(folder))
+    for commit in (real, *real.parents):
+        repository = commit.parent.parent
+        if commit.parent.name == "snapshots" and _CACHED.fullmatch(repository.name):
+            blobs = repository / "blobs"
+            if not blobs.is_symlink():  # the rest of the path is real already
+                return str(real), str(blobs)
+    return (str(real),)
+
+
+def _is_in(real: str, place: str) -> bool:
+    return real == place or real.startswith(place.rstrip(os.sep) + os.sep)
+
+
+def _shown(path: Path | str) -> str:
+    """Return a path as errors show it: a name in a file may have thousands of characters."""
+    text = str(path)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def _kind(mode: int) -> str:
     for test, name in (
+        (stat.S_ISREG, "a file"),
         (stat.S_ISDIR, "a folder"),
         (stat.S_ISFIFO, "a FIFO"),
         (stat.S_ISSOCK, "a socket"),

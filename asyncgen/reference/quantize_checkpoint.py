@@ -20,16 +20,16 @@ from asyncgen.checkpoints.checkpoint import INDEX, SINGLE, open_checkpoint
 from asyncgen.checkpoints.hub import resolve
 from asyncgen.checkpoints.packed.quantise import GROUP, PACKINGS, quantise
 from asyncgen.checkpoints.packed.raw_tensors import nibbles, read_raw
-from asyncgen.checkpoints.saved_folder import SavedFolder
-from asyncgen.checkpoints.stored_files import read_stored
-from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
+from asyncgen.checkpoints.stored_files import names_in, read_stored
+from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 from asyncgen.reference.model_loader import read_plan
 from asyncgen.runtime.progress import Progress
 from asyncgen.runtime.transfer import host_ints
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -98,12 +98,15 @@ def quantize_checkpoint(
     names = {name for name in matrices if name in checkpoint.tensors}
     if not names:
         raise ModelLoadError(f"{place} has no matrices that can be packed")
+    shards = _by_file(checkpoint.tensors)
+    others = _others(place, {stored.file for stored in checkpoint.tensors.values()})
+    _check_names(place, shards, others)
     sums = _Sums()
     total = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
     with SavedFolder(target, parameter="folder") as saved:
         places: dict[str, str] = {}
         with Progress(total, "packing weights", progress=progress) as bar:
-            for file, tensors in _by_file(checkpoint.tensors).items():
+            for file, tensors in shards.items():
                 written: dict[str, Tensor] = {}
                 for name, stored in tensors.items():
                     tensor = read_raw(stored)
@@ -115,10 +118,8 @@ def quantize_checkpoint(
                 save_file(written, saved.path_of(file), metadata={"format": "pt"})
                 sums.bytes_after += sum(tensor.nbytes for tensor in written.values())
                 places |= dict.fromkeys(written, file)
-        for other in sorted(place.iterdir()):
-            is_beside = other.suffix in _OTHERS and other.name not in ("config.json", INDEX)
-            if is_beside and not other.is_dir():
-                saved.add(other.name, read_stored(other))
+        for name, content in others.items():
+            saved.add(name, content)
         kept = {
             name.removesuffix(".weight")
             for name, stored in checkpoint.tensors.items()
@@ -138,6 +139,31 @@ def quantize_checkpoint(
         sums.errors / sums.count,
         math.sqrt(sums.squares / sums.weights),
     )
+
+
+def _others(place: Path, shards: Collection[Path]) -> dict[str, bytes]:
+    """Read the files that are copied, before anything is written."""
+    files = [place / name for name in names_in(place) if name not in ("config.json", INDEX)]
+    return {
+        file.name: read_stored(file)
+        for file in files
+        if file.suffix in _OTHERS and file not in shards and not file.is_dir()
+    }
+
+
+def _check_names(place: Path, shards: Collection[str], others: Collection[str]) -> None:
+    """Refuse names of files that cannot be written, or that are those of several."""
+    for name in (*shards, *others):
+        try:
+            plain_name("source", name)
+        except InvalidRequestError as error:
+            raise ModelLoadError(f"{place}: the name of a file, {error.args[0]}") from error
+    twice = next((name for name in shards if name in {*others, "config.json", INDEX}), None)
+    if twice is not None:
+        raise ModelLoadError(
+            f"{place} has weights in a file called {shorten(twice)}, and another file of that "
+            "name; rename that of the weights, in the index as well"
+        )
 
 
 class _Sums:

@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 
 from asyncgen.checkpoints.gguf.pre_tokenizers import make_pre_tokenizer
 from asyncgen.checkpoints.gguf.tokenizer import token_frame
-from asyncgen.checkpoints.stored_files import check_stored, is_stored
+from asyncgen.checkpoints.stored_files import is_stored, library_path, open_small
 from asyncgen.errors import ModelLoadError
 from asyncgen.text.sentencepiece_model import build_sentencepiece, read_sentencepiece
 
@@ -110,13 +110,13 @@ def _pieces(
 
 
 def _byte_level(class_name: str, vocabulary: Path, merges: Path, *, prefix: bool) -> Backend:
-    check_stored(vocabulary, merges)
-    try:
-        texts, pairs = BPE.read_file(str(vocabulary), str(merges))
-    except Exception as error:
-        raise ModelLoadError(
-            f"{vocabulary} and {merges.name} are no vocabulary ({error}); download them again"
-        ) from error
+    with open_small(vocabulary) as words, open_small(merges) as rules:
+        try:
+            texts, pairs = BPE.read_file(library_path(words), library_path(rules))
+        except Exception as error:
+            raise ModelLoadError(
+                f"{vocabulary} and {merges.name} are no vocabulary ({error}); download them again"
+            ) from error
     backend = Backend(
         BPE(texts, pairs, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken
@@ -20,7 +19,7 @@ from asyncgen.checkpoints.gguf.file_choice import is_single
 from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokenizer
 from asyncgen.checkpoints.hub import read_json, read_text
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
-from asyncgen.checkpoints.stored_files import is_stored
+from asyncgen.checkpoints.stored_files import as_path, is_stored, names_in
 from asyncgen.errors import InvalidRequestError, ModelLoadError, clip, shorten
 from asyncgen.text.batch_encoding import Side, check_side
 from asyncgen.text.old_layouts import frame, read_old_layout
@@ -40,10 +39,13 @@ from asyncgen.text.tokenizer_state import check_steps, read_state
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from pathlib import Path
 
 
 _TEMPLATE = "chat_template.jinja"
 _MORE_TEMPLATES = "additional_chat_templates"
+_MOST_TEMPLATES = 100
+_MOST_OF_TEMPLATES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def read_tokenizer(
         UnsupportedModelError: The tokenizer of a GGUF file is of an unsupported kind.
         InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
     """
-    path = Path(place)
+    path = as_path(place)
     if is_single(path):
         if add_prefix_space is not None:
             raise InvalidRequestError("add_prefix_space", add_prefix_space, "a GGUF file says it")
@@ -126,7 +128,7 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
     Raises:
         ModelLoadError: A file has a wrong format.
     """
-    path = Path(folder)
+    path = as_path(folder)
     config_file = path / "tokenizer_config.json"
     config = _read_optional(config_file, check_settings)
     token_map = _read_optional(path / "special_tokens_map.json", check_token_map)
@@ -185,7 +187,7 @@ def read_backend(
         ModelLoadError: It cannot be read.
         InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
     """
-    file = Path(folder) / "tokenizer.json"
+    file = as_path(folder) / "tokenizer.json"
     text = read_text(file)
     state = read_state(file, text)
     if add_prefix_space is not None:
@@ -238,10 +240,11 @@ def write_tokenizer(
 
 
 def _template_file(name: str) -> str:
-    """Return the file of a template."""
+    """Return the file of a template; refuse names of which no file is saved."""
     if name == "default":
         return _TEMPLATE
-    return f"{_MORE_TEMPLATES}/{plain_name('chat_template', name)}.jinja"
+    plain_name("chat_template", name)
+    return f"{_MORE_TEMPLATES}/{plain_name('chat_template', f'{name}.jinja')}"
 
 
 def _prefixed(prefix: str, name: str) -> str:
@@ -350,13 +353,33 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, s
     more = folder / _MORE_TEMPLATES
     if is_stored(more) and not more.is_dir():
         raise ModelLoadError(f"{more} is no folder; templates lie in a folder of this name")
-    files = sorted(more.glob("*.jinja"))
-    templates = {file.stem: read_text(file) for file in files}
+    templates = _more_templates(more) if is_stored(more) else {}
     if is_stored(folder / _TEMPLATE):
         templates["default"] = read_text(folder / _TEMPLATE)
     if set(templates) == {"default"}:
         return templates["default"]
     return templates or _stored_templates(config.get("chat_template"))
+
+
+def _more_templates(folder: Path) -> dict[str, str]:
+    """Read templates by name; a name is one that can be saved."""
+    names = [name for name in names_in(folder) if name.endswith(".jinja")]
+    if len(names) > _MOST_TEMPLATES:
+        raise ModelLoadError(
+            f"{folder} has {len(names)} templates; at most {_MOST_TEMPLATES} are read"
+        )
+    templates: dict[str, str] = {}
+    length = 0
+    for name in names:
+        stem = name.removesuffix(".jinja")
+        _template_file(stem)
+        templates[stem] = read_text(folder / name)
+        length += len(templates[stem])
+        if length > _MOST_OF_TEMPLATES:
+            raise ModelLoadError(
+                f"{folder} has templates of more than {_MOST_OF_TEMPLATES} characters together"
+            )
+    return templates
 
 
 def _stored_templates(stored: object) -> str | dict[str, str] | None:
@@ -372,7 +395,7 @@ def _stored_templates(stored: object) -> str | dict[str, str] | None:
     if not all(isinstance(text, str) for text in (*named, *named.values())):
         raise TypeError("`chat_template` has a template that is no text")
     for name in named:
-        plain_name("chat_template", name)
+        _template_file(name)
     return named
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import json
 import os
 import shutil
 import socket
 import sys
+import tempfile
+import threading
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import asyncgen
-from asyncgen.checkpoints.stored_files import SAVING, check_folder, read_stored
+from asyncgen.checkpoints import stored_files
+from asyncgen.checkpoints.stored_files import SAVING, enter_folder, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.reference.quantize_checkpoint import quantize_checkpoint
 from tests.cases import for_each
 from tests.checkpoints.strange_folders import SMALL
 from tests.doubles.checkpoints import save_checkpoint
@@ -23,7 +31,6 @@ from tests.doubles.tokenizers import save_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no FIFOs, links need rights")
 
@@ -181,7 +188,7 @@ def test_a_half_saved_folder_is_refused(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="half saved.*save the model again"):
         opened(folder)
     with pytest.raises(ModelLoadError, match="half saved"):
-        check_folder(folder, follow_links=True)
+        enter_folder(folder, follow_links=True)
 
 
 def test_sizes_have_limits(tmp_path: Path) -> None:
@@ -201,3 +208,294 @@ def test_a_subfolder_is_looked_at_alone(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="linked leads out of .*follow_links=True"):
         opened(tmp_path / "models", subfolder="linked")
     opened(tmp_path / "models", subfolder="linked", follow_links=True)
+
+
+def new(folder: Path) -> Path:
+    """Make a folder for one case of a test."""
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def weights_elsewhere(folder: Path, name: str) -> None:
+    """Let an index name a file that is a link to weights outside of the folder."""
+    private = folder.parent / "private.safetensors"
+    (folder / "model.safetensors").rename(private)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(private)
+    index = {"weight_map": dict.fromkeys(load_file(private), name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@for_each("name", ("weights.dat", "weights", "deep/weights.dat", "README.md"))
+def test_shards_of_any_name_may_not_be_elsewhere(whole: Path, tmp_path: Path, name: str) -> None:
+    tmp_path = new(tmp_path)
+    shutil.copytree(whole, tmp_path / "it")
+    weights_elsewhere(tmp_path / "it", name)
+    with pytest.raises(ModelLoadError, match=f"{name} is a link to .*private"):
+        opened(tmp_path / "it")
+    opened(tmp_path / "it", follow_links=True)
+
+
+def test_shards_of_a_module_may_not_be_elsewhere(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "it")
+    weights_elsewhere(tmp_path / "it/2_Dense", "deep/x.safetensors")
+    shutil.move(tmp_path / "it/private.safetensors", tmp_path)
+    link = tmp_path / "it/2_Dense/deep/x.safetensors"
+    link.unlink()
+    link.symlink_to(tmp_path / "private.safetensors")
+    with pytest.raises(ModelLoadError, match=r"x\.safetensors is a link to .*private"):
+        opened(tmp_path / "it")
+
+
+@for_each("blobs", ("/", "..", "../../outside"))
+def test_blobs_are_the_caches_own(whole: Path, tmp_path: Path, blobs: str) -> None:
+    tmp_path = new(tmp_path)
+    (tmp_path / "outside").mkdir()
+    place = tmp_path / "models--a--b"
+    shutil.copytree(whole, place / "snapshots/1234")
+    (place / "blobs").symlink_to(blobs)
+    (tmp_path / "outside/config.json").write_text("{}")
+    (place / "snapshots/1234/config.json").unlink()
+    (place / "snapshots/1234/config.json").symlink_to(tmp_path / "outside/config.json")
+    with pytest.raises(ModelLoadError, match=r"config\.json is a link to .*outside"):
+        opened(place / "snapshots/1234")
+
+
+def test_blobs_beside_what_is_no_cache_are_outside(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "backup/snapshots/1234"
+    shutil.copytree(whole, folder)
+    (tmp_path / "backup/blobs").mkdir()
+    (folder / "config.json").rename(tmp_path / "backup/blobs/config.json")
+    (folder / "config.json").symlink_to("../../blobs/config.json")
+    with pytest.raises(ModelLoadError, match="is a link to .*blobs"):
+        opened(folder)
+
+
+def test_subfolders_of_the_cache_lead_to_its_blobs(whole: Path, tmp_path: Path) -> None:
+    place = tmp_path / "models--a--b"
+    commit, blobs = "0" * 40, place / "blobs"
+    inside = place / "snapshots" / commit / "sub"
+    for each in (inside, blobs, place / "refs"):
+        each.mkdir(parents=True)
+    (place / "refs/main").write_text(commit)
+    for file in whole.iterdir():
+        if file.is_file() and file.name != "modules.json":
+            shutil.copy(file, blobs / f"hash of {file.name}")
+            (inside / file.name).symlink_to(f"../../../blobs/hash of {file.name}")
+    opened(inside)
+    opened(inside.parent, subfolder="sub")
+    for open_one in (asyncgen.load_model, asyncgen.load_tokenizer):
+        open_one("a/b", subfolder="sub", cache_dir=tmp_path, local_files_only=True, progress=False)
+
+
+def test_every_file_of_a_folder_follows_links_on_demand(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "it"
+    folder.mkdir()
+    for file in whole.iterdir():
+        (folder / file.name).symlink_to(file)
+    (tmp_path / "defaults.json").write_text('{"max_new_tokens": 3}')
+    (folder / "generation_config.json").symlink_to(tmp_path / "defaults.json")
+    model = asyncgen.load_model(folder, follow_links=True, progress=False)
+    assert model.generation_config.max_new_tokens == 3
+    opened(folder, follow_links=True)
+    read = asyncgen.GenerationConfig.from_pretrained
+    with pytest.raises(ModelLoadError, match="follow_links=True"):
+        read(folder)
+    assert read(folder, follow_links=True).max_new_tokens == 3
+    with pytest.raises(InvalidRequestError, match="follow_links"):
+        read(folder, follow_links=1)
+
+
+@for_each("name", ("NOTES.md", "notes.txt"))
+def test_copies_are_opened_like_everything_else(tmp_path: Path, name: str) -> None:
+    tmp_path = new(tmp_path)
+    shutil.copytree(Path(asyncgen.__file__).parent / "demo", tmp_path / "it")
+    (tmp_path / "secret").write_text("private words")
+    (tmp_path / "it" / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelLoadError, match=f"{name} is a link to .*secret"):
+        quantize_checkpoint(tmp_path / "it", tmp_path / "new", progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+@for_each("name, named", ((" odd .md", "' odd .md'"), (".hidden.json", "'.hidden.json'")))
+def test_copies_of_odd_names_are_refused_by_name(tmp_path: Path, name: str, named: str) -> None:
+    tmp_path = new(tmp_path)
+    shutil.copytree(Path(asyncgen.__file__).parent / "demo", tmp_path / "it")
+    (tmp_path / "it" / name).write_text("{}")
+    with pytest.raises(ModelLoadError, match=f"the name of a file.*{named}: a plain name"):
+        quantize_checkpoint(tmp_path / "it", tmp_path / "new", progress=False)
+
+
+@pytest.mark.gate
+@for_each("name, other", (("weights.md", None), ("sub/notes.md", "notes.md")))
+def test_weights_are_not_written_over_by_copies(
+    tmp_path: Path, name: str, other: str | None
+) -> None:
+    tmp_path = new(tmp_path)
+    folder = tmp_path / "it"
+    shutil.copytree(Path(asyncgen.__file__).parent / "demo", folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / name)
+    index = {"weight_map": dict.fromkeys(tensors, name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    if other is None:
+        quantize_checkpoint(folder, tmp_path / "new", progress=False)
+        assert any("packed" in name for name in load_file(tmp_path / "new" / name))
+        return
+    (folder / other).write_text("notes")
+    with pytest.raises(ModelLoadError, match=f"weights in a file called .*{other}"):
+        quantize_checkpoint(folder, tmp_path / "new", progress=False)
+
+
+def test_a_path_that_was_made_of_another_knows_its_places(tmp_path: Path) -> None:
+    for name in ("it/sub", "out"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "out/a.json").write_text("{}")
+    (tmp_path / "it/sub/a.json").symlink_to(tmp_path / "out/a.json")
+    trusted = enter_folder(tmp_path / "it", follow_links=True)
+    strict = enter_folder(tmp_path / "it", follow_links=False)
+    ways: tuple[Callable[[Path], Path], ...] = (
+        lambda it: it / "sub/a.json",
+        lambda it: next(it.glob("*/a.json")),
+        lambda it: (it / "sub/b.json").with_name("a.json"),
+        lambda it: next(iter((it / "sub").iterdir())),
+    )
+    for made in ways:
+        assert read_stored(made(trusted)) == b"{}"
+        with pytest.raises(ModelLoadError, match="is a link to"):
+            read_stored(made(strict))
+    for forgets in (Path, copy.copy):
+        with pytest.raises(ModelLoadError, match="is a link to"):
+            read_stored(forgets(trusted / "sub/a.json"))
+
+
+@for_each("knows", (True, False))
+def test_a_link_that_is_put_there_meanwhile_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    """Another thread swaps a file and a link, as fast as it can."""
+    tmp_path = new(tmp_path)
+    if not knows:
+        monkeypatch.setattr(stored_files, "_KNOWS_PLACES", False)
+    folder, secret = tmp_path / "it", tmp_path / "secret.json"
+    folder.mkdir()
+    secret.write_text("private words")
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            (folder / "link").symlink_to(secret)
+            (folder / "link").rename(folder / "a.json")
+            (folder / "file").write_text("{}")
+            (folder / "file").rename(folder / "a.json")
+
+    (folder / "a.json").write_text("{}")
+    entered = enter_folder(folder, follow_links=False)
+    found: set[bytes | type[ModelLoadError]] = set()
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(1000):
+            try:
+                found.add(read_stored(entered / "a.json"))
+            except ModelLoadError as error:
+                found.add(type(error))
+    finally:
+        done.set()
+        thread.join()
+    assert found <= {b"{}", ModelLoadError} and ModelLoadError in found
+
+
+@for_each("count, size, named", ((101, 1, "has 101 templates"), (9, 1 << 21, "together")))
+def test_templates_have_a_limit_together(
+    whole: Path, tmp_path: Path, count: int, size: int, named: str
+) -> None:
+    tmp_path = new(tmp_path)
+    shutil.copytree(whole, tmp_path / "it")
+    more = tmp_path / "it/additional_chat_templates"
+    with (more / "0.jinja").open("wb") as stream:
+        stream.truncate(size)
+    for i in range(1, count):
+        (more / f"{i}.jinja").hardlink_to(more / "0.jinja")
+    with pytest.raises(ModelLoadError, match=named):
+        asyncgen.load_tokenizer(tmp_path / "it")
+
+
+@for_each("name", (".x", "chat:1", " odd", "x" * 198))
+def test_templates_of_names_that_cannot_be_saved_are_refused(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    tmp_path = new(tmp_path)
+    shutil.copytree(whole, tmp_path / "it")
+    (tmp_path / "it/additional_chat_templates" / f"{name}.jinja").write_text("a")
+    with pytest.raises(ModelLoadError, match="chat_template.*a plain name of a file"):
+        asyncgen.load_tokenizer(tmp_path / "it")
+
+
+@for_each("kind", (fifo, listening, folder_of_that_name, elsewhere))
+def test_detectors_of_watermarks_are_opened_alike(
+    tmp_path: Path, kind: Callable[[Path], None]
+) -> None:
+    tmp_path = new(tmp_path)
+    detector = asyncgen.BayesianDetectorModel
+    (tmp_path / "config.json").write_text('{"watermarking_depth": 2}')
+    kind(tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
+        detector.from_pretrained(tmp_path)
+
+
+@for_each("depth", (3, 10**9, 10**30))
+def test_a_detector_has_the_memory_of_its_file(tmp_path: Path, depth: int) -> None:
+    tmp_path = new(tmp_path)
+    detector = asyncgen.BayesianDetectorModel
+    detector(asyncgen.BayesianDetectorConfig(2)).save_pretrained(tmp_path)
+    assert detector.from_pretrained(tmp_path).watermarking_depth == 2
+    (tmp_path / "config.json").write_text(json.dumps({"watermarking_depth": depth}))
+    with pytest.raises(ModelLoadError, match=f"depth {depth}"):
+        detector.from_pretrained(tmp_path)
+
+
+OPENERS = {"open", "load_file", "safe_open", "read_text", "read_bytes", "from_file", "read_file"}
+OPENERS |= {"memmap", "fromfile", "copyfile", "copytree", "copy2", "load_library", "fdopen"}
+ALLOWED = {
+    "checkpoints/stored_files.py": {"open"},
+    "checkpoints/saved_folder.py": {"open"},
+    "checkpoints/saving.py": {"open"},  # of a `SavedFolder`
+    "checkpoints/checkpoint.py": {"safe_open"},  # by `library_path`
+    "text/old_layouts.py": {"read_file"},  # by `library_path`
+    "runtime/device_memory.py": {"read_text"},  # of the system
+    "models/kernels/products.py": {"read_text"},  # of the system
+    "cache/mamba.py": {"open"},  # a method of states
+    "models/mixers/dense_states.py": {"open"},  # a method of states
+}
+"""What opens files, or is called like it, beside `stored_files`."""
+
+
+def test_nothing_else_opens_files() -> None:
+    """A new place goes through `open_stored`; one that opens no checkpoint's file is listed."""
+    root = Path(asyncgen.__file__).parent
+    found: dict[str, set[str]] = {}
+    for file in root.rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        ours = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("asyncgen.")
+            for alias in node.names
+        }
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func
+            if isinstance(called, ast.Attribute):
+                name = called.attr
+                owner = called.value.id if isinstance(called.value, ast.Name) else ""
+                is_load = name == "load" and owner in ("torch", "np", "numpy", "pickle", "json")
+                is_opener = name in OPENERS or is_load
+            else:
+                name = getattr(called, "id", "")
+                is_opener = name in OPENERS - ours - defined
+            if is_opener:
+                found.setdefault(file.relative_to(root).as_posix(), set()).add(name)
+    assert found == ALLOWED

@@ -225,11 +225,13 @@ def test_index_that_points_outside(tmp_path: Path, name: str) -> None:
 
 
 def test_index_may_be_a_link_as_in_the_hubs_cache(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "blobs", shards=2)
-    (tmp_path / "snapshot").mkdir()
-    for file in (tmp_path / "blobs").iterdir():
-        (tmp_path / "snapshot" / file.name).symlink_to(Path("..") / "blobs" / file.name)
-    load(tmp_path / "snapshot")
+    blobs = tmp_path / "models--a--b/blobs"
+    snapshot = tmp_path / "models--a--b/snapshots/1234"
+    save_checkpoint(blobs, shards=2)
+    snapshot.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    load(snapshot)
 
 
 def test_index_that_names_a_missing_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ of all.
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -219,9 +220,9 @@ def as_written(value: float) -> float:
 
 def _open_one(file: Path) -> GgufModel:
     try:
-        refuse_pointer(file)
-        size = file.stat().st_size
         with open_stored(file) as stream:
+            refuse_pointer(file, stream)
+            size = os.fstat(stream.fileno()).st_size
             return _read_head(file, HeaderReader(file, stream, size), size)
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read ({error})") from error

@@ -6,11 +6,14 @@ Knows nothing of what the values mean.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncgen.checkpoints.hub import read_json, resolve
-from asyncgen.checkpoints.stored_files import is_stored
+from asyncgen.checkpoints.stored_files import StoredPath, is_stored
 from asyncgen.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    import os
 
 
 def _is_dtype(value: object) -> bool:
@@ -43,13 +46,21 @@ def to_plain(value: Any) -> Any:
     return dtype_to_name(value)
 
 
-def fetch(source: str, name: str, *, subfolder: str = "", **options: Any) -> dict[str, Any]:
+def fetch(
+    source: str | os.PathLike[str],
+    name: str,
+    *,
+    subfolder: str = "",
+    follow_links: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
     """Read a JSON object from a folder, the bundled model, or the hub.
 
     Args:
         source: A folder, "demo", or a model id on the hub.
         name: Name of the file.
         subfolder: Folder inside of the source.
+        follow_links: Read a file outside of a folder to which links in it lead.
         options: For the hub: `cache_dir`, `force_download`, `local_files_only`, `token`,
             `revision`.
 
@@ -59,15 +70,18 @@ def fetch(source: str, name: str, *, subfolder: str = "", **options: Any) -> dic
     Raises:
         ModelLoadError: The file is missing, cannot be fetched, or is no JSON object.
     """
-    if source == "demo" or Path(source).exists():
-        path = resolve(source) / subfolder / name
+    if isinstance(source, StoredPath) or source == "demo" or Path(source).exists():
+        folder = source
+        if not isinstance(folder, StoredPath):
+            folder = resolve(source, follow_links=follow_links)
+        path = folder / subfolder / name
         if not is_stored(path):
             raise ModelLoadError(
                 f"no file {path}; save one with `GenerationConfig.save_pretrained`, or use"
                 " `GenerationConfig()`"
             )
     else:
-        path = _download(source, name, subfolder=subfolder or None, **options)
+        path = _download(str(source), name, subfolder=subfolder or None, **options)
     return read_json(path)
 
 

@@ -16,6 +16,7 @@ from asyncgen.checkpoints.saved_folder import SavedFolder
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain
 from asyncgen.generation.config.parameters import FIELDS
+from asyncgen.generation.config.rules import require, switch
 
 if TYPE_CHECKING:
     import os
@@ -213,8 +214,8 @@ class ConfigForms(PushToHubMixin):
             local_files_only: Never connect.
             token: Token for the hub; True takes the stored one.
             revision: Branch, tag or commit on the hub.
-            kwargs: ``subfolder``, ``return_unused_kwargs`` (see `from_dict`), and values that
-                win over the file's.
+            kwargs: ``subfolder``, ``follow_links`` (see :func:`asyncgen.load_model`),
+                ``return_unused_kwargs`` (see `from_dict`), and values that win over the file's.
 
         Returns:
             The configuration; with ``return_unused_kwargs=True`` a pair, as from `from_dict`.
@@ -227,10 +228,13 @@ class ConfigForms(PushToHubMixin):
             raise InvalidRequestError("proxies", "...", remedy)
         name = str(config_file_name or CONFIG_FILE)
         subfolder = kwargs.pop("subfolder", "") or ""
+        follow_links = kwargs.pop("follow_links", False)
+        require("follow_links", follow_links, switch)
         values = fetch(
-            str(pretrained_model_name),
+            pretrained_model_name,
             name,
             subfolder=subfolder,
+            follow_links=follow_links,
             cache_dir=cache_dir,
             force_download=force_download,
             local_files_only=local_files_only,

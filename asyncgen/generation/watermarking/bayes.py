@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from asyncgen.checkpoints.checkpoint import DTYPES, open_checkpoint
 from asyncgen.checkpoints.hub import checked_folder, read_json, resolve
+from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.saved_folder import SavedFolder
-from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 from asyncgen.generation.outputs import ModelOutput
 
 if TYPE_CHECKING:
@@ -247,18 +249,23 @@ class BayesianDetectorModel(nn.Module):
         Raises:
             ModelLoadError: There is no such detector, or its tensors do not fit.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         folder = resolve(pretrained_model_name_or_path, **kwargs)
         if config is None:
             config = BayesianDetectorConfig.from_dict(read_json(folder / _CONFIG_FILE))
-        model = cls(config)
-        try:
-            model.load_state_dict(load_file(folder / _WEIGHTS_FILE))
-        except (OSError, SafetensorError, RuntimeError) as error:
+        stored = open_checkpoint(folder).tensors
+        depth = config.watermarking_depth
+        shapes = {name: tensor.shape for name, tensor in stored.items()}
+        wanted = {
+            "prior": (1,),
+            "likelihood_model_watermarked.beta": (1, 1, depth),
+            "likelihood_model_watermarked.delta": (1, 1, depth, depth),
+        }
+        if shapes != wanted or any(tensor.kind not in DTYPES for tensor in stored.values()):
             raise ModelLoadError(
-                f"{folder / _WEIGHTS_FILE} does not fit a BayesianDetectorModel of depth"
-                f" {config.watermarking_depth} ({error})"
-            ) from error
+                f"{folder}: its weights do not fit a BayesianDetectorModel of depth"
+                f" {shorten(depth)}: wanted are {wanted}, and stored are"
+                f" {shorten(shapes)}"
+            )
+        model = cls(config)
+        model.load_state_dict({name: read_raw(tensor) for name, tensor in stored.items()})
         return model.eval()

@@ -127,3 +127,24 @@ def test_a_file_has_no_revisions_and_folders(model: Path) -> None:
         asyncgen.load_model(model, revision="main")
     with pytest.raises(InvalidRequestError, match="subfolder"):
         asyncgen.load_model(model, subfolder="x")
+
+
+def test_later_parts_may_not_lie_elsewhere(tmp_path: Path) -> None:
+    """The file that is named may be a link, as its name is the caller's; what it asks for not."""
+    folder, out = tmp_path / "it", tmp_path / "out"
+    folder.mkdir()
+    out.mkdir()
+    meta, tensors = tiny_parts(tmp_path / "hf")
+    names = list(tensors)
+    half = len(names) // 2
+    first, second = (f"m-0000{i}-of-00002.gguf" for i in (1, 2))
+    write_gguf(folder / first, meta, {name: tensors[name] for name in names[:half]})
+    write_gguf(out / second, meta, {name: tensors[name] for name in names[half:]})
+    (folder / second).symlink_to(out / second)
+    for source in (folder, folder / first):
+        with pytest.raises(ModelLoadError, match=f"{second} is a link to .*out"):
+            asyncgen.load_model(source, progress=False)
+        asyncgen.load_model(source, progress=False, follow_links=True)
+    write_gguf(out / "whole.gguf", meta, tensors)
+    (tmp_path / "mine.gguf").symlink_to(out / "whole.gguf")
+    asyncgen.load_model(tmp_path / "mine.gguf", progress=False)
