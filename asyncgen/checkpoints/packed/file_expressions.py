@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.packed.stated_settings import UnknownSettingError
 from asyncgen.errors import clip, shorten
@@ -19,18 +19,15 @@ from asyncgen.errors import clip, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_REPEATED: Final = re.compile(r"\)(?:[*+]|\{)")
-"""A group that may repeat: with it, a comparison can take as long as a stranger likes."""
-
-_PLAIN: Final = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
-"""An escaped character, or a class: what stands in it repeats nothing."""
-_CHOICE: Final = re.compile(r"\((?:\?[:=!]|\?<[=!])?|(?:[*+?]|\{[^}]*\})[?+]?")
-"""A group, or a repeat."""
+_SINGLE: Final = frozenset(("LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY"))
+_REPEATS: Final = frozenset(("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"))
+"""Operations of Python's own parser: those of one character, and those that repeat."""
 
 _MOST: Final = 10_000
 _MOST_CHARACTERS: Final = 200_000
 _MOST_CHOICES: Final = 20
-_MOST_WAYS: Final = 300_000_000
+_MOST_WAYS: Final = 30_000_000
+"""Of one comparison; each takes about a nanosecond."""
 _MOST_SECONDS: Final = 5.0
 
 
@@ -55,7 +52,7 @@ class FileExpressions:
             found = f"{len(texts)} expressions of {length} characters"
             raise UnknownSettingError(f"`{key}` has {found}; {most}")
         self._key = key
-        self._compiled = {text: (_compile(text, key), _choices(text)) for text in texts}
+        self._compiled = {text: _compile(text, key) for text in texts}
         self._seconds = 0.0
 
     def match(self, text: str, module: str) -> bool:
@@ -83,16 +80,50 @@ class FileExpressions:
         return found
 
 
-def _compile(text: str, key: str) -> re.Pattern[str]:
-    if _REPEATED.search(text):
-        raise UnknownSettingError(f"`{key}` has {shorten(text)}, a group that repeats")
+def _compile(text: str, key: str) -> tuple[re.Pattern[str], int]:
+    """Return an expression, and how many parts of it have several ways to match."""
+    parser: Any = re._parser  # type: ignore[attr-defined]  # reads flags and blanks as `re` does
     try:
-        return re.compile(text)
+        parts = [*parser.parse(text)]
+        while parts and str(parts[-1][0]) == "AT":
+            parts.pop()
+        if parts and _is_rest(parts[-1]):
+            parts.pop()
+        choices = _choices(parts)
+        return re.compile(text), choices
+    except _RepeatedGroupError:
+        raise UnknownSettingError(f"`{key}` has {shorten(text)}, a group that repeats") from None
     except (re.error, RecursionError, OverflowError) as error:
         reason = f"{shorten(text)}, which is invalid: {clip(str(error), 120)}"
         raise UnknownSettingError(f"`{key}` has {reason}") from error
 
 
-def _choices(text: str) -> int:
-    """Count what has several ways to match: groups and repeats, but for ``.*`` at the end."""
-    return len(_CHOICE.findall(_PLAIN.sub("a", text.removesuffix("$").removesuffix(".*"))))
+class _RepeatedGroupError(Exception):
+    """With a group that repeats, a comparison can take as long as a stranger likes."""
+
+
+def _is_rest(part: Any) -> bool:
+    """Tell whether a part is ``.*``, which has one way to match at the end."""
+    name, arguments = str(part[0]), part[1]
+    return name == "MAX_REPEAT" and [str(each[0]) for each in arguments[2]] == ["ANY"]
+
+
+def _choices(parts: Iterable[Any]) -> int:
+    """Count what has several ways to match: groups, alternatives and repeats."""
+    found = 0
+    for name, arguments in ((str(each[0]), each[1]) for each in parts):
+        if name in _REPEATS:
+            _, most, inner = arguments
+            is_single = len(inner) == 1 and str(inner[0][0]) in _SINGLE
+            if not is_single and most > 1:
+                raise _RepeatedGroupError
+            found += 1 + (0 if is_single else _choices(inner))
+        elif name == "BRANCH":
+            found += len(arguments[1]) - 1 + sum(map(_choices, arguments[1]))
+        elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            found += 1 + _choices(arguments[-1])
+        elif name == "ATOMIC_GROUP":
+            found += 1 + _choices(arguments)
+        elif name == "GROUPREF_EXISTS":
+            found += 1 + sum(_choices(each) for each in arguments[1:] if each is not None)
+    return found

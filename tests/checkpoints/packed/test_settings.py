@@ -14,6 +14,7 @@ from torch import Tensor
 
 import asyncgen
 from asyncgen.checkpoints.packed import schemes
+from asyncgen.checkpoints.packed.file_expressions import FileExpressions
 from asyncgen.checkpoints.packed.grouped_weight import packed_weight
 from asyncgen.checkpoints.packed.module_rules import ModuleRules
 from asyncgen.checkpoints.packed.quantized_checkpoint import quantisation_method
@@ -461,6 +462,33 @@ def test_modules_follow_the_rules_of_dynamic(tmp_path: Path) -> None:
         ([RULES], "`dynamic` is .* must hold rules"),
     ):
         refused(tmp_path, named, dynamic=rules)
+
+
+@for_each(
+    "text",
+    [
+        r"(?x)(?:[a-z._0-9]+) +!",
+        "(?x)([a-z]+) # a remark\n+",
+        r"(?:(?:a|ab){2}b){2,}",
+        r"((a)(b)?)*",
+        r"(?:a+(?:b)?)+?",
+    ],
+)
+def test_groups_that_repeat_are_found_however_they_are_written(text: str) -> None:
+    with pytest.raises(UnknownSettingError, match="a group that repeats"):
+        FileExpressions([text], "dynamic")
+
+
+def test_a_comparison_takes_no_time() -> None:
+    name = "model.layers.31.self_attn.q_proj"
+    usual = (
+        r".*\.mlp\.(?:gate|up|down)_proj.*",
+        r"model\.layers\.(\d+)\.(self_attn|mlp)\..*_proj$",
+    )
+    expressions = FileExpressions([*usual, ".*.*.*.*.*.*.*.*x"], "dynamic")
+    assert [expressions.match(each, name) for each in usual] == [False, True]
+    with pytest.raises(UnknownSettingError, match="too long to compare"):
+        expressions.match(".*.*.*.*.*.*.*.*x", name)
 
 
 MIXED = {
