@@ -6,13 +6,16 @@ Knows nothing of jinja's environment, and of what is called.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
+
+from asyncgen.errors import clip
+from asyncgen.text.template_weights import MOST_DEPTH, Weights
 
 TEXT = 64
 """Bytes of a short text beside its characters."""
@@ -47,21 +50,23 @@ SECONDS_EACH = 1e-4
 _UNTIMED = 2**16  # characters of a value that is made outside of a rendering
 _CONTAINER = 128  # weight of a container beside its items: it is kept until the rendering ends
 _CONTAINERS = (list, tuple, dict)
+_AT_ONCE = 4  # parts of the work, of which one call, that nothing can stop, takes one
+_LOOK = 2**20  # work after which the time is looked at
 _SIMPLE = (bool, float, type(None))
 
 
-class Budget:
+class Budget(Weights):
     """Remaining steps, work, characters and time of a rendering."""
 
     __slots__ = (
         "_characters",
         "_deadline",
+        "_look",
         "_most",
         "_most_work",
         "_processor",
         "_seconds",
         "_steps",
-        "_weights",
         "_work",
     )
 
@@ -75,11 +80,11 @@ class Budget:
         self._steps = MOST_STEPS
         self._characters = self._most = characters
         self._work = self._most_work = MOST_WORK
+        self._look = MOST_WORK - _LOOK
         self._deadline = time.monotonic() + MOST_SECONDS
         self._seconds = MOST_PROCESSOR_SECONDS
         self._processor = time.thread_time() if begun is None else begun
-        # By identity; the entry keeps the object alive, so its identity stays unique.
-        self._weights: dict[int, tuple[object, int, int, int]] = {}
+        super().__init__()
 
     def step(self, characters: int = 0, work: int = 0) -> None:
         """Count a step, the characters of the template that it writes, and its work.
@@ -107,11 +112,17 @@ class Budget:
         """Count so many characters or items that are read.
 
         Raises:
-            SecurityError: They are too many.
+            SecurityError: They are too many, for the rendering or at once.
         """
-        self._work -= units
-        if self._work < 0:
-            raise SecurityError(f"it read more than {self._most_work} characters")
+        self._work = left = self._work - units
+        if left < self._look:
+            most = self._most_work // _AT_ONCE
+            if left < 0:
+                raise SecurityError(f"it read more than {self._most_work} characters")
+            if units > most:
+                raise SecurityError(f"it read more than {most} characters at once")
+            self._check_time()
+            self._look = left - _LOOK
 
     def make(self, characters: int) -> None:
         """Count so many characters, or other items.
@@ -134,15 +145,21 @@ class Budget:
 
     def grant(self, given: object) -> None:
         """Enlarge the budget in proportion to the input."""
-        weight = self.weigh(given)
+        weight = self.measure(given).characters
         self._characters += TIMES * weight
         self._most += TIMES * weight
         self._work += READ * weight
+        self._look += READ * weight
         self._most_work += READ * weight
         self._seconds += SECONDS_EACH * self.count_items(given)
 
-    def count(self, value: Any) -> Any:
-        """Count a value that was made, and return it; of an iterator, each item when it comes."""
+    def count(self, value: Any, source: object = None) -> Any:
+        """Count a value that was made, and return it; of an iterator, each item when it comes.
+
+        Args:
+            value: The value.
+            source: What it was made of.
+        """
         kind = type(value)
         if kind is str:
             self.make(TEXT + (len(value) if value.isascii() else 4 * len(value)))
@@ -157,13 +174,8 @@ class Budget:
             self.make(TEXT + self.weigh(value))
         elif isinstance(value, Iterator) and not isinstance(value, LoopContext):
             self.make(4 * TEXT)
-            return self._counted(value)
+            return Counted(self, value, source)
         return value
-
-    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self.step()
-            yield item
 
     def timed(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield items, and look at the time now and then: a filter may take none of many."""
@@ -175,49 +187,60 @@ class Budget:
     def weigh(self, value: object) -> int:
         """Count the items and characters of a value, repeated ones each time.
 
-        Nothing in the sandbox changes a container, so each is measured once.
+        Raises:
+            SecurityError: It is nested too deeply, or of a type that has no weight.
         """
-        kind = type(value)
-        if kind is str:
-            return len(value) if value.isascii() else 4 * len(value)  # type: ignore[attr-defined, arg-type]
-        if kind in _CONTAINERS:
-            return self._weigh(value)[1]
-        if isinstance(value, str):
+        if type(value) is str:
             return len(value) if value.isascii() else 4 * len(value)
-        if isinstance(value, bytes):
-            return len(value)
-        if isinstance(value, range):
-            return 8 * len(value)
-        if isinstance(value, int):
-            return 8 + value.bit_length() // 8
-        if not isinstance(value, _CONTAINERS):
-            return 8 * len(value) if isinstance(value, Mapping) else 8
-        return self._weigh(value)[1]
+        weight = self.measure(value)
+        if weight.unknown is not None:
+            raise SecurityError(
+                f"it reads a value of the type `{clip(weight.unknown, 80)}`, which templates may "
+                "not read here: give a text, a number, a list or a mapping of them"
+            )
+        return weight.characters
+
+    def check_depth(self, value: object) -> None:
+        """Refuse a value that is nested too deeply, whatever is done with it.
+
+        Raises:
+            SecurityError: It is.
+        """
+        if type(value) is not str:
+            self.measure(value)
 
     def count_items(self, value: object) -> int:
         """Count the values within a value, repeated ones each time."""
-        return self._weigh(value)[2] if isinstance(value, _CONTAINERS) else 1
+        return self.measure(value).items
 
     def depth(self, value: object) -> int:
         """Count the containers that are within one another."""
-        return self._weigh(value)[3] if isinstance(value, _CONTAINERS) else 0
+        return self.measure(value).depth
 
-    def _weigh(self, value: Any) -> tuple[object, int, int, int]:
-        known = self._weights.get(id(value))
-        if known is not None:
-            return known
-        weight, items, depth = 2, 1 + len(value), 0
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            kind = type(part)
-            if kind is str:
-                weight += len(part) if part.isascii() else 4 * len(part)
-            elif kind in _CONTAINERS:
-                _, more, number, below = self._weigh(part)
-                weight, items, depth = weight + more, items + number, max(depth, below)
-            else:
-                weight += self.weigh(part)
-        self._weights[id(value)] = known = (value, weight, items, 1 + depth)
-        return known
+
+class Counted:
+    """Iterator whose items are a step each, as they come."""
+
+    __slots__ = ("_budget", "_items", "level")
+
+    def __init__(self, budget: Budget, items: Iterator[Any], source: object = None) -> None:
+        """Count the items of an iterator that reads from another one.
+
+        Raises:
+            SecurityError: Too many iterators read from one another.
+        """
+        self.level = 1 + (source.level if isinstance(source, Counted) else 0)
+        if self.level > MOST_DEPTH:
+            raise SecurityError(f"it made filters of more than {MOST_DEPTH} filters")
+        self._budget = budget
+        self._items = items
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        self._budget.step()
+        return next(self._items)
 
 
 _budget: ContextVar[Budget] = ContextVar("budget", default=Budget(_UNTIMED))  # noqa: B039

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sized
+from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2.exceptions import SecurityError
 
+from asyncgen.errors import clip
 from asyncgen.text.template_budget import TEXT
+from asyncgen.text.template_weights import EACH, VIEWS
 
 if TYPE_CHECKING:
     from asyncgen.text.template_budget import Budget
@@ -34,10 +37,17 @@ _ESCAPED = 6  # of HTML
 _EACH = 32  # work of a step over an item: a test, a filter
 _ATTRIBUTE = 160  # of reading one that may not be there
 _FORWARD = 30_000  # length from which Python searches texts in linear time
+_WIDEST = 999  # width or precision of a formatted text
+_FLOAT = 400  # characters of a formatted number
 _DIGITS = re.compile(r"\d+")
+_DIRECTIVE = re.compile(
+    r"%(?P<key>\([^()]*\))?[-+ #0]*(?P<width>[0-9*]*)(?:\.(?P<precision>[0-9*]*))?[hlL]?(?P<kind>.|$)",
+    re.DOTALL,
+)
+_DATE = re.compile(r"%([^A-Za-z%]*)")
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
 _LINES = ("\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
-_KEYS = (int, float, bool, type(None))
+_MODULUS = 2**61 - 1  # of the hash of integers: smaller ones never collide
 
 
 def flat(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -69,6 +79,8 @@ def contained(budget: Budget, item: Any, container: Any) -> Any:
         return container
     if isinstance(container, Mapping | range):
         budget.work(8 if type(item) in (str, int) else budget.weigh(item))
+        if type(item) is not int and isinstance(container, range):
+            budget.work(8 * len(container))
         return container
     if isinstance(container, list | tuple):
         listed = container
@@ -110,15 +122,20 @@ def operate(budget: Budget, operator: str, left: Any, right: Any) -> None:
             measure_bits(max(bits, others))
         if bits > 64 and others > 64:
             budget.work(bits * others // 2**10)
-    elif operator == "%" and isinstance(left, str | bytes):
-        measure_format(budget, left, right)
+    elif isinstance(left, int | float) and isinstance(right, int | float):
+        return
+    elif operator == "%" and isinstance(left, str):
+        several = [*right.values(), right] if isinstance(right, Mapping) else [right]
+        measure_percents(budget, left, list(right) if isinstance(right, tuple) else several)
     elif operator == "*":
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Sized) and isinstance(other, int):
                 budget.fit(budget.weigh(one) * max(other, 1))
     elif operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
         budget.fit(8 * (len(left) + len(right)))
-    elif not isinstance(left, int | float) or not isinstance(right, int | float):
+    elif isinstance(left, VIEWS) or isinstance(right, VIEWS):  # a set of what may collide
+        raise SecurityError(f"it computes with a `{type(left).__name__}`, which is no number")
+    else:
         weight = budget.weigh(left) + budget.weigh(right)
         budget.work(weight)
         budget.fit(weight * (1 if type(left) is type(right) else _ESCAPED))
@@ -134,49 +151,91 @@ def measure_bits(bits: int) -> None:
         raise SecurityError(f"it computed a number of more than {MOST_BITS} bits")
 
 
-def measure_format(budget: Budget, form: str | bytes, given: object) -> None:
-    """Refuse a width, a precision or a repetition that makes too much text.
+def measure_percents(budget: Budget, form: str, values: list[Any]) -> None:
+    """Refuse widths, precisions and repetitions of ``%`` that make too much text.
 
     Args:
         budget: Of the rendering.
-        form: Format with directives of any kind.
-        given: The values, or one value.
+        form: Text with directives such as ``%5d``.
+        values: The values; each directive may write any.
 
     Raises:
         SecurityError: It might make more than the rendering has left.
     """
-    text = form if isinstance(form, str) else form.decode("latin-1")
-    budget.work(16 * len(text))
-    values: list[Any] = list(given.values()) if isinstance(given, Mapping) else [given]
-    if isinstance(given, tuple | list):
-        values = list(given)
-    is_plain = type(form) is str and "!" not in text
-    is_plain = is_plain and all(type(value) in (str, int, float) for value in values)
-    weights = [budget.weigh(value) * (1 if is_plain else _WRITTEN) for value in values]
-    longest = max([8, *weights])
-    widths = [int(digits[:12]) for digits in _DIGITS.findall(text)]
-    if "*" in text or text.count("{") > 1:  # a value may be a width
-        widths += [abs(value) for value in values if isinstance(value, int)]
-    # Each directive may write any of the values in any of the widths.
-    directives = text.count("%") + text.count("{")
-    most = len(text) + directives * max([longest, *widths])
+    budget.work(16 * len(form))
+    found = list(_DIRECTIVE.finditer(form))
+    if "(" in form and any(one["kind"] == "(" for one in found):
+        raise SecurityError("it formats with a key that contains a bracket")
+    widths = [one[part] or "" for one in found for part in ("width", "precision")]
+    is_plain = not any(one["kind"] in "ra" for one in found)
+    _measure_written(budget, form, len(found), widths, values, is_plain=is_plain)
+
+
+def measure_fields(budget: Budget, form: str, values: list[Any]) -> None:
+    """Refuse widths, precisions and repetitions of ``format`` that make too much text.
+
+    Args:
+        budget: Of the rendering.
+        form: Text with fields such as ``{:>5}``.
+        values: The values; each field may write any.
+
+    Raises:
+        SecurityError: It might make more than the rendering has left, or a field reads an
+            attribute or an entry, or its width is a value.
+    """
+    budget.work(16 * len(form))
+    widths, count, is_plain = [], 0, True
+    for _, name, spec, conversion in Formatter().parse(form):
+        if name is None:
+            continue
+        if "." in name or "[" in name or "{" in (spec or ""):
+            raise SecurityError(
+                f"it formats with the field `{clip(name, 80)}:{clip(spec or '', 80)}`: templates "
+                "may give the name of a value and a width in characters, no more"
+            )
+        count += 1
+        widths += _DIGITS.findall(spec or "")
+        is_plain = is_plain and not conversion
+    _measure_written(budget, form, count, widths, values, is_plain=is_plain)
+
+
+def _measure_written(
+    budget: Budget,
+    form: str,
+    count: int,
+    widths: list[str],
+    values: list[Any],
+    *,
+    is_plain: bool,
+) -> None:
+    """Spend what a format costs whose directives each write any of the values in any width."""
+    if any("*" in width or len(width) > len(str(_WIDEST)) for width in widths):
+        raise SecurityError(f"it formats with a width of more than {_WIDEST} characters")
+    is_plain = is_plain and type(form) is str and all(type(value) is str for value in values)
+    longest = max([0, *(budget.weigh(value) * (1 if is_plain else _WRITTEN) for value in values)])
+    if any(isinstance(value, float | complex) for value in values):
+        longest = max(longest, _FLOAT)
+    most = len(form) + count * max([EACH, longest, *(int(width or 0) for width in widths)])
     budget.work(most)
-    budget.fit(most * (1 if text.isascii() else 4))
+    budget.fit(most * (1 if form.isascii() else 4))
 
 
 def make_dictionary(budget: Budget, keys: Any) -> None:
-    """Spend what a dictionary of these keys costs: all that collide are compared.
+    """Spend what a dictionary of these keys costs, which do not collide.
 
     Raises:
-        SecurityError: They are too many, or of a kind whose hash may cost much.
+        SecurityError: They are too many, or of a kind that collides or whose hash may cost much.
     """
     count = len(keys)
     if count > MOST_KEYS:
         raise SecurityError(f"it made a dictionary of {count} entries, more than {MOST_KEYS}")
-    if any(not isinstance(key, str) for key in keys):
-        if not all(isinstance(key, (str, *_KEYS)) for key in keys):
-            raise SecurityError("it made a dictionary whose keys are neither texts nor numbers")
-        budget.work(4 * count * count)
+    for key in keys:
+        if type(key) is int and abs(key) < _MODULUS:
+            continue
+        if not isinstance(key, str | bool | None):
+            raise SecurityError(
+                "it made a dictionary whose keys are neither texts nor numbers of at most 61 bits"
+            )
     budget.make(2 * TEXT * count)
 
 
@@ -279,12 +338,6 @@ def wide(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(max(budget.weigh(text), 4 * len(text), width * _number(values)))
 
 
-def tabs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    most = budget.weigh(args[0]) * max(8, _number(_values(args, named)))
-    budget.work(most)
-    budget.fit(most)
-
-
 def replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text = _text(budget, args[0]) if args else ""
     texts = [_text(budget, one) for one in _values(args, named)]
@@ -295,13 +348,6 @@ def replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
         most = len(text) + count * len(texts[1])
         is_plain = type(text) is str and text.isascii() and texts[1].isascii()
         budget.fit(most * (1 if is_plain else 4 * _ESCAPED if type(text) is not str else 4))
-
-
-def translate(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    values = args[1].values() if len(args) > 1 and isinstance(args[1], Mapping) else ()
-    most = len(args[0]) * max(map(budget.weigh, values), default=0)
-    budget.work(len(args[0]) * 8)
-    budget.fit(most)
 
 
 def join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
@@ -334,11 +380,13 @@ def _spend_joined(budget: Budget, listed: Any, between: int, *, is_text: bool) -
 
 
 def formatted(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    measure_format(budget, _text(budget, args[0]) if args else "", _values(args, named))
+    """Cost of the filter ``format``, which is ``%``."""
+    values = _values(args, named)
+    measure_percents(budget, _text(budget, args[0]) if args else "", [*values, named])
 
 
-def formatted_map(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    measure_format(budget, args[0], args[1] if len(args) > 1 else ())
+def formatted_fields(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    measure_fields(budget, args[0], _values(args, named))
 
 
 def items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -395,9 +443,10 @@ def unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list
     listed = listed_of(budget, args[0])
     if isinstance(listed, Collection):
         count = len(listed)
+        weight = budget.weigh(listed)
         is_plain = len(args) < 3 and "attribute" not in named and {*map(type, listed)} <= {str}
-        budget.work(budget.weigh(listed) + (_EACH * count if is_plain else 4 * count * count))
-        budget.fit(budget.weigh(listed) + 2 * TEXT * count)
+        budget.work(weight + _EACH * count if is_plain else count * (weight + 4 * count))
+        budget.fit(weight + 2 * TEXT * count)
         _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)
     return listed if listed is not args[0] else None
 
@@ -423,6 +472,7 @@ def rows(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[A
     if isinstance(listed, Sized):
         weight = budget.weigh(listed)
         budget.work(_EACH * len(listed))
+        budget.make(TEXT * (len(listed) + 1))
         budget.fit(weight + TEXT * (len(listed) + 1) * max(1, _number(_values(args, named))))
     return listed if listed is not args[0] else None
 
@@ -452,10 +502,10 @@ def as_json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
     width = sum(budget.weigh(one) for one in values if not isinstance(one, int))
     if indent is not None:
         one = max(0, indent) if isinstance(indent, int) else budget.weigh(indent)
-        width += TEXT + budget.depth(args[0]) * one
+        width += TEXT + (1 + budget.depth(args[0])) * one
     items = budget.count_items(args[0]) if args else 0
     most = _ESCAPED * weight + items * width
-    budget.work(most + _EACH * items)
+    budget.work(most + (_EACH if indent is None else 4 * _EACH) * items)
     budget.fit(most)
 
 
@@ -489,11 +539,11 @@ def modulo(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None
 
 
 def small(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    budget.make(TEXT)  # jinja allows 100,000 numbers
+    budget.make(TEXT)
 
 
 def dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
-    """Cost of ``dict()``, ``namespace()`` and ``dict.fromkeys()``."""
+    """Cost of ``dict()`` and ``namespace()``."""
     budget.make(8 * TEXT)
     keys: list[Any] = list(named)
     listed = listed_of(budget, args[0]) if args else ()
@@ -510,11 +560,6 @@ def dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> 
     return listed if isinstance(listed, list) and listed is not args[0] else None
 
 
-def from_keys(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    if args and isinstance(args[0], Sized):
-        make_dictionary(budget, args[0])
-
-
 def copied(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.make(2 * TEXT * (1 + len(args[0])))
 
@@ -529,10 +574,25 @@ def in_list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
         contained(budget, args[1], args[0])
 
 
+def named_attribute(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Refuse a name that is no text: jinja writes it as one."""
+    if not all(isinstance(name, str) for name in _values(args, named)):
+        raise SecurityError("it reads an attribute whose name is no text")
+
+
+def numbers(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Refuse a range of large integers, each of which takes as many bytes."""
+    if any(isinstance(one, int) and one.bit_length() > 64 for one in args):
+        raise SecurityError("it made a range of numbers of more than 64 bits")
+    budget.make(TEXT)  # jinja allows 100,000 numbers
+
+
 def said(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    budget.fit(_WRITTEN * _total(budget, args, named))
+    for value in (*args, *named.values()):
+        string(budget, (value,), {})
 
 
 def date(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if args and isinstance(args[0], str):
-        measure_format(budget, args[0], ())
+        widths = [number for one in _DATE.findall(args[0]) for number in _DIGITS.findall(one)]
+        _measure_written(budget, args[0], args[0].count("%"), widths, [""] * 4, is_plain=False)
