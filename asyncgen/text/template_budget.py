@@ -145,7 +145,7 @@ class Budget(Weights):
 
     def grant(self, given: object) -> None:
         """Enlarge the budget in proportion to the input."""
-        weight = self.measure(given).characters
+        weight = self.measure(given)[0]
         self._characters += TIMES * weight
         self._most += TIMES * weight
         self._work += READ * weight
@@ -192,13 +192,13 @@ class Budget(Weights):
         """
         if type(value) is str:
             return len(value) if value.isascii() else 4 * len(value)
-        weight = self.measure(value)
-        if weight.unknown is not None:
+        weight, _, _, unknown = self.measure(value)
+        if unknown is not None:
             raise SecurityError(
-                f"it reads a value of the type `{clip(weight.unknown, 80)}`, which templates may "
+                f"it reads a value of the type `{clip(unknown, 80)}`, which templates may "
                 "not read here: give a text, a number, a list or a mapping of them"
             )
-        return weight.characters
+        return weight
 
     def check_depth(self, value: object) -> None:
         """Refuse a value that is nested too deeply, whatever is done with it.
@@ -206,16 +206,15 @@ class Budget(Weights):
         Raises:
             SecurityError: It is.
         """
-        if type(value) is not str:
-            self.measure(value)
+        self.measure(value)
 
     def count_items(self, value: object) -> int:
         """Count the values within a value, repeated ones each time."""
-        return self.measure(value).items
+        return self.measure(value)[1]
 
     def depth(self, value: object) -> int:
         """Count the containers that are within one another."""
-        return self.measure(value).depth
+        return self.measure(value)[2]
 
 
 class Counted:

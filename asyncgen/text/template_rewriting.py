@@ -92,6 +92,12 @@ class _Measuring(NodeTransformer):
         ]
         return node
 
+    def visit_Neg(self, node: nodes.Neg) -> nodes.Node:
+        """Write a negative number as one."""
+        self.generic_visit(node)
+        value = node.node.value if isinstance(node.node, nodes.Const) else None
+        return nodes.Const(-value) if isinstance(value, int) and value.bit_length() <= TEXT else node
+
     def visit_Add(self, node: nodes.Add) -> nodes.Node:
         """Add all values of a sum at once."""
         values: list[nodes.Expr] = []

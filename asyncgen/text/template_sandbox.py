@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Joiner, Namespace
 
 from asyncgen.errors import clip
-from asyncgen.text.template_budget import TEXT, Budget, current_budget
+from asyncgen.text.template_budget import TEXT, Budget, Counted, current_budget
 from asyncgen.text.template_costs import (
     compare,
     contained,
@@ -171,6 +171,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
         """Compute a number with another sign, and count it."""
+        if type(arg) is int and -_SMALL < arg < _SMALL:
+            return self.unop_table[operator](arg)
         return current_budget().count(self.unop_table[operator](arg))
 
 
@@ -197,6 +199,7 @@ class _Undefined(Undefined):
             super().__init__(hint, obj, name, **more)
 
 
+_FLAT = frozenset({str, int, bool, type(None), Counted, LoopContext})
 _OF_DICT = frozenset(dir(dict))
 _OF_TEMPLATES = (Macro, BlockReference, LoopContext, Joiner)
 _HASHABLE = (FunctionType, type)
@@ -205,10 +208,11 @@ _HASHABLE = (FunctionType, type)
 def _check_depth(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Refuse arguments that are nested too deeply, whatever a call does with them."""
     for value in args:
-        if type(value) is not str:
+        if type(value) not in _FLAT:
             budget.check_depth(value)
     for value in named.values():
-        budget.check_depth(value)
+        if type(value) not in _FLAT:
+            budget.check_depth(value)
 
 
 def _step(characters: int, work: int) -> str:

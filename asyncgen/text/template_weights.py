@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from datetime import date, time, timedelta
 from types import BuiltinMethodType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import BlockReference, LoopContext, Macro, TemplateReference, Undefined
@@ -35,6 +35,7 @@ MOST_DEPTH = 100
 VIEWS = (KeysView, ValuesView, ItemsView)
 
 _CONTAINERS = (Mapping, Sequence, Set, *VIEWS)
+_PLAIN_CONTAINERS = frozenset({dict, list, tuple})
 _SHORT = frozenset({bool, float, type(None), complex, date, time, timedelta, Null})
 _SHORTS = tuple(_SHORT)
 # Written by their kind or address, compared and hashed by it.
@@ -50,25 +51,17 @@ _OPAQUE = (
     Undefined,
     type,
 )
-_WEIGHED = 4  # work of weighing an entry that is a text
+_WEIGHED = 8  # work of weighing an entry that is a text
 _MEASURED = 40  # of another one
+_OTHERS = 1024  # of these that are counted at once
 _NAMED = 128  # weight of what is written by its kind or name, beside a name
 
 
-class Weight(NamedTuple):
-    """Weight of a value."""
+Weight: TypeAlias = tuple[int, int, int, str | None]
+"""Characters; values within it, itself included; containers within one another; unknown type."""
 
-    characters: int
-    items: int = 1
-    """Values within it, itself included."""
-    depth: int = 0
-    """Containers within one another."""
-    unknown: str | None = None
-    """Type of a value within it that has no weight."""
-
-
-_WEIGHT_SHORT = Weight(EACH)
-_WEIGHT_OPAQUE = Weight(_NAMED)
+_WEIGHT_SHORT: Weight = (EACH, 1, 0, None)
+_WEIGHT_OPAQUE: Weight = (_NAMED, 1, 0, None)
 
 
 class Weights:
@@ -97,33 +90,33 @@ class Weights:
             SecurityError: It is nested too deeply.
         """
         kind = type(value)
+        if kind in _PLAIN_CONTAINERS:
+            return self._of_container(value, level)
         if kind in _SHORT:
             return _WEIGHT_SHORT
         if isinstance(value, str):
-            return Weight(len(value) if value.isascii() else 4 * len(value))
+            return (len(value) if value.isascii() else 4 * len(value), 1, 0, None)
         if isinstance(value, int):
-            return Weight(EACH + value.bit_length() // 8)
+            return (EACH + value.bit_length() // 8, 1, 0, None)
         if kind is range:
-            return Weight(EACH * (1 + len(value)))
+            return (EACH * (1 + len(value)), 1, 0, None)
         if isinstance(value, _OPAQUE):
             return _WEIGHT_OPAQUE
         if isinstance(value, _CONTAINERS) and not isinstance(value, bytes | bytearray | memoryview):
             return self._of_container(value, level)
         if isinstance(value, Macro):
-            return Weight(_NAMED + 4 * len(value.name or ""))
+            return (_NAMED + 4 * len(value.name or ""), 1, 0, None)
         if isinstance(value, MethodType):
-            return Weight(_NAMED + self.measure(value.__self__, level).characters)
+            return (_NAMED + self.measure(value.__self__, level)[0], 1, 0, None)
         if isinstance(value, _SHORTS):
             return _WEIGHT_SHORT
-        return Weight(EACH, unknown=kind.__name__)
+        return (EACH, 1, 0, kind.__name__)
 
     def _of_container(self, value: Any, level: int) -> Weight:
         known = self._known.get(id(value))
         if known is None:
-            weight = self._sum(value, level)
-            self._known[id(value)] = value, weight
-            return weight
-        if level + known[1].depth > MOST_DEPTH:
+            return self._sum(value, level)
+        if level + known[1][2] > MOST_DEPTH:
             raise _too_deep()
         return known[1]
 
@@ -131,8 +124,12 @@ class Weights:
         if level >= MOST_DEPTH:
             raise _too_deep()
         self.work(_WEIGHED * len(value))
-        characters, items, depth, unknown = EACH, 1, 0, None
-        for part in _parts(value):
+        if type(value) is dict:
+            parts: Iterable[Any] = (*value, *value.values())
+        else:
+            parts = value if type(value) in _PLAIN_CONTAINERS else _parts(value)
+        characters, items, depth, unknown, others = EACH, 1, 0, None, 0
+        for part in parts:
             items += 1
             kind = type(part)
             if kind is str:
@@ -141,13 +138,19 @@ class Weights:
             if kind in _SHORT:
                 characters += 2 * EACH
                 continue
-            self.work(_MEASURED)
-            more = self.measure(part, level + 1)
-            characters += EACH + more.characters
-            items += more.items - 1
-            depth = max(depth, more.depth)
-            unknown = unknown or more.unknown
-        return Weight(characters, items, 1 + depth, unknown)
+            others += 1
+            if others % _OTHERS == 0:
+                self.work(_MEASURED * _OTHERS)
+            find = self._of_container if kind in _PLAIN_CONTAINERS else self.measure
+            more, number, below, strange = find(part, level + 1)
+            characters += EACH + more
+            items += number - 1
+            if below > depth:
+                depth = below
+            unknown = unknown or strange
+        weight = (characters, items, 1 + depth, unknown)
+        self._known[id(value)] = value, weight
+        return weight
 
 
 def _parts(value: Any) -> Iterable[Any]:
