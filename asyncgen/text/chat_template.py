@@ -341,7 +341,8 @@ def _render(
         raise _stopped(error, _where(error)) from error
     except Exception as error:
         raise ChatTemplateError(
-            f"the chat template failed{_where(error)}: {type(error).__name__}: {error}; "
+            f"the chat template failed{_where(error)}: {type(error).__name__}: "
+            f"{clip(str(error), MOST_SAID)}; "
             "check that the messages have the form that this model expects"
         ) from error
 

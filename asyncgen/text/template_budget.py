@@ -6,16 +6,18 @@ Knows nothing of jinja's environment, and of what is called.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
 
+from asyncgen.errors import clip
 from asyncgen.runtime.wanted import is_wanted
 from asyncgen.text.template_turns import Turn, taking_turns
+from asyncgen.text.template_weights import MOST_DEPTH, Weights
 
 TEXT = 64
 """Bytes of a short text beside its characters."""
@@ -32,17 +34,11 @@ Each counts four times in a text that is not ASCII, which takes so many bytes.
 MOST_WORK = 64 * 2**20
 """Characters and items read in one rendering, each about ten nanoseconds."""
 
-MOST_CALL = 16 * 2**20
-"""Work of one call, which cannot be divided by rests: a sixth of a second at most."""
-
 TIMES = 8
 """Further characters for each one that is rendered: templates cut and join their input."""
 
 READ = 32
 """Further work for each character that is rendered."""
-
-READ_AT_ONCE = 8
-"""Further work of one call for each of them."""
 
 MOST_SECONDS = 10.0
 """Seconds of one rendering, checked at its steps."""
@@ -53,30 +49,27 @@ MOST_PROCESSOR_SECONDS = 0.6
 SECONDS_EACH = 1e-4
 """Further seconds of the processor for each value that is rendered, such as a message's role."""
 
-_OFTEN = 2**15  # work after which the time is looked at
-_AT_ONCE = 2**11  # items that are weighed before the time is looked at
 _UNTIMED = 2**16  # characters of a value that is made outside of a rendering
-_SQUARED = 2**13  # bits of a number, squared, that are written in the time of a character
 _CONTAINER = 128  # weight of a container beside its items: it is kept until the rendering ends
 _CONTAINERS = (list, tuple, dict)
+_AT_ONCE = 4  # parts of the work, of which one call, that nothing can stop, takes one
+_LOOK = 2**15  # work after which the time is looked at
 _SIMPLE = (bool, float, type(None))
 
 
-class Budget:
+class Budget(Weights):
     """Remaining steps, work, characters and time of a rendering."""
 
     __slots__ = (
         "_characters",
         "_deadline",
+        "_look",
         "_most",
-        "_most_call",
         "_most_work",
         "_processor",
         "_seconds",
         "_steps",
         "_turn",
-        "_looks_at",
-        "_weights",
         "_work",
     )
 
@@ -93,13 +86,12 @@ class Budget:
         self._turn = turn
         self._steps = MOST_STEPS
         self._characters = self._most = characters
-        self._most_call = MOST_CALL
-        self._work = self._most_work = self._looks_at = MOST_WORK
+        self._work = self._most_work = MOST_WORK
+        self._look = MOST_WORK - _LOOK
         self._deadline = time.monotonic() + MOST_SECONDS
         self._seconds = MOST_PROCESSOR_SECONDS
         self._processor = time.thread_time() if begun is None else begun
-        # By identity; the entry keeps the object alive, so its identity stays unique.
-        self._weights: dict[int, tuple[object, int, int, int]] = {}
+        super().__init__()
 
     def step(self, characters: int = 0, work: int = 0) -> None:
         """Count a step, the characters of the template that it writes, and its work.
@@ -110,7 +102,7 @@ class Budget:
         self._steps = steps = self._steps - 1
         if steps < 0:
             raise SecurityError(f"it took more than {MOST_STEPS} steps")
-        if steps % 32 == 0 or self._work < self._looks_at:
+        if steps % 32 == 0:
             self._check_time()
         if characters:
             self.make(characters)
@@ -123,7 +115,6 @@ class Budget:
             turn.rest()
             if not is_wanted():
                 raise SecurityError("nobody waits for it any more")
-        self._looks_at = self._work - _OFTEN
         if time.monotonic() > self._deadline:
             raise SecurityError(f"it took more than {MOST_SECONDS:g} s")
         if time.thread_time() - self._processor > self._seconds:
@@ -133,13 +124,17 @@ class Budget:
         """Count so many characters or items that one call reads.
 
         Raises:
-            SecurityError: They are too many.
+            SecurityError: They are too many, for the rendering or at once.
         """
-        if units > self._most_call:
-            raise SecurityError(f"it read more than {self._most_call} characters in one call")
-        self._work -= units
-        if self._work < 0:
-            raise SecurityError(f"it read more than {self._most_work} characters")
+        self._work = left = self._work - units
+        if left < self._look:
+            most = self._most_work // _AT_ONCE
+            if left < 0:
+                raise SecurityError(f"it read more than {self._most_work} characters")
+            if units > most:
+                raise SecurityError(f"it read more than {most} characters in one call")
+            self._check_time()
+            self._look = left - _LOOK
 
     def make(self, characters: int) -> None:
         """Count so many characters, or other items.
@@ -162,17 +157,21 @@ class Budget:
 
     def grant(self, given: object) -> None:
         """Enlarge the budget in proportion to the input."""
-        weight = self.weigh(given)
+        weight = self.measure(given)[0]
         self._characters += TIMES * weight
         self._most += TIMES * weight
         self._work += READ * weight
-        self._looks_at += READ * weight
+        self._look += READ * weight
         self._most_work += READ * weight
-        self._most_call += READ_AT_ONCE * weight
         self._seconds += SECONDS_EACH * self.count_items(given)
 
-    def count(self, value: Any) -> Any:
-        """Count a value that was made, and return it; of an iterator, each item when it comes."""
+    def count(self, value: Any, source: object = None) -> Any:
+        """Count a value that was made, and return it; of an iterator, each item when it comes.
+
+        Args:
+            value: The value.
+            source: What it was made of.
+        """
         kind = type(value)
         if kind is str:
             self.make(TEXT + (len(value) if value.isascii() else 4 * len(value)))
@@ -187,13 +186,8 @@ class Budget:
             self.make(TEXT + self.weigh(value))
         elif isinstance(value, Iterator) and not isinstance(value, LoopContext):
             self.make(4 * TEXT)
-            return self._counted(value)
+            return Counted(self, value, source)
         return value
-
-    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self.step()
-            yield item
 
     def timed(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield items, and look at the time now and then: a filter may take none of many."""
@@ -205,53 +199,59 @@ class Budget:
     def weigh(self, value: object) -> int:
         """Count the items and characters of a value, repeated ones each time.
 
-        Nothing in the sandbox changes a container, so each is measured once.
+        Raises:
+            SecurityError: It is nested too deeply, or of a type that has no weight.
         """
-        kind = type(value)
-        if kind is str:
-            return len(value) if value.isascii() else 4 * len(value)  # type: ignore[attr-defined, arg-type]
-        if kind in _CONTAINERS:
-            return self._weigh(value)[1]
-        if isinstance(value, str):
+        if type(value) is str:
             return len(value) if value.isascii() else 4 * len(value)
-        if isinstance(value, bytes):
-            return len(value)
-        if isinstance(value, range):
-            return 8 * len(value)
-        if isinstance(value, int):
-            bits = value.bit_length()
-            return 8 + bits // 8 + bits * bits // _SQUARED  # writing one takes the square
-        if not isinstance(value, _CONTAINERS):
-            return 8 * len(value) if isinstance(value, Mapping) else 8
-        return self._weigh(value)[1]
+        weight, _, _, unknown = self.measure(value)
+        if unknown is not None:
+            raise SecurityError(
+                f"it reads a value of the type `{clip(unknown, 80)}`, which templates may "
+                "not read here: give a text, a number, a list or a mapping of them"
+            )
+        return weight
+
+    def check_depth(self, value: object) -> None:
+        """Refuse a value that is nested too deeply, whatever is done with it.
+
+        Raises:
+            SecurityError: It is.
+        """
+        self.measure(value)
 
     def count_items(self, value: object) -> int:
         """Count the values within a value, repeated ones each time."""
-        return self._weigh(value)[2] if isinstance(value, _CONTAINERS) else 1
+        return self.measure(value)[1]
 
     def depth(self, value: object) -> int:
         """Count the containers that are within one another."""
-        return self._weigh(value)[3] if isinstance(value, _CONTAINERS) else 0
+        return self.measure(value)[2]
 
-    def _weigh(self, value: Any) -> tuple[object, int, int, int]:
-        known = self._weights.get(id(value))
-        if known is not None:
-            return known
-        weight, items, depth = 2, 1 + len(value), 0
-        parts = (*value, *value.values()) if isinstance(value, dict) else value
-        for number, part in enumerate(parts, 1):
-            kind = type(part)
-            if kind is str:
-                weight += len(part) if part.isascii() else 4 * len(part)
-            elif kind in _CONTAINERS:
-                _, more, within, below = self._weigh(part)
-                weight, items, depth = weight + more, items + within, max(depth, below)
-            else:
-                weight += self.weigh(part)
-            if number % _AT_ONCE == 0:
-                self._check_time()
-        self._weights[id(value)] = known = (value, weight, items, 1 + depth)
-        return known
+
+class Counted:
+    """Iterator whose items are a step each, as they come."""
+
+    __slots__ = ("_budget", "_items", "level")
+
+    def __init__(self, budget: Budget, items: Iterator[Any], source: object = None) -> None:
+        """Count the items of an iterator that reads from another one.
+
+        Raises:
+            SecurityError: Too many iterators read from one another.
+        """
+        self.level = 1 + (source.level if isinstance(source, Counted) else 0)
+        if self.level > MOST_DEPTH:
+            raise SecurityError(f"it made filters of more than {MOST_DEPTH} filters")
+        self._budget = budget
+        self._items = items
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        self._budget.step()
+        return next(self._items)
 
 
 _budget: ContextVar[Budget] = ContextVar("budget", default=Budget(_UNTIMED))  # noqa: B039

@@ -9,13 +9,14 @@ nothing of jinja's environment and of the templates.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2.exceptions import SecurityError
 
 from asyncgen.text.template_budget import TEXT
+from asyncgen.text.template_formats import WRITTEN, measure_fields, measure_percents
+from asyncgen.text.template_weights import VIEWS
 
 if TYPE_CHECKING:
     from asyncgen.text.template_budget import Budget
@@ -29,17 +30,13 @@ MOST_BITS = 2**16
 MOST_KEYS = 1024
 """Entries of a dictionary that a template makes."""
 
-_WRITTEN = 10  # characters that Python's or JSON's form has for one of a text, at most
 _ESCAPED = 6  # of HTML
 _EACH = 32  # work of a step over an item: a test, a filter
-_DIRECTIVE = 112  # of one of a format
-_LONGEST_DATE = 1000  # characters of a form
 _ATTRIBUTE = 160  # of reading one that may not be there
 _FORWARD = 30_000  # length from which Python searches texts in linear time
-_DIGITS = re.compile(r"\d+")
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
 _LINES = ("\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
-_KEYS = (int, float, bool, type(None))
+_MODULUS = 2**61 - 1  # of the hash of integers: smaller ones never collide
 
 
 def flat(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -71,6 +68,8 @@ def contained(budget: Budget, item: Any, container: Any) -> Any:
         return container
     if isinstance(container, Mapping | range):
         budget.work(8 if type(item) in (str, int) else budget.weigh(item))
+        if type(item) is not int and isinstance(container, range):
+            budget.work(8 * len(container))
         return container
     if isinstance(container, list | tuple):
         listed = container
@@ -112,15 +111,20 @@ def operate(budget: Budget, operator: str, left: Any, right: Any) -> None:
             measure_bits(max(bits, others))
         if bits > 64 and others > 64:
             budget.work(bits * others // 2**10)
-    elif operator == "%" and isinstance(left, str | bytes):
-        measure_format(budget, left, right)
+    elif isinstance(left, int | float) and isinstance(right, int | float):
+        return
+    elif operator == "%" and isinstance(left, str):
+        several = [*right.values(), right] if isinstance(right, Mapping) else [right]
+        measure_percents(budget, left, list(right) if isinstance(right, tuple) else several)
     elif operator == "*":
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Sized) and isinstance(other, int):
                 budget.fit(budget.weigh(one) * max(other, 1))
     elif operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
         budget.fit(8 * (len(left) + len(right)))
-    elif not isinstance(left, int | float) or not isinstance(right, int | float):
+    elif isinstance(left, VIEWS) or isinstance(right, VIEWS):  # a set of what may collide
+        raise SecurityError(f"it computes with a `{type(left).__name__}`, which is no number")
+    else:
         weight = budget.weigh(left) + budget.weigh(right)
         budget.work(weight)
         budget.fit(weight * (1 if type(left) is type(right) else _ESCAPED))
@@ -136,49 +140,22 @@ def measure_bits(bits: int) -> None:
         raise SecurityError(f"it computed a number of more than {MOST_BITS} bits")
 
 
-def measure_format(budget: Budget, form: str | bytes, given: object) -> None:
-    """Refuse a width, a precision or a repetition that makes too much text.
-
-    Args:
-        budget: Of the rendering.
-        form: Format with directives of any kind.
-        given: The values, or one value.
-
-    Raises:
-        SecurityError: It might make more than the rendering has left.
-    """
-    text = form if isinstance(form, str) else form.decode("latin-1")
-    budget.work(16 * len(text) + _DIRECTIVE * (text.count("%") + text.count("{")))
-    values: list[Any] = list(given.values()) if isinstance(given, Mapping) else [given]
-    if isinstance(given, tuple | list):
-        values = list(given)
-    is_plain = type(form) is str and "!" not in text
-    is_plain = is_plain and all(type(value) in (str, int, float) for value in values)
-    weights = [budget.weigh(value) * (1 if is_plain else _WRITTEN) for value in values]
-    longest = max([8, *weights])
-    widths = [int(digits[:12]) for digits in _DIGITS.findall(text)]
-    if "*" in text or text.count("{") > 1:  # a value may be a width
-        widths += [abs(value) for value in values if isinstance(value, int)]
-    # Each directive may write any of the values in any of the widths.
-    directives = text.count("%") + text.count("{")
-    most = len(text) + directives * max([longest, *widths])
-    budget.work(most)
-    budget.fit(most * (1 if text.isascii() else 4))
-
-
 def make_dictionary(budget: Budget, keys: Any) -> None:
-    """Spend what a dictionary of these keys costs: all that collide are compared.
+    """Spend what a dictionary of these keys costs, which do not collide.
 
     Raises:
-        SecurityError: They are too many, or of a kind whose hash may cost much.
+        SecurityError: They are too many, or of a kind that collides or whose hash may cost much.
     """
     count = len(keys)
     if count > MOST_KEYS:
         raise SecurityError(f"it made a dictionary of {count} entries, more than {MOST_KEYS}")
-    if any(not isinstance(key, str) for key in keys):
-        if not all(isinstance(key, (str, *_KEYS)) for key in keys):
-            raise SecurityError("it made a dictionary whose keys are neither texts nor numbers")
-        budget.work(4 * count * count)
+    for key in keys:
+        if type(key) is int and abs(key) < _MODULUS:
+            continue
+        if not isinstance(key, str | bool | None):
+            raise SecurityError(
+                "it made a dictionary whose keys are neither texts nor numbers of at most 61 bits"
+            )
     budget.make(2 * TEXT * count)
 
 
@@ -200,7 +177,7 @@ def _text(budget: Budget, value: Any) -> str:
     """The text of a value, of which jinja's filters make one."""
     if isinstance(value, str):
         return value
-    most = _WRITTEN * budget.weigh(value)
+    most = WRITTEN * budget.weigh(value)
     budget.work(most)
     budget.fit(most)
     return str(value)
@@ -281,12 +258,6 @@ def wide(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(max(budget.weigh(text), 4 * len(text), width * _number(values)))
 
 
-def tabs(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    most = budget.weigh(args[0]) * max(8, _number(_values(args, named)))
-    budget.work(most)
-    budget.fit(most)
-
-
 def replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     text = _text(budget, args[0]) if args else ""
     texts = [_text(budget, one) for one in _values(args, named)]
@@ -297,13 +268,6 @@ def replace(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
         most = len(text) + count * len(texts[1])
         is_plain = type(text) is str and text.isascii() and texts[1].isascii()
         budget.fit(most * (1 if is_plain else 4 * _ESCAPED if type(text) is not str else 4))
-
-
-def translate(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    values = args[1].values() if len(args) > 1 and isinstance(args[1], Mapping) else ()
-    most = len(args[0]) * max(map(budget.weigh, values), default=0)
-    budget.work(len(args[0]) * 32)
-    budget.fit(most)
 
 
 def join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
@@ -330,17 +294,19 @@ def _spend_joined(budget: Budget, listed: Any, between: int, *, is_text: bool) -
         return
     # A mark of HTML escapes all; the filter writes items that are no texts as Python does.
     is_plain = isinstance(listed, list | tuple) and (is_text or {*map(type, listed)} <= {str})
-    weight = budget.weigh(listed) * (1 if is_plain else _WRITTEN) + between * len(listed)
+    weight = budget.weigh(listed) * (1 if is_plain else WRITTEN) + between * len(listed)
     budget.work((8 if is_plain else _EACH) * len(listed) + weight)
     budget.fit(weight)
 
 
 def formatted(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    measure_format(budget, _text(budget, args[0]) if args else "", _values(args, named))
+    """Cost of the filter ``format``, which is ``%``."""
+    values = _values(args, named)
+    measure_percents(budget, _text(budget, args[0]) if args else "", [*values, named])
 
 
-def formatted_map(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    measure_format(budget, args[0], args[1] if len(args) > 1 else ())
+def formatted_fields(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    measure_fields(budget, args[0], _values(args, named))
 
 
 def items(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -397,9 +363,10 @@ def unique(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list
     listed = listed_of(budget, args[0])
     if isinstance(listed, Collection):
         count = len(listed)
+        weight = budget.weigh(listed)
         is_plain = len(args) < 3 and "attribute" not in named and {*map(type, listed)} <= {str}
-        budget.work(budget.weigh(listed) + (_EACH * count if is_plain else 4 * count * count))
-        budget.fit(budget.weigh(listed) + 2 * TEXT * count)
+        budget.work(weight + _EACH * count if is_plain else count * (weight + 4 * count))
+        budget.fit(weight + 2 * TEXT * count)
         _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)
     return listed if listed is not args[0] else None
 
@@ -425,6 +392,7 @@ def rows(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[A
     if isinstance(listed, Sized):
         weight = budget.weigh(listed)
         budget.work(_EACH * len(listed))
+        budget.make(TEXT * (len(listed) + 1))
         budget.fit(weight + TEXT * (len(listed) + 1) * max(1, _number(_values(args, named))))
     return listed if listed is not args[0] else None
 
@@ -454,10 +422,10 @@ def as_json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
     width = sum(budget.weigh(one) for one in values if not isinstance(one, int))
     if indent is not None:
         one = max(0, indent) if isinstance(indent, int) else budget.weigh(indent)
-        width += TEXT + budget.depth(args[0]) * one
+        width += TEXT + (1 + budget.depth(args[0])) * one
     items = budget.count_items(args[0]) if args else 0
     most = _ESCAPED * weight + items * width
-    budget.work(most + _EACH * items)
+    budget.work(most + (_EACH if indent is None else 4 * _EACH) * items)
     budget.fit(most)
 
 
@@ -469,7 +437,7 @@ def escape(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None
 
 def string(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if args and not isinstance(args[0], str):
-        most = _WRITTEN * budget.weigh(args[0])
+        most = WRITTEN * budget.weigh(args[0])
         budget.work(most)
         budget.fit(most)
 
@@ -491,11 +459,11 @@ def modulo(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None
 
 
 def small(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    budget.make(TEXT)  # jinja allows 100,000 numbers
+    budget.make(TEXT)
 
 
 def dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
-    """Cost of ``dict()``, ``namespace()`` and ``dict.fromkeys()``."""
+    """Cost of ``dict()`` and ``namespace()``."""
     budget.make(8 * TEXT)
     keys: list[Any] = list(named)
     listed = listed_of(budget, args[0]) if args else ()
@@ -512,11 +480,6 @@ def dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> 
     return listed if isinstance(listed, list) and listed is not args[0] else None
 
 
-def from_keys(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    if args and isinstance(args[0], Sized):
-        make_dictionary(budget, args[0])
-
-
 def copied(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.make(2 * TEXT * (1 + len(args[0])))
 
@@ -531,20 +494,19 @@ def in_list(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
         contained(budget, args[1], args[0])
 
 
+def named_attribute(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Refuse a name that is no text: jinja writes it as one."""
+    if not all(isinstance(name, str) for name in _values(args, named)):
+        raise SecurityError("it reads an attribute whose name is no text")
+
+
+def numbers(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Refuse a range of large integers, each of which takes as many bytes."""
+    if any(isinstance(one, int) and one.bit_length() > 64 for one in args):
+        raise SecurityError("it made a range of numbers of more than 64 bits")
+    budget.make(TEXT)  # jinja allows 100,000 numbers
+
+
 def said(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    budget.fit(_WRITTEN * _total(budget, args, named))
-
-
-def date(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Cost of a form of a date, each of whose directives may ask the system for its names.
-
-    Raises:
-        SecurityError: It is longer than any of a date.
-    """
-    if args and isinstance(args[0], str):
-        if len(args[0]) > _LONGEST_DATE:
-            raise SecurityError(
-                f"it wrote a date with a form of {len(args[0])} characters, more than "
-                f"{_LONGEST_DATE}"
-            )
-        measure_format(budget, args[0], ())
+    for value in (*args, *named.values()):
+        string(budget, (value,), {})

@@ -24,6 +24,8 @@ MOST_NODES = 8000
 """Parts of a template that is compiled; those of models have some thousand."""
 
 _BODY = 12  # parts as which a function counts that a macro, a block or a loop becomes
+_BODIES = (nodes.Block, nodes.CallBlock, nodes.For, nodes.Macro)
+_AROUND = 8  # statements around a part that count as another part
 _NODE = 4  # work of a part of an expression
 
 
@@ -40,12 +42,25 @@ def rewrite(program: nodes.Template) -> None:
 def check_size(program: nodes.Template) -> None:
     """Refuse a parsed template of too many parts, which take long to compile.
 
+    A part counts more for each statement around it, since jinja looks for names in all of it, and
+    an expression that is written counts twice.
+
     Raises:
         SecurityError: It has too many.
     """
-    bodies = program.find_all((nodes.Block, nodes.CallBlock, nodes.For, nodes.Macro))
-    if _weight([program]) + _BODY * sum(1 for _ in bodies) > MOST_NODES:
-        raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
+    size = 0.0
+    parts: list[tuple[nodes.Node, int]] = [(program, 0)]
+    while parts:
+        part, level = parts.pop()
+        size += 1 + level / _AROUND
+        if isinstance(part, _BODIES):
+            size += _BODY
+        elif isinstance(part, nodes.Output):
+            size += len(part.nodes)
+        if size > MOST_NODES:
+            raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
+        level += isinstance(part, nodes.Stmt)
+        parts += [(each, level) for each in part.iter_child_nodes()]
 
 
 class _Measuring(NodeTransformer):
@@ -76,6 +91,14 @@ class _Measuring(NodeTransformer):
             for each in node.nodes
         ]
         return node
+
+    def visit_Neg(self, node: nodes.Neg) -> nodes.Node:
+        """Write a negative number as one."""
+        self.generic_visit(node)
+        value = node.node.value if isinstance(node.node, nodes.Const) else None
+        return (
+            nodes.Const(-value) if isinstance(value, int) and value.bit_length() <= TEXT else node
+        )
 
     def visit_Add(self, node: nodes.Add) -> nodes.Node:
         """Add all values of a sum at once."""

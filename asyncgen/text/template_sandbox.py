@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Joiner, Namespace
 
 from asyncgen.errors import clip
-from asyncgen.text.template_budget import TEXT, Budget, current_budget
+from asyncgen.text.template_budget import TEXT, Budget, Counted, current_budget
 from asyncgen.text.template_costs import (
     compare,
     contained,
@@ -59,6 +59,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """Environment for templates of strangers, with a budget for each rendering; see `rendering`."""
 
     intercepted_binops = frozenset({"*", "/", "//", "**", "%", "-"})  # + is rewritten
+    intercepted_unops = frozenset({"+", "-"})
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Read an entry or an attribute; a tuple that is a key is measured."""
-        if type(argument) is tuple:
+        if isinstance(argument, tuple):
             current_budget().work(current_budget().weigh(argument))
         try:
             return obj[argument]
@@ -145,15 +146,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 raise refuse_method(owner, name)
             if cost is join_method and args:
                 args = (listed_of(budget, args[0]), *args[1:])
-            if owner is not dict:
-                cost(budget, (owner, *args), kwargs)
-            else:
-                cost(budget, args, kwargs)
+            if cost is not flat:
+                _check_depth(budget, (owner, *args), kwargs)
+            cost(budget, (owner, *args), kwargs)
         else:
             cost = self._functions.get(function) if kind in _HASHABLE else None
             if cost is None:
                 name = getattr(function, "__name__", kind.__name__)
                 raise refuse("the functions", str(name), FUNCTIONS)
+            _check_depth(budget, args, kwargs)
             changed = cost(budget, args, kwargs)
             if changed is not None:
                 args = (changed, *args[1:])
@@ -166,6 +167,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
                 return self.binop_table[operator](left, right)
         return _operated(current_budget(), self.binop_table[operator], operator, left, right)
+
+    def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
+        """Compute a number with another sign, and count it."""
+        if type(arg) is int and -_SMALL < arg < _SMALL:
+            return self.unop_table[operator](arg)
+        return current_budget().count(self.unop_table[operator](arg))
 
 
 class _Names(Namespace):
@@ -191,9 +198,20 @@ class _Undefined(Undefined):
             super().__init__(hint, obj, name, **more)
 
 
+_FLAT = frozenset({str, int, bool, type(None), Counted, LoopContext})
 _OF_DICT = frozenset(dir(dict))
 _OF_TEMPLATES = (Macro, BlockReference, LoopContext, Joiner)
 _HASHABLE = (FunctionType, type)
+
+
+def _check_depth(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Refuse arguments that are nested too deeply, whatever a call does with them."""
+    for value in args:
+        if type(value) not in _FLAT:
+            budget.check_depth(value)
+    for value in named.values():
+        if type(value) not in _FLAT:
+            budget.check_depth(value)
 
 
 def _step(characters: int, work: int) -> str:
@@ -359,11 +377,14 @@ def bounded(function: Callable[..., Any], cost: Cost) -> Callable[..., Any]:
     def measured(*args: Any, **kwargs: Any) -> Any:
         budget = current_budget()
         budget.step()
-        changed = cost(budget, args[first:] if first else args, kwargs)
+        given = args[first:] if first else args
+        if cost is not flat:
+            _check_depth(budget, given, kwargs)
+        changed = cost(budget, given, kwargs)
         if changed is not None:
             args = (*args[:first], changed, *args[first + 1 :])
         result = function(*args, **kwargs)
-        return result if cost is flat else budget.count(result)
+        return result if cost is flat else budget.count(result, given[0] if given else None)
 
     return measured
 

@@ -12,13 +12,14 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
 
 from asyncgen.text import template_costs as costs
+from asyncgen.text import template_formats as formats
 
 if TYPE_CHECKING:
     from asyncgen.text.template_costs import Cost
 
 FILTERS: dict[str, Cost] = {
-    "abs": costs.flat,
-    "attr": costs.flat,
+    "abs": costs.read,
+    "attr": costs.named_attribute,
     "batch": costs.rows,
     "capitalize": costs.letters,
     "center": costs.wide,
@@ -48,7 +49,7 @@ FILTERS: dict[str, Cost] = {
     "replace": costs.replace,
     "reverse": costs.read,
     "round": costs.rounded,
-    "safe": costs.read,
+    "safe": costs.string,
     "select": costs.items,
     "selectattr": costs.items,
     "slice": costs.rows,
@@ -68,8 +69,8 @@ FILTERS: dict[str, Cost] = {
 
 TESTS: dict[str, Cost] = {
     **dict.fromkeys(
-        "boolean callable defined escaped false filter float integer iterable mapping none number"
-        " sameas sequence string test true undefined".split(),
+        "boolean callable defined escaped false float integer iterable mapping none number sameas"
+        " sequence string true undefined".split(),
         costs.flat,
     ),
     **dict.fromkeys(
@@ -86,8 +87,8 @@ FUNCTIONS: dict[str, Cost] = {
     "joiner": costs.small,
     "namespace": costs.dictionary,
     "raise_exception": costs.said,
-    "range": costs.small,
-    "strftime_now": costs.date,
+    "range": costs.numbers,
+    "strftime_now": formats.date,
 }
 """Functions that a template may call, beside its macros."""
 
@@ -105,13 +106,10 @@ METHODS: dict[type, dict[str, Cost]] = {
             " isspace istitle isupper".split(),
             costs.read,
         ),
-        "expandtabs": costs.tabs,
-        "format": costs.formatted,
-        "format_map": costs.formatted_map,
+        "format": costs.formatted_fields,
         "join": costs.join_method,
         "replace": costs.replace,
         "splitlines": costs.split_lines,
-        "translate": costs.translate,
     },
     dict: {
         "copy": costs.copied,
@@ -120,8 +118,8 @@ METHODS: dict[type, dict[str, Cost]] = {
         "keys": costs.flat,
         "values": costs.flat,
     },
-    list: {"copy": costs.copied, "count": costs.in_list, "index": costs.in_list},
-    tuple: {"count": costs.in_list, "index": costs.in_list},
+    list: {"copy": costs.copied, "count": costs.in_list},  # `index` writes what it does not find
+    tuple: {"count": costs.in_list},
     int: {},
     float: {"is_integer": costs.flat},
     LoopContext: {"changed": costs.read, "cycle": costs.flat},
@@ -139,8 +137,6 @@ _NAMED: dict[type | None, str] = {
 
 def methods_of(owner: Any) -> tuple[type | None, dict[str, Cost]]:
     """Return the methods of a value, and the type that has them."""
-    if owner is dict:
-        return dict, {"fromkeys": costs.from_keys}
     if isinstance(owner, Mapping):
         return dict, METHODS[dict]
     for kind, methods in METHODS.items():

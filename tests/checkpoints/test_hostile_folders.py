@@ -144,9 +144,12 @@ def test_a_template_that_nobody_waits_for_ends() -> None:
         ASKED.reset(asked)
 
 
+REFUSED = "in one call|form of 2000000 characters|may not call here|a width of more than"
+
+
 @for_each("name", ["translate", "dates", "tojson of large integers", "format", "wordwrap"])
 def test_one_call_that_would_take_long_is_refused(name: str) -> None:
-    with pytest.raises(ChatTemplateError, match="in one call|form of 2000000 characters") as caught:
+    with pytest.raises(ChatTemplateError, match=REFUSED) as caught:
         render_chat(TEMPLATES[name], [{"role": "user", "content": SECRET}])
     assert SECRET not in str(caught.value)
 
