@@ -129,10 +129,10 @@ class Budget(Weights):
         self._work = left = self._work - units
         if left < self._look:
             most = self._most_work // _AT_ONCE
-            if left < 0:
-                raise SecurityError(f"it read more than {self._most_work} characters")
             if units > most:
                 raise SecurityError(f"it read more than {most} characters in one call")
+            if left < 0:
+                raise SecurityError(f"it read more than {self._most_work} characters")
             self._check_time()
             self._look = left - _LOOK
 
