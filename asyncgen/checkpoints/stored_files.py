@@ -32,7 +32,7 @@ SAVING = ".saving"
 _MEBIBYTE = 1024 * 1024
 _LARGEST = {".jinja": 4, ".json": 64, ".model": 64, ".txt": 64, ".py": 4}
 """Largest size of a small file in MiB, by suffix."""
-_LARGEST_TOKENIZER = 512 * _MEBIBYTE
+_LARGEST_TOKENIZER = 128 * _MEBIBYTE
 """Largest size of ``tokenizer.json``; those of the largest vocabularies have 40 MB."""
 
 _MOST_ENTRIES = 100_000

@@ -21,6 +21,8 @@ LENGTH = 2048
 STEPS = ((1, 8, 24.0), (8, 32, 8.0))
 """Two lengths of a run, and how much longer the second one takes at most: between what is linear
 (8 and 4 times) and the square (64 and 16). Both must be passed, unless it is plain."""
+FIRST = 256
+"""Characters of a run that is tried before the others, which a cube would not end."""
 QUICK = 0.004
 """Seconds in which a run is done by any expression that is linear."""
 PLAIN = 0.1
@@ -35,26 +37,97 @@ _MORE = ("\t", "\r\n", "/", "!", "(", "한", "あ", "ع", "क", "e\u0301", "�
 _ENDS = ("", "!", "a", "\n")
 _MOST_WRITTEN = 64
 _MOST_STARTS = 8
+_MOST_LETTERS = 24
+"""Letters of the alphabet that is made of the classes of an expression."""
+_CLASS = re.compile(r"\\[pP]\{[^}]*\}|\\[dDwWsShH]|\[")
+_POOL = (
+    range(0x20, 0x3400),
+    range(0x3400, 0x10000, 61),
+    range(0x10000, 0x12400, 5),
+    range(0x12400, 0x30000, 61),
+    range(0x1F300, 0x1F680),
+)
+"""Where members of classes are looked for: all scripts, and some letters of the large ones."""
 _ESCAPED = re.compile(r"\\(?:x\{([0-9a-fA-F]+)\}|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
+
+
+def classes(pattern: str) -> Iterator[str]:
+    """Yield the classes that an expression names: those by name, and those in brackets."""
+    place = 0
+    while found := _CLASS.search(pattern, place):
+        place = found.end()
+        if pattern[found.start() - 1 : found.start()] == "\\" and found.group() == "[":
+            continue  # a bracket of the text
+        if found.group() == "[":
+            place = _end(pattern, place)
+        yield pattern[found.start() : place]
+
+
+def _end(pattern: str, place: int) -> int:
+    """Return the place behind the bracket that closes a class, which may hold others."""
+    depth, first = 1, True
+    while place < len(pattern) and depth:
+        letter = pattern[place]
+        if letter == "]" and not first:
+            depth -= 1
+        depth += letter == "["
+        first = letter == "[" or (first and letter == "^")
+        place += 2 if letter == "\\" else 1
+    return place
+
+
+def letters(pattern: str, plain: str) -> tuple[list[str], str]:
+    """Return a letter for each way to lie in some of an expression's classes and not in others.
+
+    Args:
+        pattern: The expression.
+        plain: The same with its letters written out, which are tried as members.
+
+    Returns:
+        The letters, and one that lies in none of the classes.
+    """
+    from tokenizers import Regex
+    from tokenizers.normalizers import Replace
+
+    written = {each for letter in plain for each in (letter, letter.swapcase()) if len(each) == 1}
+    near = {chr(ord(each) + 1) for each in written if ord(each) + 1 not in range(0xD800, 0xE000)}
+    pool = (chr(code) for part in _POOL for code in part if not 0xD800 <= code < 0xE000)
+    text = "".join(dict.fromkeys([*sorted(written | near), *pool]))
+    lies_in: dict[str, int] = dict.fromkeys(text, 0)
+    for number, each in enumerate([*dict.fromkeys(classes(pattern))][:_MOST_LETTERS]):
+        try:
+            members = Replace(Regex(f"[^{each}]"), "").normalize_str(text)
+        except Exception:  # it is none by itself
+            continue
+        for letter in members:
+            lies_in[letter] |= 1 << number
+    found = {ways: letter for letter, ways in reversed(lies_in.items())}
+    outsider = found.pop(0, "!")
+    return [*found.values()][:_MOST_LETTERS], outsider
 
 
 def texts(pattern: str) -> Iterator[tuple[str, str, str]]:
     """Yield the beginning of a text, what is repeated in it, and its end.
 
-    Repeated are a character of each class, pairs of these, and what the expression spells out.
+    Repeated are a character of each class, pairs of these, what the expression spells out, and
+    members of the classes that it names.
     """
     plain = _ESCAPED.sub(lambda found: chr(int(next(filter(None, found.groups())), 16)), pattern)
     words = [*dict.fromkeys(re.findall(r"\w{2,}", plain))][:_MOST_WRITTEN]
-    letters = [*dict.fromkeys(plain)][:_MOST_WRITTEN]
+    spelled = [*dict.fromkeys(plain)][:_MOST_WRITTEN]
+    members, outsider = letters(pattern, plain)
+    # The search gives up at once where a letter that it needs is nowhere in the text.
+    far = outsider + outsider.join(dict.fromkeys([*members, *spelled]))
     pairs = map("".join, itertools.permutations(_CLASSES, 2))
-    for run in dict.fromkeys([*_CLASSES, *_MORE, *words, *letters]):
-        for end in _ENDS:
+    for run in dict.fromkeys([*_CLASSES, *_MORE, *words, *spelled, *members]):
+        for end in (*_ENDS, far):
             yield "", run, end
-    for run in pairs:
-        for end in _ENDS[:2]:
+    own = map("".join, itertools.permutations(members[:_MOST_STARTS], 2))
+    for run in (*pairs, *own):
+        for end in (*_ENDS[:2], far):
             yield "", run, end
-    for start in (*words[:_MOST_STARTS], *letters[:_MOST_STARTS]):
-        for run in dict.fromkeys([*_CLASSES, *letters[:_MOST_STARTS]]):
+    for start in (*words[:_MOST_STARTS], *spelled[:_MOST_STARTS]):
+        for run in dict.fromkeys([*_CLASSES, *spelled[:_MOST_STARTS]]):
             yield start, run, "!"
 
 
@@ -84,6 +157,9 @@ class _SlowError(Exception):
 
 
 def _is_steep(search: Any, start: str, run: str, end: str) -> bool:
+    first = start + run * (FIRST // len(run)) + end
+    if min(_seconds(search, first) for _ in range(2)) > QUICK:
+        return True
     for few, many, most in STEPS:
         short, long = (start + run * (LENGTH * each // len(run)) + end for each in (few, many))
         times: list[float] = []

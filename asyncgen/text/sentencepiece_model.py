@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram
 
+from asyncgen.checkpoints.charsmap import check_charsmap
 from asyncgen.checkpoints.gguf.tokenizer import merges_by_score
 from asyncgen.checkpoints.stored_files import read_stored
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
@@ -143,7 +144,10 @@ def build_sentencepiece(
         pieces = list(zip(model.texts, model.scores, strict=True))
         backend = Backend(Unigram(pieces, unk_id=model.unknown, byte_fallback=model.has_bytes))
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    steps: list[Any] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    steps: list[Any] = []
+    if model.charsmap:
+        check_charsmap(model.file, model.charsmap)
+        steps.append(normalizers.Precompiled(model.charsmap))
     if model.joins_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     if steps:

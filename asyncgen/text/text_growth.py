@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import struct
 import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
+from asyncgen.checkpoints.charsmap import charsmap_growth
 from asyncgen.errors import ModelLoadError
 from asyncgen.text.known_patterns import KNOWN_PATTERNS, SHORTEST_MATCHES
+from asyncgen.text.tokenizer_parts import kind_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 MOST_WORK: Final = 128
 """Characters that the steps of a chain read for one of a text; those of real tokenizers: 90."""
@@ -29,10 +30,12 @@ MOST_WORK: Final = 128
 MOST_GROWTH: Final = 48
 """Most bytes that may come of one; real tokenizers: 11 by NFKC, 12 by SentencePiece's steps."""
 
+MOST_ADDED: Final = 64
+"""Tokens that the steps behind the model may add to a text; real ones add up to a handful."""
+
 _FORMS: Final = {"NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0}
 _LOWER: Final = 1.5
 _BERT: Final = 5.0
-_LISTS: Final = ("normalizers", "pretokenizers", "decoders", "processors")
 
 
 def check_growth(place: object, state: Mapping[str, Any]) -> None:
@@ -57,35 +60,7 @@ def check_growth(place: object, state: Mapping[str, Any]) -> None:
             _refuse_beyond(place, chain, part, growth)
         _refuse_work(place, chain, work)
     _check_normalizer(place, state.get("normalizer"))
-
-
-def parts_of(step: object) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a chain, those of sequences one by one."""
-    if not isinstance(step, dict):
-        return
-    for name in _LISTS:
-        if isinstance(step.get(name), list):
-            for part in step[name]:
-                yield from parts_of(part)
-            return
-    yield step
-
-
-def kind_of(part: Mapping[str, Any]) -> str:
-    """Return the type of a step; files of old releases do not say it."""
-    if "type" in part:
-        return str(part["type"])
-    for key, kind in (
-        ("precompiled_charsmap", "Precompiled"),
-        ("prepend", "Prepend"),
-        ("content", "Replace"),
-        ("single", "TemplateProcessing"),
-        ("use_regex", "ByteLevel"),
-        ("replacement", "Metaspace"),
-    ):
-        if key in part:
-            return kind
-    return "a step without a type"
+    _check_added(place, state.get("post_processor"))
 
 
 def _refuse_beyond(place: object, chain: str, part: Mapping[str, Any], growth: float) -> None:
@@ -131,6 +106,31 @@ def _check_normalizer(place: object, normalizer: object) -> None:
     _refuse_work(place, "normalizer", work)
 
 
+def _check_added(place: object, post_processor: object) -> None:
+    added = 0.0
+    for part in parts_of(post_processor):
+        added = added * _of_post_processor(part) + _added_by(part)
+        if added > MOST_ADDED:
+            raise ModelLoadError(
+                f"{place}: with the step {kind_of(part)[:80]!r} of `post_processor` {added:.0f} "
+                f"tokens are added to a text; at most {MOST_ADDED} are"
+            )
+
+
+def _added_by(part: Mapping[str, Any]) -> int:
+    """Count the tokens that a step puts around a text, or around two."""
+    if kind_of(part) in ("BertProcessing", "RobertaProcessing"):
+        return 2
+    if kind_of(part) != "TemplateProcessing":
+        return 0
+    tokens = part.get("special_tokens") or {}
+    counts = {name: len(token.get("ids") or ()) for name, token in tokens.items()}
+    return max(
+        sum(counts.get(each.get("SpecialToken", {}).get("id"), 0) for each in part.get(key) or ())
+        for key in ("single", "pair")
+    )
+
+
 def _of_written(part: Mapping[str, Any]) -> float:
     """Return the growth by a step of a normaliser that puts in what the file says."""
     kind = kind_of(part)
@@ -139,7 +139,7 @@ def _of_written(part: Mapping[str, Any]) -> float:
     if kind == "ByteLevel":
         return 2.0
     if kind == "Precompiled":
-        return charsmap_growth(_bytes(part.get("precompiled_charsmap")))
+        return charsmap_growth(charsmap_of(part))
     return _of_replace(part) if kind == "Replace" else 1.0
 
 
@@ -190,45 +190,12 @@ def _size(text: object) -> int:
     return len(text.encode(errors="surrogatepass")) if isinstance(text, str) else 0
 
 
-def _bytes(charsmap: object) -> bytes:
-    if isinstance(charsmap, list):
-        return bytes(each & 255 for each in charsmap if isinstance(each, int))
+def charsmap_of(part: Mapping[str, Any]) -> bytes:
+    """Return the rules of a step of SentencePiece; none if they are no base64."""
     try:
-        return base64.b64decode(charsmap if isinstance(charsmap, str) else "")
+        return base64.b64decode(part.get("precompiled_charsmap") or "", validate=True)
     except (binascii.Error, ValueError):
-        return b""  # the library refuses it
-
-
-def charsmap_growth(charsmap: bytes) -> float:
-    """Return the growth by rules of SentencePiece, from the tree of what they replace.
-
-    Args:
-        charsmap: Its size, the tree as an array of 32-bit units (darts-clone), and the new texts,
-            each with a 0 behind it.
-    """
-    size = int.from_bytes(charsmap[:4], "little")
-    if min(size, len(charsmap) - 4) < 4:
-        return 1.0  # no rules, or none that the library reads
-    units = struct.unpack_from(f"<{min(size, len(charsmap) - 4) // 4}I", charsmap, 4)
-    texts = charsmap[4 + size :]
-    below: dict[int, list[int]] = {}
-    for place, unit in enumerate(units):
-        label = unit & 0x8000_00FF
-        if 0 < label < 256:
-            below.setdefault(place ^ label, []).append(place)
-    # Ends of words share their part of the tree: a part counts where it is met first.
-    most, level, depth, seen = 1.0, [0], 0, {0}
-    while level:
-        bases = [place ^ ((units[place] >> 10) << ((units[place] & 512) >> 6)) for place in level]
-        for place, base in zip(level, bases, strict=True):
-            if units[place] & 256 and depth and base < len(units):
-                start = units[base] & 0x7FFF_FFFF
-                end = texts.find(0, start)
-                most = max(most, ((len(texts) if end < 0 else end) - start) / depth)
-        found = {child for base in bases for child in below.get(base, ())}
-        level, depth = sorted(found - seen), depth + 1
-        seen |= found
-    return most
+        return b""
 
 
 def _measured(parts: Sequence[Mapping[str, Any]]) -> float:

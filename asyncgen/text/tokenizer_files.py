@@ -32,8 +32,8 @@ from asyncgen.text.setting_kinds import (
     max_length,
 )
 from asyncgen.text.special_tokens import ROLES, SpecialTokens, content, special_tokens
-from asyncgen.text.text_growth import parts_of
 from asyncgen.text.tokenizer_classes import class_name
+from asyncgen.text.tokenizer_parts import parts_of
 from asyncgen.text.tokenizer_state import check_steps, read_state
 
 if TYPE_CHECKING:
@@ -188,8 +188,7 @@ def read_backend(
         InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
     """
     file = as_path(folder) / "tokenizer.json"
-    text = read_text(file)
-    state = read_state(file, text)
+    state, text = read_state(file, read_text(file))
     if add_prefix_space is not None:
         text = _with_prefix_space(state, add_prefix_space)
     with library_errors(f"{file} is not a tokenizer file"):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncgen.checkpoints.charsmap import check_charsmap
 from asyncgen.errors import ModelLoadError, clip, shorten
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
 from asyncgen.text.pattern_trial import trouble_of
-from asyncgen.text.text_growth import check_growth, kind_of, parts_of
-from asyncgen.text.tokenizer_work import check_frame, check_model, squares_of
+from asyncgen.text.text_growth import charsmap_of, check_growth
+from asyncgen.text.tokenizer_model_checks import check_backend, check_model
+from asyncgen.text.tokenizer_parts import CHAINS, check_parts, kind_of, parts_of
+from asyncgen.text.tokenizer_work import check_frame, check_lengths, squares_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,30 +30,61 @@ MOST_STEPS: Final = 256
 MOST_TRIED: Final = 16
 """Different regular expressions of a tokenizer that no known model has; each is tried once."""
 
-_CHAINS: Final = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+MOST_LISTS: Final = 4_000_000
+MOST_ENTRIES: Final = 8_000_000
+"""Brackets and commas of a file, which cost memory whatever is between them; the largest
+vocabularies have 1,000,000 tokens, and as many merges."""
+
+MOST_TEXT_ADDED: Final = 4 * 1024 * 1024
+"""Characters of all added tokens, of which the library makes one search tree."""
 
 
-def read_state(file: Path, text: str) -> dict[str, Any]:
+def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
     """Parse a ``tokenizer.json`` and check it.
 
     Args:
         file: The file, for messages.
         text: Its content.
 
+    Returns:
+        What it says, and the text of that for the library: no key stands in it twice, and every
+        part says its type, so that the library reads what was checked.
+
     Raises:
         ModelLoadError: It is no JSON object, or describes what is refused.
     """
+    _check_size(file, text)
     try:
-        state = json.loads(text)
+        state = json.loads(text, object_pairs_hook=_with_distinct_keys)
         if not isinstance(state, dict):
             raise ValueError(f"it holds a {type(state).__name__}")
-        check_state(file, state)
+        is_changed = check_state(file, state)
     except (ValueError, RecursionError) as error:
         reason = clip(str(error), 300)
         raise ModelLoadError(
             f"{file} is not a tokenizer file ({reason}); download it again"
         ) from error
-    return state
+    return state, json.dumps(state) if is_changed else text
+
+
+def _check_size(file: Path, text: str) -> None:
+    """Refuse what would take gigabytes as lists and objects."""
+    for what, found, most in (
+        ("lists and objects", text.count("[") + text.count("{"), MOST_LISTS),
+        ("entries", text.count(","), MOST_ENTRIES),
+    ):
+        if found > most:
+            raise ModelLoadError(f"{file} has {found} {what}; at most {most} are read")
+
+
+def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; of a key that stands twice, each reader takes another value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {shorten(twice)} stands twice in an object")
+    return found
 
 
 def check_steps(place: object, backend: Backend) -> None:
@@ -60,17 +94,18 @@ def check_steps(place: object, backend: Backend) -> None:
         place: The file or folder, for messages.
         backend: The tokenizer.
     """
-    steps = {chain: getattr(backend, chain) for chain in _CHAINS}
+    steps = {chain: getattr(backend, chain) for chain in CHAINS}
     check_state(
         place,
         {chain: json.loads(step.__getstate__()) for chain, step in steps.items() if step},
     )
+    check_backend(place, backend)
 
 
 def steps_of(backend: Backend) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the steps of a tokenizer with the names of their chains."""
     found: list[tuple[str, Mapping[str, Any]]] = []
-    for chain in _CHAINS:
+    for chain in CHAINS:
         try:
             step = getattr(backend, chain)
             state = json.loads(step.__getstate__()) if step else None
@@ -80,38 +115,47 @@ def steps_of(backend: Backend) -> list[tuple[str, Mapping[str, Any]]]:
     return found
 
 
-def check_state(place: object, state: Mapping[str, Any]) -> None:
+def check_state(place: object, state: Mapping[str, Any]) -> bool:
     """Refuse steps, expressions and models that hang, grow without measure, or are random.
 
     Args:
         place: The file, for messages.
-        state: Content of ``tokenizer.json``, or those parts of it that there are.
+        state: Content of ``tokenizer.json``, or those parts of it that there are; parts without a
+            type get it.
+
+    Returns:
+        Whether a part got its type here.
 
     Raises:
         ModelLoadError: Names the part.
     """
-    _check_model(place, state.get("model"))
-    steps = [(chain, part) for chain in _CHAINS for part in parts_of(state.get(chain))]
+    is_changed = check_parts(place, state)
+    check_model(place, state)
+    model = state.get("model")
+    if isinstance(model, dict):
+        check_lengths(place, model)
+    _check_added_tokens(place, state.get("added_tokens") or ())
+    steps = [(chain, part) for chain in CHAINS for part in parts_of(state.get(chain))]
     if len(steps) > MOST_STEPS:
         raise ModelLoadError(
             f"{place}: its chains have {len(steps)} steps; at most {MOST_STEPS} are read"
         )
-    _check_patterns(place, dict(_patterns(steps)))
+    for _, part in steps:
+        if kind_of(part) == "Precompiled":
+            check_charsmap(f"{place}", charsmap_of(part))
     check_growth(place, state)
     squares_of(place, steps)
     check_frame(place, parts_of(state.get("post_processor")))
+    _check_patterns(place, dict(_patterns(steps)))
+    return is_changed
 
 
-def _check_model(place: object, model: object) -> None:
-    if not isinstance(model, dict):
-        return  # the library refuses it
-    dropout = model.get("dropout")
-    if dropout is not None and dropout != 0:
+def _check_added_tokens(place: object, tokens: Sequence[Mapping[str, Any]]) -> None:
+    length = sum(len(token.get("content") or "") for token in tokens)
+    if length > MOST_TEXT_ADDED:
         raise ModelLoadError(
-            f"{place}: `dropout` of its model is {shorten(dropout)}: null or 0, since with it a "
-            "text has other tokens each time; it belongs to training, set it to null"
+            f"{place}: its `added_tokens` have {length} characters; at most {MOST_TEXT_ADDED}"
         )
-    check_model(place, model)
 
 
 def _patterns(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ _NUMBERS: Final = 0x20000  # code behind the last number of Unicode
 _AFFIXES: Final = ("continuing_subword_prefix", "end_of_word_suffix", "unk_token")
 
 
-def check_model(place: object, model: Mapping[str, Any]) -> None:
+def check_lengths(place: object, model: Mapping[str, Any]) -> None:
     """Refuse a model that takes long over words, or makes long tokens of short ones.
 
     Args:
@@ -67,7 +67,7 @@ def check_model(place: object, model: Mapping[str, Any]) -> None:
 
 
 def check_frame(place: object, parts: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse a post-processor that puts very many tokens around each text; errors as `check_model`.
+    """Refuse a post-processor that puts many tokens around each text; errors as `check_lengths`.
 
     Args:
         place: The file, for messages.

@@ -14,7 +14,7 @@ from asyncgen.errors import ModelLoadError
 from asyncgen.text import pattern_trial
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
 from asyncgen.text.pattern_trial import MOST_CHARACTERS, trouble_of
-from asyncgen.text.pattern_trial_process import texts, trouble
+from asyncgen.text.pattern_trial_process import classes, letters, texts, trouble
 from tests.cases import for_each
 from tests.checkpoints.gguf.test_pre_tokenizers import RULES
 
@@ -28,6 +28,11 @@ SLOW = {
     r".*,.*;": "grows faster than a long run of",
     r"(\d+[a-z]+)+$": "over a long run of|faster than a long run of",
     r"(?:foo)+bar": "faster than a long run of 'foo'",
+    r"\p{Thai}+\p{Thai}+[0-9]": "faster than a long run of '\u0e01'",
+    r"[P-X]+[Q-W]+[0-9]": "faster than a long run of '[P-X]'",
+    r"[[:punct:]&&[^\p{P}]]+[\p{S}&&[^\p{Sc}]]+x": "faster than a long run of",
+    r"[\x{10A00}-\x{10A35}]+\p{Kharoshthi}+1": "than a long run of '[\U00010a00-\U00010a35]'",
+    r"(\p{Georgian}+\p{Thai}+)+$": "faster than a long run of",
     r"\p{N}{1,3}(?=(?:\p{N}{3})*$)": "faster than a long run of '1'",
 }
 QUICK = (r"\w+|\W", r"[A-Z]?[a-z]+|\d{1,3}|\s+|[^\w\s]+", "(?i:hello|world)", r"(?<=\d)\s(?=\d)")
@@ -121,6 +126,33 @@ def test_long_expressions_are_not_tried() -> None:
 def test_texts_repeat_what_an_expression_spells_out() -> None:
     runs = {run for _, run, _ in texts(r"(?:foo|\x71|\u0416|\x{1f600})+")}
     assert {"a", "1", " ", "a1", "foo", "q", "\u0416", "\U0001f600"} <= runs
+
+
+@for_each(
+    ("pattern", "found"),
+    [
+        (r"a\[b[c-d[^e]]f\p{Thai}\d", ["[c-d[^e]]", r"\p{Thai}", r"\d"]),
+        (r"[]x]+[^]y]|\P{Han}", ["[]x]", "[^]y]", r"\P{Han}"]),
+        (r"[[:punct:]&&[^\p{P}]]\]", [r"[[:punct:]&&[^\p{P}]]"]),
+        (r"[a\]b]\S", [r"[a\]b]", r"\S"]),
+        ("[unclosed", ["[unclosed"]),
+        ("plain", []),
+    ],
+)
+def test_classes_that_an_expression_names(pattern: str, found: list[str]) -> None:
+    assert list(classes(pattern)) == found
+
+
+def test_a_letter_for_each_way_to_lie_in_the_classes_of_an_expression() -> None:
+    pattern = r"[P-X]+[Q-W]+\p{Thai}"
+    found, outsider = letters(pattern, pattern)
+    ways = {
+        (letter in "PQRSTUVWX", letter in "QRSTUVW", "\u0e01" <= letter <= "\u0e5b")
+        for letter in found
+    }
+    assert ways == {(True, False, False), (True, True, False), (False, False, True)}
+    assert len(found) == 3 and outsider not in "PQRSTUVWX"
+    assert letters("plain", "plain")[0] == []
 
 
 def test_the_process_is_limited() -> None:

@@ -12,9 +12,10 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers
 
+from asyncgen.checkpoints.charsmap import charsmap_growth
 from asyncgen.errors import ModelLoadError
 from asyncgen.text.sentencepiece_model import read_sentencepiece
-from asyncgen.text.text_growth import MOST_GROWTH, charsmap_growth, check_growth, growing_letters
+from asyncgen.text.text_growth import MOST_GROWTH, check_growth, growing_letters
 from asyncgen.text.tokenizer import Tokenizer
 from tests.cases import for_each
 from tests.doubles.tokenizers import KINDS, save_tokenizer, tokenizer_json

@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers,
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram, WordPiece
 
+from asyncgen.checkpoints.charsmap import check_charsmap
 from asyncgen.checkpoints.gguf.ends import control_texts
 from asyncgen.checkpoints.gguf.gguf_file import open_gguf
 from asyncgen.checkpoints.gguf.pre_tokenizers import (
@@ -342,7 +343,9 @@ def _unigram(vocabulary: _Vocabulary) -> Backend:
     charsmap = vocabulary.metadata.numbers("tokenizer.ggml.precompiled_charsmap")
     steps: list[Any] = []
     if charsmap:
-        steps.append(normalizers.Precompiled(bytes(int(each) & 255 for each in charsmap)))
+        rules = bytes(int(each) & 255 for each in charsmap)
+        check_charsmap(vocabulary.metadata.file, rules)
+        steps.append(normalizers.Precompiled(rules))
     if vocabulary.flag("remove_extra_whitespaces", False):
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     if steps:
