@@ -325,7 +325,7 @@ def check_parts(place: object, state: Mapping[str, Any]) -> bool:
     is_changed = False
     for chain in CHAINS:
         for part in _nodes_of(state.get(chain)):
-            is_changed |= _check_part(place, f"a step of `{chain}`,", part, STEPS[chain])
+            is_changed |= _check_part(place, f"the step %s of `{chain}`", part, STEPS[chain])
     model = state.get("model")
     if model is not None:
         is_changed |= _check_part(place, "its model", model, MODELS)
@@ -341,12 +341,11 @@ def check_parts(place: object, state: Mapping[str, Any]) -> bool:
 def _check_part(place: object, where: str, part: dict[str, Any], kinds: Mapping[str, Keys]) -> bool:
     kind = kind_of(part)
     keys = kinds.get(kind)
+    who = where.replace("%s", repr(clip(kind, 80)))
     if keys is None or not isinstance(part.get("type", ""), str):
-        named = clip(kind, 80)
-        raise _unknown(place, f"{where} {named!r} is of no known type: {', '.join(kinds)}")
+        raise _unknown(place, f"{who} has the type {clip(kind, 80)!r}: {', '.join(kinds)}")
     is_old = "type" not in part
     part.setdefault("type", kind)
-    who = where if kinds is MODELS else f"{where} {kind!r}"
     _check_keys(place, who, part, {"type": _CONTENT, **keys})
     for value in part.values() if kind == "Sequence" else ():
         for each in value if isinstance(value, list) else ():
