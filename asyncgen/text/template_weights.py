@@ -37,9 +37,9 @@ VIEWS = (KeysView, ValuesView, ItemsView)
 _CONTAINERS = (Mapping, Sequence, Set, *VIEWS)
 _PLAIN_CONTAINERS = frozenset({dict, list, tuple})
 _SHORT = frozenset({bool, float, type(None), complex, date, time, timedelta, Null})
-_SHORTS = tuple(_SHORT)
+_SHORTS: tuple[Any, ...] = tuple(_SHORT)
 # Written by their kind or address, compared and hashed by it.
-_OPAQUE = (
+_OPAQUE: tuple[type, ...] = (
     BlockReference,
     BuiltinMethodType,
     FunctionType,
@@ -161,7 +161,7 @@ def _parts(value: Any) -> Iterable[Any]:
         return (*value, *value.values())
     if isinstance(value, ItemsView):
         return [part for pair in value for part in (*pair, ())]
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _too_deep() -> SecurityError:

@@ -7,6 +7,7 @@ take no longer than a text is, and the same text always has the same tokens.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.charsmap import check_charsmap
@@ -81,8 +82,8 @@ def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object; of a key that stands twice, each reader takes another value."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"the key {shorten(twice)} stands twice in an object")
     return found
 
