@@ -124,7 +124,7 @@ async def with_streams(
     settings = settings.sized(llm, MOST_BODY)
     if listener is not None:  # as many on each port, if so many files may be open
         most = settings.max_connections
-        settings = replace(settings, max_connections=max(most, min(2 * most, room())))
+        settings = replace(settings, max_connections=max(most, min(2 * most, room(2))))
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
         app.router.routes += [stream_route(service, _PATH), Route(_PATH, _ask_for_websocket)]
