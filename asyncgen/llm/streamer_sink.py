@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.llm.answer import Answer
-from asyncgen.runtime.plain_values import is_plain
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.streamer_check import check_streamer
 from asyncgen.runtime.user_code import is_of_user, run_user_code
@@ -219,6 +218,8 @@ def _is_odd(value: object) -> bool:
     """Tell whether a value of a streamer may run code of a user: its class is none of Python, of
     this library, or of the one that splits texts.
     """
+    from asyncgen.runtime.plain_values import is_plain  # brings torch
+
     kind = type(value)
     if kind.__module__ == "builtins":
         return not is_plain(value)
