@@ -208,7 +208,8 @@ def test_a_loop_that_is_interrupted_leaves_nothing(
             with contextlib.suppress(KeyboardInterrupt):
                 run(Interrupter(place, in_loop=True))
             settle(llm)
-            assert not told.errors
+            # Python drops a coroutine that is interrupted before its first step: none of it ran.
+            assert not [each for each in told.errors if "was never awaited" not in each]
         assert run(counter) == expected
         anyio.run(llm.aclose, backend=backend)
     finally:
