@@ -30,11 +30,11 @@ MOST_TOKEN: Final = 4096
 MOST_AFFIX: Final = 64
 """Characters of a prefix, a suffix or a text to search for, which costs time for each letter."""
 
-MOST_NAMED: Final = 256
+MOST_NAMED: Final = 64
 """Characters of a token that a step or the model puts in by itself, such as the unknown one."""
 
-MOST_WORD: Final = 1000
-"""Largest ``max_input_chars_per_word``: time goes with its square. That of real models is 100."""
+MOST_WORD: Final = 128
+"""Largest ``max_input_chars_per_word``: time goes with its cube. That of real models is 100."""
 
 _MOST_PIECES: Final = 128
 """Pieces of a template, and ids of one of its tokens."""
@@ -195,8 +195,8 @@ STEPS: Final[Mapping[str, Mapping[str, Keys]]] = {
         "Replace": _REPLACE,
         "Strip": {
             "content": _LETTER,
-            "start": _whole(0, MOST_TOKEN),
-            "stop": _whole(0, MOST_TOKEN),
+            "start": _whole(0, 2**62),
+            "stop": _whole(0, 2**62),
         },
         "WordPiece": {"prefix": _AFFIX, "cleanup": _SWITCH},
         **dict.fromkeys(("ByteFallback", "Fuse"), {}),

@@ -17,7 +17,7 @@ from asyncgen.text.pattern_trial import trouble_of
 from asyncgen.text.text_growth import charsmap_of, check_growth
 from asyncgen.text.tokenizer_model_checks import check_backend, check_model
 from asyncgen.text.tokenizer_parts import CHAINS, check_parts, kind_of, parts_of
-from asyncgen.text.tokenizer_work import check_frame, check_lengths, squares_of
+from asyncgen.text.tokenizer_work import squares_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,9 @@ MOST_ENTRIES: Final = 8_000_000
 """Brackets and commas of a file, which cost memory whatever is between them; the largest
 vocabularies have 1,000,000 tokens, and as many merges."""
 
+MOST_ADDED: Final = 262_144
 MOST_TEXT_ADDED: Final = 4 * 1024 * 1024
-"""Characters of all added tokens, of which the library makes one search tree."""
+"""Added tokens, and characters of all of them, of which the library makes one search tree."""
 
 
 def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
@@ -130,28 +131,29 @@ def check_state(place: object, state: Mapping[str, Any]) -> bool:
     Raises:
         ModelLoadError: Names the part.
     """
-    is_changed = check_parts(place, state)
-    check_model(place, state)
-    model = state.get("model")
-    if isinstance(model, dict):
-        check_lengths(place, model)
-    _check_added_tokens(place, state.get("added_tokens") or ())
+    added = state.get("added_tokens")
+    if isinstance(added, list) and len(added) > MOST_ADDED:
+        raise ModelLoadError(
+            f"{place} has {len(added)} added tokens; at most {MOST_ADDED} are read"
+        )
     steps = [(chain, part) for chain in CHAINS for part in parts_of(state.get(chain))]
     if len(steps) > MOST_STEPS:
         raise ModelLoadError(
             f"{place}: its chains have {len(steps)} steps; at most {MOST_STEPS} are read"
         )
+    is_changed = check_parts(place, state)
+    check_model(place, state)
+    _check_added_text(place, added or ())
     for _, part in steps:
         if kind_of(part) == "Precompiled":
             check_charsmap(f"{place}", charsmap_of(part))
     check_growth(place, state)
     squares_of(place, steps)
-    check_frame(place, parts_of(state.get("post_processor")))
     _check_patterns(place, dict(_patterns(steps)))
     return is_changed
 
 
-def _check_added_tokens(place: object, tokens: Sequence[Mapping[str, Any]]) -> None:
+def _check_added_text(place: object, tokens: Sequence[Mapping[str, Any]]) -> None:
     length = sum(len(token.get("content") or "") for token in tokens)
     if length > MOST_TEXT_ADDED:
         raise ModelLoadError(

@@ -1,8 +1,7 @@
-"""Bound what a tokenizer may do with each character of a text.
+"""Bound what the expressions of known models take over runs of digits or spaces.
 
-The library of `tokenizers` cannot be stopped. A model looks for pieces as long as its longest,
-and some expressions of known models take the square of a run of digits or spaces. What the steps
-take is bounded in `text_growth`.
+The library of `tokenizers` cannot be stopped, and some of these expressions take the square of a
+run. What the steps take is bounded in `text_growth`, what a model takes in `tokenizer_parts`.
 """
 
 from __future__ import annotations
@@ -16,19 +15,7 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 from asyncgen.text.known_patterns import SQUARES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-MOST_WORD: Final = 128
-"""Largest ``max_input_chars_per_word``: time goes with its cube. That of real models is 100."""
-
-MOST_PIECE: Final = 256
-"""Characters of the longest piece of a Unigram model; of real ones 16 mostly, and 64."""
-
-MOST_AFFIX: Final = 64
-"""Characters of what is put before or behind pieces, and of the unknown token; of real ones 5."""
-
-MOST_FRAME: Final = 1024
-"""Tokens that a post-processor puts around a text."""
+    from collections.abc import Iterator, Mapping, Sequence
 
 MOST_PAIRS: Final = 4_000_000_000
 """Pairs of characters within runs of digits or spaces: two seconds of the quickest expression."""
@@ -36,59 +23,6 @@ MOST_PAIRS: Final = 4_000_000_000
 _RUN: Final = 1024  # characters of a run that is worth a look
 _SLICE: Final = 2**16  # characters between which other threads may run
 _NUMBERS: Final = 0x20000  # code behind the last number of Unicode
-_AFFIXES: Final = ("continuing_subword_prefix", "end_of_word_suffix", "unk_token")
-
-
-def check_lengths(place: object, model: Mapping[str, Any]) -> None:
-    """Refuse a model that takes long over words, or makes long tokens of short ones.
-
-    Args:
-        place: The file, for messages.
-        model: Its part of ``tokenizer.json``.
-
-    Raises:
-        ModelLoadError: Names the setting.
-    """
-    longest = model.get("max_input_chars_per_word")
-    if isinstance(longest, int) and longest > MOST_WORD:
-        _refuse(place, "max_input_chars_per_word", longest, f"at most {MOST_WORD}")
-    for key in _AFFIXES:
-        affix = model.get(key)
-        if isinstance(affix, str) and len(affix) > MOST_AFFIX:
-            allowed = f"at most {MOST_AFFIX} characters, and it has {len(affix)}"
-            _refuse(place, key, affix, allowed)
-    vocab = model.get("vocab")
-    if isinstance(vocab, list):
-        for entry in vocab:
-            piece = entry[0] if isinstance(entry, list) and entry else ""
-            if isinstance(piece, str) and len(piece) > MOST_PIECE:
-                allowed = f"pieces of at most {MOST_PIECE} characters, and it has {len(piece)}"
-                _refuse(place, "vocab", piece, allowed)
-
-
-def check_frame(place: object, parts: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse a post-processor that puts many tokens around each text; errors as `check_lengths`.
-
-    Args:
-        place: The file, for messages.
-        parts: Steps of the post-processor.
-    """
-    count = 0
-    for part in parts:
-        tokens = part.get("special_tokens")
-        ids = {
-            name: len(token["ids"])
-            for name, token in (tokens.items() if isinstance(tokens, dict) else ())
-            if isinstance(token, dict) and isinstance(token.get("ids"), list)
-        }
-        single = part.get("single")
-        for each in single if isinstance(single, list) else ():
-            put = each.get("SpecialToken") if isinstance(each, dict) else None
-            count += ids.get(put.get("id"), 1) if isinstance(put, dict) else 0
-    if count > MOST_FRAME:
-        raise ModelLoadError(
-            f"{place}: its `post_processor` puts {count} ids around each text; at most {MOST_FRAME}"
-        )
 
 
 def squares_of(place: object, steps: Sequence[tuple[str, Mapping[str, Any]]]) -> int:
@@ -182,7 +116,3 @@ def _makes_runs(part: Mapping[str, Any]) -> bool:
         and any(letter.isspace() or unicodedata.category(letter)[0] == "N" for letter in text)
         for text in (part.get("content"), part.get("prepend"), part.get("replacement"))
     )
-
-
-def _refuse(place: object, key: str, value: object, allowed: str) -> None:
-    raise ModelLoadError(f"{place}: `{key}` of its model is {shorten(value)}: {allowed}")

@@ -164,7 +164,8 @@ def strange(draw: random.Random) -> str:
 
 def _change(draw: random.Random, state: dict[str, Any]) -> None:
     holder: Any = state
-    name: Any = draw.choice((*CHAINS, *["model"] * 4, "added_tokens"))
+    names = (*CHAINS, *["model"] * 4, "added_tokens")
+    name: Any = draw.choice([name for name in names if name in state])
     while isinstance(holder[name], dict | list) and holder[name] and draw.random() < 0.9:
         holder = holder[name]
         name = draw.choice([*holder] if isinstance(holder, dict) else range(len(holder)))

@@ -160,7 +160,7 @@ LONG = "#" * (MOST_AFFIX + 1)
         ("byte_level", {"model": {"end_of_word_suffix": LONG}}, "`end_of_word_suffix` of its mo"),
         ("wordpiece", {"decoder": {"type": "WordPiece", "prefix": LONG}}, "`prefix` of the step"),
         ("wordpiece", {"decoder": {"type": "BPEDecoder", "suffix": LONG}}, "`suffix` of the step"),
-        ("byte_level", {"model": {"unk_token": "a" * 257}}, "`unk_token` of its model is"),
+        ("byte_level", {"model": {"unk_token": "a" * 65}}, "`unk_token` of its model is"),
         (
             "byte_level",
             {"normalizer": {"type": "Replace", "pattern": {"String": LONG}, "content": ""}},
@@ -168,7 +168,7 @@ LONG = "#" * (MOST_AFFIX + 1)
         ),
         ("byte_level", {"pre_tokenizer": {"type": "Metaspace", "replacement": LONG}}, "`replace"),
         ("byte_level", {"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "`length` of the"),
-        ("byte_level", {"decoder": {"type": "Strip", "content": "a", "stop": 2**40}}, "`stop` of"),
+        ("byte_level", {"decoder": {"type": "Strip", "content": "a", "stop": -1}}, "`stop` of"),
         ("byte_level", {"padding": {"strategy": "BatchLongest", "pad_id": -1}}, "`pad_id` of `pa"),
         ("byte_level", {"added_tokens": [{"id": 2**32 - 1, "content": "a"}]}, "`id` of a token"),
     ],
