@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from asyncgen.checkpoints.charsmap import charsmap_growth
-from asyncgen.errors import ModelLoadError
+from asyncgen.errors import ModelLoadError, shorten
 from asyncgen.text.known_patterns import KNOWN_PATTERNS, SHORTEST_MATCHES
 from asyncgen.text.tokenizer_parts import kind_of, parts_of
 
@@ -109,6 +109,13 @@ def _check_normalizer(place: object, normalizer: object) -> None:
 def _check_added(place: object, post_processor: object) -> None:
     added = 0.0
     for part in parts_of(post_processor):
+        tokens = part.get("special_tokens") or {}
+        for name in (*_named_in(part, "single"), *_named_in(part, "pair")):
+            if name not in tokens:
+                raise ModelLoadError(
+                    f"{place}: a template of `post_processor` puts in {shorten(name)}, which is "
+                    "not in its `special_tokens`"
+                )
         added = added * _of_post_processor(part) + _added_by(part)
         if added > MOST_ADDED:
             raise ModelLoadError(
@@ -124,11 +131,16 @@ def _added_by(part: Mapping[str, Any]) -> int:
     if kind_of(part) != "TemplateProcessing":
         return 0
     tokens = part.get("special_tokens") or {}
-    counts = {name: len(token.get("ids") or ()) for name, token in tokens.items()}
     return max(
-        sum(counts.get(each.get("SpecialToken", {}).get("id"), 0) for each in part.get(key) or ())
+        sum(len(tokens.get(name, {}).get("ids") or ()) for name in _named_in(part, key))
         for key in ("single", "pair")
     )
+
+
+def _named_in(part: Mapping[str, Any], key: str) -> list[str]:
+    """Return the names of special tokens in a template."""
+    pieces = (each.get("SpecialToken") for each in part.get(key) or ())
+    return [piece["id"] for piece in pieces if piece]
 
 
 def _of_written(part: Mapping[str, Any]) -> float:

@@ -19,7 +19,7 @@ from asyncgen.checkpoints.gguf.file_choice import is_single
 from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokenizer
 from asyncgen.checkpoints.hub import read_json, read_text
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
-from asyncgen.checkpoints.stored_files import as_path, is_stored, names_in
+from asyncgen.checkpoints.stored_files import as_path, is_stored, names_in, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError, clip, shorten
 from asyncgen.text.batch_encoding import Side, check_side
 from asyncgen.text.old_layouts import frame, read_old_layout
@@ -165,7 +165,7 @@ def tokenizer_class(folder: Path, config: Mapping[str, Any]) -> str:
         config: Content of its ``tokenizer_config.json``.
     """
     file = folder / "tokenizer.json"
-    is_byte_level = is_stored(file) and '"ByteLevel"' in read_text(file)
+    is_byte_level = is_stored(file) and b'"ByteLevel"' in read_stored(file)
     model_config = _read_optional(folder / "config.json", check_model_config)
     return class_name(config, model_config, is_byte_level=is_byte_level)
 

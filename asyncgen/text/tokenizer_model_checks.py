@@ -152,8 +152,9 @@ def _check_merges(place: object, model: Mapping[str, Any]) -> None:
 
 def _spells_all(state: Mapping[str, Any]) -> bool:
     """Tell whether no letter is unknown: all bytes are in the vocabulary."""
-    vocabulary = state["model"]["vocab"].keys()
-    if state["model"].get("byte_fallback") and vocabulary >= _BYTES:
+    model = state["model"]
+    vocabulary = (model.get("vocab") or {}).keys()
+    if model.get("byte_fallback") and vocabulary >= _BYTES:
         return True
     steps = [
         part for chain in ("normalizer", "pre_tokenizer") for part in parts_of(state.get(chain))

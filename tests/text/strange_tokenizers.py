@@ -158,8 +158,51 @@ def strange(draw: random.Random) -> str:
             one = draw.random() < 0.5 and len(parts) == 1
             state[chain] = parts[0] if one else {"type": "Sequence", _SEQUENCES[chain]: parts}
     for _ in range(draw.choice((0, 1, 1, 1, 2))):
-        _change(draw, state)
+        draw.choice((_change, _attack))(draw, state)
     return json.dumps(state)
+
+
+def _attack(draw: random.Random, state: dict[str, Any]) -> None:
+    """Change what the library trusts: affixes, merges, pieces, rules, templates, repeated steps."""
+    model: Any = state.get("model")
+    way = draw.randrange(7)
+    if way == 0 and isinstance(model, dict):
+        key = draw.choice(("continuing_subword_prefix", "end_of_word_suffix", "unk_token"))
+        model[key] = draw.choice(("x", "\u00e9", "##", "\U0001f600", "#" * 64, "#" * 100_000))
+    elif way == 1 and isinstance(model, dict) and isinstance(model.get("merges"), list):
+        pair = draw.choice(
+            (["a", "\u00e9"], "a \u00e9", ["##a", "a"], ["a"], "a", ["a", ""], [1, 2])
+        )
+        model["merges"].insert(0, pair)
+        model.setdefault("vocab", {})
+    elif way == 2 and isinstance(model, dict) and isinstance(model.get("vocab"), list):
+        most = draw.choice((10, 256, 1000, 3000))
+        model["vocab"] += [["a" * length, -0.1 * length] for length in range(3, most)]
+    elif way == 3:
+        broken = bytearray(base64.b64decode(_CHARSMAP))
+        for _ in range(draw.choice((1, 4, 64))):
+            broken[draw.choice((draw.randrange(4), draw.randrange(len(broken))))] = draw.randrange(
+                256
+            )
+        rules = base64.b64encode(broken).decode()
+        state["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": rules}
+    elif way == 4:
+        count, times = draw.choice((1, 30, 10_000)), draw.choice((1, 3, 1000))
+        special = {"id": "<s>", "ids": [1] * count, "tokens": ["<s>"] * count}
+        state["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * times + [_PIECE],
+            "pair": _TEMPLATE["pair"],
+            "special_tokens": {"<s>": special},
+        }
+    elif way == 5:
+        chain = draw.choice(CHAINS)
+        step = {**draw.choice(STEPS[chain]), draw.choice((*_SEQUENCES.values(), "x")): []}
+        state[chain] = {"type": "Sequence", _SEQUENCES[chain]: [step] * draw.choice((1, 40, 300))}
+    else:
+        chain = draw.choice(CHAINS)
+        parts = [draw.choice(STEPS[chain])] * draw.choice((4, 30, 300))
+        state[chain] = {"type": "Sequence", _SEQUENCES[chain]: parts}
 
 
 def _change(draw: random.Random, state: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ def model_of(folder: Path, **model: Any) -> Path:
     """Write a tokenizer with no other steps than its model."""
     write(folder)
     empty = dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder"))
-    state = {"version": "1.0", "added_tokens": [], **empty, "model": model}
+    state: dict[str, Any] = {"version": "1.0", "added_tokens": [], **empty, "model": model}
     (folder / "tokenizer.json").write_text(json.dumps(state))
     (folder / "tokenizer_config.json").write_text("{}")
     return folder
@@ -79,6 +79,8 @@ def unigram(*pieces: Any, unk_id: Any = 0) -> dict[str, Any]:
             bpe(["a", "a"], unk_token="?", byte_fallback=True),
             r"`unk_token` of its model is '\?', which is not in its vocabulary",
         ),
+        ({"type": "BPE", "merges": [], "unk_token": "?"}, r"`unk_token` of its model is '\?'"),
+        ({"type": "BPE", "vocab": None, "merges": [], "unk_token": "?"}, r"`unk_token` of its"),
         ({"type": "WordLevel", "vocab": {"a": 2**22}, "unk_token": "a"}, "has the id 4194304: mu"),
         ({"type": "WordLevel", "vocab": {"a": "1"}, "unk_token": "a"}, "'a' of its model has th"),
         ({"type": "WordLevel", "vocab": {"a": True}, "unk_token": "a"}, "has the id True"),

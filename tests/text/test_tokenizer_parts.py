@@ -215,6 +215,17 @@ def test_templates_that_add_more_tokens_than_any_model_does(
         Tokenizer.from_folder(write(tmp_path, post_processor=step))
 
 
+@for_each("key", ["single", "pair", "special_tokens"])
+def test_a_template_of_a_token_that_it_does_not_have(key: str, tmp_path: Path) -> None:
+    step = template(1, 1)
+    step[key] = {} if key == "special_tokens" else [{"SpecialToken": {"id": "b", "type_id": 0}}]
+    said = (
+        f"a template of `post_processor` puts in '{'a' if key == 'special_tokens' else 'b'}', whi"
+    )
+    with pytest.raises(ModelLoadError, match=said):
+        Tokenizer.from_folder(write(tmp_path, post_processor=chained(step)))
+
+
 def test_a_template_adds_some_tokens(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_folder(write(tmp_path, post_processor=template(8, 8)))
     assert tokenizer.encode_ids("a")[:64] == [1] * 64
