@@ -16,13 +16,16 @@ from asyncgen.errors import ModelLoadError, shorten
 from asyncgen.text.tokenizer_parts import MOST_ID, MOST_TOKEN, kind_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Sized
 
     from tokenizers import Tokenizer as Backend
 
 MOST_PIECE: Final = 256
 """Characters of a piece of a unigram model, which tries every beginning at every letter; trained
 ones have up to 16 or, of spaces, 64."""
+
+MOST_TOKENS: Final = 2_000_000
+"""Tokens of a model; the largest vocabularies have 1,000,000."""
 
 _MOST_SCORE: Final = 1e30
 _BYTES: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
@@ -82,6 +85,7 @@ def check_vocabulary(place: object, vocabulary: Mapping[str, Any], most: int = M
         vocabulary: Ids by token.
         most: Characters of a token.
     """
+    _check_count(place, vocabulary)
     longest = max(vocabulary, key=len, default="")
     if len(longest) > most:
         raise ModelLoadError(_too_long(place, longest, most))
@@ -96,6 +100,11 @@ def check_vocabulary(place: object, vocabulary: Mapping[str, Any], most: int = M
             )
 
 
+def _check_count(place: object, tokens: Sized) -> None:
+    if len(tokens) > MOST_TOKENS:
+        raise ModelLoadError(f"{place}: its model has {len(tokens)} tokens; at most {MOST_TOKENS}")
+
+
 def _too_long(place: object, token: str, most: int) -> str:
     return (
         f"{place}: a token of its model has {len(token)} characters ({shorten(token)}); at most "
@@ -108,7 +117,8 @@ def _check_pieces(place: object, model: Mapping[str, Any]) -> None:
     pieces = model.get("vocab")
     if not isinstance(pieces, list):
         return  # the library refuses it
-    for piece in pieces:
+    _check_count(place, pieces)
+    for piece in () if _are_plain(pieces) else pieces:
         if not (isinstance(piece, list) and len(piece) == 2 and isinstance(piece[0], str)):
             raise ModelLoadError(
                 f"{place}: a piece of its model is {shorten(piece)}: must be a text and its score"
@@ -127,6 +137,19 @@ def _check_pieces(place: object, model: Mapping[str, Any]) -> None:
             f"{place}: `unk_id` of its model is {shorten(unknown)}: must be the number of the "
             f"piece for unknown letters, from 0 to {len(pieces) - 1}"
         )
+
+
+def _are_plain(pieces: list[Any]) -> bool:
+    """Tell at once whether all pieces are as they should be, as those of real files are."""
+    if {*map(type, pieces)} != {list} or {*map(len, pieces)} != {2}:
+        return False
+    texts, scores = zip(*pieces, strict=True)
+    return (
+        {*map(type, texts)} == {str}
+        and {*map(type, scores)} <= {int, float}
+        and max(map(len, texts)) <= MOST_PIECE
+        and -_MOST_SCORE <= min(scores) <= max(scores) <= _MOST_SCORE
+    )
 
 
 def _check_merges(place: object, model: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ a tokenizer's parts relies on that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asyncgen.errors import ModelLoadError, clip, shorten
@@ -236,6 +237,7 @@ _ADDED: Final[Keys] = {
     "content": _text(MOST_TOKEN),
     **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), _SWITCH),
 }
+_ADDED_VALUES: Final = itemgetter(*_ADDED)
 _SIDE: Final = _one_of("Left", "Right")
 _TRUNCATION: Final[Keys] = {
     "direction": _SIDE,
@@ -329,13 +331,28 @@ def check_parts(place: object, state: Mapping[str, Any]) -> bool:
     model = state.get("model")
     if model is not None:
         is_changed |= _check_part(place, "its model", model, MODELS)
-    for token in state.get("added_tokens") or ():
+    added = state.get("added_tokens") or []
+    for token in () if _are_plain(added) else added:
         if not isinstance(token, dict):
             raise ModelLoadError(f"{place}: a token of `added_tokens` is {shorten(token)}")
         _check_keys(place, "a token of `added_tokens`", token, _ADDED)
     for name, keys in (("truncation", _TRUNCATION), ("padding", _PADDING)):
         _check_keys(place, f"`{name}`", state.get(name) or {}, keys)
     return is_changed
+
+
+def _are_plain(tokens: list[Any]) -> bool:
+    """Tell at once whether all added tokens are as they should be, as those of real files are."""
+    if {*map(type, tokens)} != {dict} or any(token.keys() != _ADDED.keys() for token in tokens):
+        return False
+    numbers, texts, *flags = zip(*map(_ADDED_VALUES, tokens), strict=True)
+    return (
+        all({*map(type, each)} == {bool} for each in flags)
+        and {*map(type, numbers)} == {int}
+        and {*map(type, texts)} == {str}
+        and 0 <= min(numbers) <= max(numbers) < MOST_ID
+        and max(map(len, texts)) <= MOST_TOKEN
+    )
 
 
 def _check_part(place: object, where: str, part: dict[str, Any], kinds: Mapping[str, Keys]) -> bool:

@@ -32,7 +32,7 @@ MOST_TRIED: Final = 16
 """Different regular expressions of a tokenizer that no known model has; each is tried once."""
 
 MOST_LISTS: Final = 3_000_000
-MOST_ENTRIES: Final = 4_000_000
+MOST_ENTRIES: Final = 5_000_000
 """Brackets and commas of a file, which cost memory whatever is between them; the largest
 vocabularies have 1,000,000 tokens, and as many merges."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen.errors import ModelLoadError
-from asyncgen.text import tokenizer_state
+from asyncgen.text import tokenizer_model_checks, tokenizer_state
 from asyncgen.text.tokenizer import Tokenizer
 from asyncgen.text.tokenizer_model_checks import MOST_PIECE, check_vocabulary
 from asyncgen.text.tokenizer_parts import MOST_ID, MOST_TOKEN
@@ -99,6 +99,14 @@ def test_an_unknown_token_that_is_never_needed(tmp_path: Path) -> None:
     assert Tokenizer.from_folder(tmp_path).encode_ids("caf\u00e9 \U0001f600")
     pieces = model_of(tmp_path / "pieces", **unigram(["a" * MOST_PIECE, -1.0]))
     assert Tokenizer.from_folder(pieces).encode_ids("a" * 1000)
+
+
+def test_more_tokens_than_any_model_has(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_model_checks, "MOST_TOKENS", 2)
+        for model in (unigram(["a", -1], ["b", -1]), bpe(["a", "a"])):
+            with pytest.raises(ModelLoadError, match="its model has . tokens; at most 2"):
+                Tokenizer.from_folder(model_of(tmp_path, **model))
 
 
 def test_a_vocabulary_of_other_files() -> None:
