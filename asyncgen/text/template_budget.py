@@ -235,6 +235,7 @@ class Counted:
     __slots__ = ("_budget", "_items", "level")
 
     level: int
+    """Iterators that read from one another."""
 
     def __init__(self, budget: Budget, items: Iterator[Any], source: object = None) -> None:
         """Count the items of an iterator that reads from another one.

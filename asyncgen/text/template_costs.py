@@ -123,7 +123,8 @@ def operate(budget: Budget, operator: str, left: Any, right: Any) -> None:
     elif operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
         budget.fit(8 * (len(left) + len(right)))
     elif isinstance(left, VIEWS) or isinstance(right, VIEWS):  # a set of what may collide
-        raise SecurityError(f"it computes with a `{type(left).__name__}`, which is no number")
+        view = left if isinstance(left, VIEWS) else right
+        raise SecurityError(f"it computes with a `{type(view).__name__}`, which is no number")
     else:
         weight = budget.weigh(left) + budget.weigh(right)
         budget.work(weight)
@@ -482,6 +483,11 @@ def dictionary(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> 
 
 def copied(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.make(2 * TEXT * (1 + len(args[0])))
+
+
+def viewed(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Cost of a view, which is kept until the rendering ends once it is weighed."""
+    budget.make(2 * TEXT)
 
 
 def got(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ def measure_fields(budget: Budget, form: str, values: list[Any]) -> None:
         SecurityError: It might make more than the rendering has left, or a field reads an
             attribute or an entry, or its width is a value.
     """
-    budget.work(16 * len(form))
+    budget.work(16 * len(form) + _FORMATTED * form.count("{"))
     widths, count, is_plain = [], 0, True
     for _, name, spec, conversion in Formatter().parse(form):
         if name is None:
@@ -98,7 +98,8 @@ def _measure_written(
     longest = max([0, *(budget.weigh(value) * (1 if is_plain else WRITTEN) for value in values)])
     if any(isinstance(value, float | complex) for value in values):
         longest = max(longest, _FLOAT)
-    most = len(form) + count * max([EACH, longest, *(int(width or 0) for width in widths)])
+    widest = max([0, *(int(width or 0) for width in widths)])  # of a number, beside its digits
+    most = len(form) + count * (EACH + longest + widest)
     budget.work(most)
     budget.fit(most * (1 if form.isascii() else 4))
 

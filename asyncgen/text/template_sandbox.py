@@ -14,6 +14,7 @@ from types import BuiltinMethodType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import pass_context
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Joiner, Namespace
@@ -301,7 +302,17 @@ def _compared(left: Any, *others: Any) -> bool:
 
 
 def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
-    """Cut out a part, as ``[start:stop:step]`` does."""
+    """Cut out a part, as ``[start:stop:step]`` does.
+
+    Raises:
+        SecurityError: A bound is no integer: a mapping hashes it, however deep it is.
+    """
+    for bound in (start, stop, step):
+        if not isinstance(bound, int | Undefined | None):
+            raise SecurityError(
+                f"it cut out a part with a bound of the type `{clip(type(bound).__name__, 80)}`, "
+                "which is no integer"
+            )
     part = slice(start, stop, step)
     if not isinstance(value, str | list | tuple):
         return value[part]

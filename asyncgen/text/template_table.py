@@ -114,9 +114,7 @@ METHODS: dict[type, dict[str, Cost]] = {
     dict: {
         "copy": costs.copied,
         "get": costs.got,
-        "items": costs.flat,
-        "keys": costs.flat,
-        "values": costs.flat,
+        **dict.fromkeys("items keys values".split(), costs.viewed),
     },
     list: {"copy": costs.copied, "count": costs.in_list},  # `index` writes what it does not find
     tuple: {"count": costs.in_list},
