@@ -276,8 +276,7 @@ def join(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> list[A
     if not args:
         return None
     listed = listed_of(budget, args[0])
-    values = _values(args, named)
-    between = next((budget.weigh(one) for one in values if isinstance(one, str)), 0)
+    between = budget.weigh(_text(budget, named.get("d", args[1] if len(args) > 1 else "")))
     _spend_joined(budget, listed, between, is_text=False)
     if isinstance(named.get("attribute", *args[2:3]), str):
         _attributes(budget, _ATTRIBUTE, (listed, *args[1:]), named)

@@ -30,6 +30,7 @@ from asyncgen.text.template_costs import (
     make_dictionary,
     operate,
 )
+from asyncgen.text.template_formats import WRITTEN
 from asyncgen.text.template_rewriting import rewrite
 from asyncgen.text.template_table import (
     FILTERS,
@@ -215,6 +216,13 @@ def _check_depth(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -
             budget.check_depth(value)
 
 
+def _spend_arguments(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Spend what arguments cost beside the value: jinja may hash, compare or write each."""
+    for value in (*args, *named.values()) if named else args:
+        if type(value) not in _FLAT:
+            budget.work(WRITTEN * budget.weigh(value))
+
+
 def _step(characters: int, work: int) -> str:
     """Count a step, the characters of the template that it writes, and its work."""
     current_budget().step(characters, work)
@@ -390,7 +398,8 @@ def bounded(function: Callable[..., Any], cost: Cost) -> Callable[..., Any]:
         budget.step()
         given = args[first:] if first else args
         if cost is not flat:
-            _check_depth(budget, given, kwargs)
+            _check_depth(budget, given[:1], {})
+            _spend_arguments(budget, given[1:], kwargs)
         changed = cost(budget, given, kwargs)
         if changed is not None:
             args = (*args[:first], changed, *args[first + 1 :])
