@@ -104,11 +104,12 @@ def fill(served: Running, stack: ExitStack, body: dict[str, Any]) -> None:
         wait_for(partial(holds, served.gate.places, before + count + 1))
 
 
-def fill_over(wire: Wire) -> None:
+def fill_over(served: Running, wire: Wire) -> None:
     """Start as many streams as a client may have on one connection."""
     wire.hear()
     for count in range(MOST):
         wire.say("generate", id=f"{count}", prompt="Once", params={"min_new_tokens": 900})
+    wait_for(partial(holds, served.gate.places, MOST))
 
 
 def cancel_over(wire: Wire) -> None:
@@ -117,7 +118,9 @@ def cancel_over(wire: Wire) -> None:
         wire.say("cancel", id=f"{count}")
     ends = 0
     while ends < MOST:
-        ends += wire.hear()["type"] == "done"
+        said = wire.hear()
+        assert said["type"] != "error", said
+        ends += said["type"] == "done"
 
 
 @for_each("full_of", ["streams", "n=4", "ws", "ws_port"])
@@ -129,8 +132,7 @@ def test_another_client_finds_a_place(two: Running, full_of: str) -> None:
         else:
             port = two.port if full_of == "ws" else two.ws_port
             wire = stack.enter_context(wired(two, port, additional_headers=A))
-            fill_over(wire)
-            wait_for(lambda: two.gate.count == MOST)
+            fill_over(two, wire)
             stack.callback(cancel_over, wire)
         refused = ask(two, "chat", A)
         assert refused.status == 429 and refused.headers["retry-after"] == "1"
@@ -208,7 +210,7 @@ def leave_early(served: Running, stack: ExitStack, round_: int) -> None:
 def cancel(served: Running, stack: ExitStack, round_: int) -> None:
     """Fill the places over a WebSocket, and cancel or hang up."""
     wire = stack.enter_context(wired(served, additional_headers=A))
-    fill_over(wire)
+    fill_over(served, wire)
     if round_ % 2:
         cancel_over(wire)
     stack.close()
