@@ -20,6 +20,7 @@ from asyncgen_apps.cli.commands import (
     unescape,
 )
 from asyncgen_apps.cli.errors import FAILED, describe
+from asyncgen_apps.cli.keys import keys_unseen
 from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, listing, note
 from asyncgen_apps.cli.session import ConversationError
 from asyncgen_apps.cli.statistics import statistics_line
@@ -187,8 +188,9 @@ class Chat:
         try:
             params: Any = {**self._session.params(), "separate_reasoning": False}
             stream = self._llm.stream(self._session.prompt(question), **params)
-            view = PlainView(self._console.file) if self._raw else MarkdownView(self._console)
-            completion = await show_answer(stream, view, interrupts)
+            with keys_unseen():
+                view = PlainView(self._console.file) if self._raw else MarkdownView(self._console)
+                completion = await show_answer(stream, view, interrupts)
         except Exception as error:
             if self._debug:
                 raise

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from tests.apps.cli.screen import Screen
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -31,6 +33,10 @@ source.open_llm = llm.open
 sys.argv = ["asyncgen", "chat", *sys.argv[1:]]
 main()
 """
+TALKS = SCRIPT.replace(
+    'Answer(("Hello', 'Answer(("A paragraph " * 20,), waits=True), Answer(("Hello'
+)
+"""The first answer is one paragraph of several lines, and goes on until it is stopped."""
 CANCELLED = r"ended by[\s\S]{1,20}cancelled"
 LEAVES = "Ctrl-C once more leaves"
 
@@ -177,3 +183,24 @@ def test_a_late_interrupt_loses_nothing(tmp_path: Path) -> None:
         assert terminal.end() == 0
     assert "there" in (tmp_path / "asyncgen/last_chat.json").read_text()
     assert "/undo" not in (tmp_path / "asyncgen/chat_history").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_keys_that_are_pressed_during_an_answer_do_not_show(tmp_path: Path) -> None:
+    with Terminal(TALKS, tmp_path) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Hi\r")
+        terminal.wait_for(r"\x1b\[\?2004l")  # the line is read
+        shown = terminal.wait_for(r"(A\s+paragraph\s+){20}")
+        terminal.type("\x03more")
+        terminal.interrupt()
+        shown += terminal.wait_for(CANCELLED)
+        screen = Screen(80, 24)
+        screen.write(shown[shown.index("\x1b[?25l") :])  # what rich draws
+        lines = [line.strip() for line in screen.lines() if line.strip()]
+        assert " ".join(lines).partition(" 1 token ")[0] == ("A paragraph " * 20).strip()
+        terminal.wait_for(PROMPT)
+        terminal.wait_for("more")  # waits for the next line
+        terminal.type("\x03")
+        terminal.type("/exit\r")
+        assert terminal.end() == 0
