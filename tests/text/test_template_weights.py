@@ -116,11 +116,18 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
             "{{ ('x' * 99999)|join(d=['x' * 9999]) }}",
         ],
     ),
-    "an attribute that is a view": (
-        "name is no text",
+    "an attribute that is large": (
+        "read more than",
         [
             SHARED + "{{ 'a'|attr({'a': n.t}.values()) }}",
             SHARED + "{{ 'a'|attr(n.t) }}",
+        ],
+    ),
+    "an attribute that is a view": (
+        "name is no text",
+        [
+            "{{ 'a'|attr({'a': 'b'}.values()) }}",
+            "{{ 'a'|attr(['b']) }}",
             "{{ ['a']|map('attr', 1)|list }}",
         ],
     ),
