@@ -161,9 +161,8 @@ def resolve(
             that leads out of its source.
     """
     folder = _local_folder(source)
-    repository, colon, part = str(source).partition(":")
-    is_part = colon and "/" in repository and _PART.fullmatch(part)
-    if folder is None and is_part and _REPOSITORY.fullmatch(repository):
+    if folder is None and _is_part(source):
+        repository, _, part = str(source).partition(":")
         return _download_single(repository, part, subfolder, options, progress, follow_links)
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
@@ -185,6 +184,16 @@ def resolve(
     # Installers may link the files of packages to a store of theirs.
     folder = enter_folder(folder, follow_links=follow_links or source == "demo")
     return folder if is_stored(folder / "config.json") else only_model(folder) or folder
+
+
+def check_source(source: str | os.PathLike[str]) -> None:
+    """Refuse at once a source that is neither here nor the id of a repository.
+
+    Raises:
+        ModelLoadError: It is.
+    """
+    if _local_folder(source) is None and not _is_part(source):
+        _check_repository(source)
 
 
 def resolve_code(
@@ -213,6 +222,17 @@ def _refuse_revision(options: HubOptions, reason: str) -> None:
     revision = options.get("revision")
     if revision is not None:
         raise InvalidRequestError("revision", revision, reason)
+
+
+def _is_part(source: str | os.PathLike[str]) -> bool:
+    """Tell whether a source is a file of a repository, as ``"owner/name:part"``."""
+    repository, _, part = str(source).partition(":")
+    return all(("/" in repository, _REPOSITORY.fullmatch(repository), _PART.fullmatch(part)))
+
+
+def _check_repository(source: str | os.PathLike[str]) -> None:
+    if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(source):
+        raise ModelLoadError(f"there is no folder {str(source)!r}; check the path")
 
 
 def _local_folder(source: str | os.PathLike[str]) -> Path | None:
@@ -257,9 +277,8 @@ def _download(
     options: HubOptions,
     progress: ProgressOption = None,
 ) -> Path:
+    _check_repository(source)
     repository = str(source)
-    if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
-        raise ModelLoadError(f"there is no folder {repository!r}; check the path")
     # Imported here: it takes longer to import than everything else that loading needs but torch.
     from huggingface_hub import snapshot_download
 

@@ -93,6 +93,22 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
         size = 0
 
 
+def count_lines(file: BinaryIO) -> int:
+    """Count the lines that :func:`read_lines` gives, and go back to the beginning.
+
+    Args:
+        file: File that can be read again.
+    """
+    count, is_blank = 0, True
+    while part := file.readline(MAX_LINE_BYTES):
+        is_blank = is_blank and not part.strip()
+        if part.endswith(b"\n"):
+            count += not is_blank
+            is_blank = True
+    file.seek(0)
+    return count + (not is_blank)
+
+
 def custom_id_of(content: bytes | None) -> str | None:
     """Return the sender's name for a line, if it can be read; never raises."""
     try:

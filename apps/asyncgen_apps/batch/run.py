@@ -35,12 +35,14 @@ class RunProgress:
     """Progress of a run.
 
     Attributes:
+        num_lines: Number of all requests; ``None`` if not known.
         skipped_bytes: Bytes of the requests that were answered before.
         bytes: Bytes of the requests that this run answered.
         answered: Number of these requests.
         tokens: Tokens that were generated for them.
     """
 
+    num_lines: int | None = None
     skipped_bytes: int = 0
     bytes: int = 0
     answered: int = 0

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from asyncgen_apps.cli.access import ModelNames
 from asyncgen_apps.cli.common_options import Debug, with_chat_source, with_settings
 from asyncgen_apps.cli.errors import FAILED, UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.render import note
 from asyncgen_apps.cli.settings import Settings
 from asyncgen_apps.cli.source import DEMO, Source
-from asyncgen_apps.cli.statistics import SEPARATOR, seconds
+from asyncgen_apps.cli.statistics import SEPARATOR, about
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 NEEDED = ("pydantic",)
 MAX_RUNNING = 64
+STOPPED = "stopped: run the command again to go on behind the last answer"
+OTHERWISE = ", without --overwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ def batch(
 
     A line is a request of OpenAI's batch format, a text in quotes, or an object with `prompt` or
     `messages` and parameters. Run again, it answers what is not answered yet.
+
+    Example: asyncgen batch prompts.jsonl --output answers.jsonl
     """
     with one_line_errors(debug):
         require_installed(NEEDED, extra="apps")
@@ -78,13 +84,20 @@ def batch(
 
         import anyio
 
-        raise typer.Exit(anyio.run(_batch, source, plan))
+        try:
+            code = anyio.run(_batch, source, plan)
+        except KeyboardInterrupt:
+            note(Console(stderr=True), STOPPED + (OTHERWISE if overwrite else ""))
+            raise
+        raise typer.Exit(code)
 
 
 async def _batch(source: Source, plan: _BatchOptions) -> int:
     """Answer the file; return the exit code."""
+    import anyio.to_thread
+
     from asyncgen_apps.batch.answers import AnswersError, AnswersFile
-    from asyncgen_apps.batch.requests import read_lines
+    from asyncgen_apps.batch.requests import count_lines, read_lines
     from asyncgen_apps.batch.run import EngineLostError, RunProgress, answer_lines, answerer
     from asyncgen_apps.cli.loading import opened
 
@@ -96,9 +109,10 @@ async def _batch(source: Source, plan: _BatchOptions) -> int:
             raise UserError(f"{error.filename}: {error.strerror}") from None
         except AnswersError as error:
             raise UserError(str(error)) from None
+        num_lines = await anyio.to_thread.run_sync(count_lines, file) if file.seekable() else None
         async with opened(source) as opened_llm:
             llm: AsyncLLM = opened_llm  # type: ignore[assignment]
-            progress = RunProgress()
+            progress = RunProgress(num_lines=num_lines)
             with _shown(progress, answers, plan.prompts.stat().st_size):
                 try:
                     await answer_lines(
@@ -126,10 +140,7 @@ def _shown(progress: "RunProgress", answers: "AnswersFile", total: int) -> Itera
         answers: Answers of this run and of earlier ones.
         total: Bytes of all requests; 0 if not known.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
-
-    from asyncgen_apps.cli.render import note
 
     console, began = Console(stderr=True), time.monotonic()
     columns = BarColumn(), TextColumn("{task.description}")
@@ -165,12 +176,13 @@ def figures(progress: "RunProgress", answers: "AnswersFile", total: int, elapsed
         total: Bytes of all requests; 0 leaves the remaining time out.
         elapsed: Seconds since the first request.
     """
-    parts = [f"{answers.num_answered:,} answered"]
+    of = "" if progress.num_lines is None else f" of {progress.num_lines:,}"
+    parts = [f"{answers.num_answered:,}{of} answered"]
     if answers.num_failed:
         parts.append(f"{answers.num_failed:,} with errors")
     if progress.answered and elapsed > 0:
         parts.append(f"{progress.tokens / elapsed:,.0f} tokens/s")
         left = total - progress.skipped_bytes - progress.bytes
         if total and left > 0:
-            parts.append(f"{seconds(left * elapsed / progress.bytes)} left")
+            parts.append(f"{about(left * elapsed / progress.bytes)} left")
     return SEPARATOR.join(parts)

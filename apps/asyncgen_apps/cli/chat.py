@@ -50,7 +50,10 @@ def chat(
     stats: Stats = True,
     debug: Debug = False,
 ) -> None:
-    """Chat with a model: answer PROMPT and end, or start a conversation."""
+    """Chat with a model: answer PROMPT and end, or start a conversation.
+
+    Example: asyncgen chat "Tell me a story about a fox." --seed 7
+    """
     with one_line_errors(debug):
         last = LastConversation(is_continued=go_on)
         saved = last.read() if go_on else None

@@ -48,7 +48,10 @@ def generate(
     stats: Stats = True,
     debug: Debug = False,
 ) -> None:
-    """Continue PROMPT as it stands, without a chat template."""
+    """Continue PROMPT as it stands, without a chat template.
+
+    Example: asyncgen generate "Once upon a time" --max-new-tokens 40
+    """
     with one_line_errors(debug):
         if logprobs and not as_json:
             raise UserError("--logprobs is only written as JSON: add --json")

@@ -50,7 +50,10 @@ def gradio(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Chat with a model in the browser."""
+    """Chat with a model in the browser.
+
+    Example: asyncgen gradio --model demo
+    """
     with one_line_errors(debug):
         from asyncgen_apps.serving.origins import hosts_for
 

@@ -54,12 +54,26 @@ def _print_help(
         console.print(part)
 
 
+def _untyped(parameters: list[Any]) -> list[Any]:
+    """Have switches show no type: they take no value."""
+    for one in parameters:
+        if getattr(one, "is_flag", False):
+            one.metavar = ""
+    return parameters
+
+
 class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _untyped(super().get_params(ctx))
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _print_help(self, ctx, lambda: super(_Command, self).format_help(ctx, formatter))
 
 
 class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _untyped(super().get_params(ctx))
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _print_help(self, ctx, lambda: super(_Group, self).format_help(ctx, formatter))
 

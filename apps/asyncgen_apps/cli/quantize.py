@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asyncgen.checkpoints.hub import check_source
 from asyncgen_apps.cli.common_options import Debug, FollowLinks, Revision, Token
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 
@@ -29,10 +30,14 @@ def quantize(
     follow_links: FollowLinks = None,
     debug: Debug = False,
 ) -> None:
-    """Write a checkpoint with weights of 8 or 4 bits (compressed-tensors)."""
+    """Write a checkpoint with weights of 8 or 4 bits (compressed-tensors).
+
+    Example: asyncgen quantize demo demo-int4 --to int4
+    """
     with one_line_errors(debug=debug):
         if text is not None and not text.is_file():
             raise UserError(f"--text {text}: there is no such file")
+        check_source(source)
         from asyncgen import quantize_checkpoint
 
         address: dict[str, Any] = {"revision": revision, "token": token}

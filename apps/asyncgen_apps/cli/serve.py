@@ -130,7 +130,10 @@ def serve(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Serve a model over HTTP, in the way of OpenAI's API."""
+    """Serve a model over HTTP, in the way of OpenAI's API.
+
+    Example: asyncgen serve --model demo --port 8000 --chat
+    """
     with one_line_errors(debug):
         require_installed(NEEDED, extra="serve")
         prepare_process(source.threads)

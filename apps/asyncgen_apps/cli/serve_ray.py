@@ -63,7 +63,10 @@ def serve_ray(
     special_tokens_in_content: SpecialTokensInContent = None,
     debug: Debug = False,
 ) -> None:
-    """Serve a model from several engines; streams outlive those that are lost."""
+    """Serve a model from several engines; streams outlive those that are lost.
+
+    Example: asyncgen serve-ray --model demo --replicas 2
+    """
     with one_line_errors(debug):
         require_installed(NEEDED, extra="ray")
         from asyncgen_apps.ray_serve import read_settings

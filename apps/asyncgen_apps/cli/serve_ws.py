@@ -127,7 +127,10 @@ def serve_ws(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Serve token streams over WebSocket."""
+    """Serve token streams over WebSocket.
+
+    Example: asyncgen serve-ws --model demo --port 8765
+    """
     with one_line_errors(debug):
         require_installed(NEEDED, extra="websocket")
         prepare_process(source.threads)

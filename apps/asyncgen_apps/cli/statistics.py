@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncgen_apps.engine.end_words import END_WORDS
+
 if TYPE_CHECKING:
     from asyncgen import Completion
     from asyncgen_apps.cli.session import Totals
@@ -19,16 +21,25 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 60 else f"{value / 60:.1f} min"
 
 
+def about(value: float) -> str:
+    """Render a duration that is an estimate, without more digits than it has meaning."""
+    if value < 60:
+        return f"{max(1, round(value))} s"
+    minutes = round(value / 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 def statistics_line(completion: Completion) -> str:
-    """Render tokens, time to first token, speed and the reason of the end in a line."""
+    """Render tokens, time to first token, speed and how it ended in a line."""
     usage, timing = completion.usage, completion.timing
     parts = [_tokens(usage.completion_tokens)]
     if timing.first_token is not None:
         parts.append(f"first after {seconds(timing.first_token)}")
     if timing.tokens_per_second is not None:
         parts.append(f"{timing.tokens_per_second:.1f} tokens/s")
-    reasons = dict.fromkeys(sample.finish_reason for sample in completion.samples)
-    parts.extend((f"prompt {_tokens(usage.prompt_tokens)}", "ended by " + ", ".join(reasons)))
+    ends = dict.fromkeys(END_WORDS[sample.finish_reason] for sample in completion.samples)
+    parts.extend((f"prompt {_tokens(usage.prompt_tokens)}", ", ".join(ends)))
     return SEPARATOR.join(parts)
 
 

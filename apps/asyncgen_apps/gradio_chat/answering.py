@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from asyncgen_apps.engine.end_words import END_WORDS
 from asyncgen_apps.gradio_chat.conversations import Turn
 from asyncgen_apps.gradio_chat.queue_position import QueuePosition
 from asyncgen_apps.gradio_chat.statistics import describe, figures
@@ -27,7 +28,7 @@ _INTERVAL_OF_TURN = 0.0005
 """Seconds between two updates for each turn of a chat, at least."""
 
 READING = "Reading the prompt"
-STOPPED = {"ended by": "stopped"}
+STOPPED = {"ended by": END_WORDS["cancelled"]}
 
 
 async def answer(

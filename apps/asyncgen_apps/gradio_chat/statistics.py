@@ -14,20 +14,10 @@ from asyncgen import (
     EngineDiedError,
     OverloadedError,
 )
+from asyncgen_apps.engine.end_words import END_WORDS
 
 if TYPE_CHECKING:
     from asyncgen import Completion
-
-
-REASONS = {
-    "stop": "complete",
-    "length": "length limit",
-    "incomplete": "its shape is incomplete",
-    "time": "time limit",
-    "cancelled": "stopped",
-    "aborted": "server closed",
-    "error": "error",
-}
 
 
 def figures(completion: Completion) -> dict[str, str]:
@@ -40,7 +30,7 @@ def figures(completion: Completion) -> dict[str, str]:
         shown["speed"] = f"{timing.tokens_per_second:.0f} tokens/s"
         if timing.tokens_per_second < 20:
             shown["speed"] = f"{timing.tokens_per_second:.1f} tokens/s"
-    shown["ended by"] = REASONS[completion.finish_reason]
+    shown["ended by"] = END_WORDS[completion.finish_reason]
     if isinstance(completion.stop_reason, str):
         shown["stop string"] = f"`{completion.stop_reason}`"
     shown["prompt"] = _count(usage.prompt_tokens)

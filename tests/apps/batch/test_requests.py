@@ -11,6 +11,7 @@ import pytest
 from asyncgen_apps.batch import requests
 from asyncgen_apps.batch.requests import (
     LineError,
+    count_lines,
     custom_id_of,
     read_lines,
     understand,
@@ -25,7 +26,9 @@ REQUEST = {"custom_id": "a", "method": "POST", "url": CHAT, "body": BODY}
 
 def test_lines_are_numbered_as_editors_do_and_sizes_add_up() -> None:
     content = b'"a"\n\n  \r\n"b"\r\n"c"'
-    lines = list(read_lines(io.BytesIO(content)))
+    file = io.BytesIO(content)
+    assert count_lines(file) == 3
+    lines = list(read_lines(file))
     assert [(line.number, line.content) for line in lines] == [
         (1, b'"a"'),
         (4, b'"b"'),

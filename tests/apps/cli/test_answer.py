@@ -8,7 +8,7 @@ import pytest
 
 from asyncgen import Completion, Timing
 from asyncgen_apps.cli.answer import Interrupts, show_answer, with_interrupts
-from asyncgen_apps.cli.statistics import seconds, statistics_line
+from asyncgen_apps.cli.statistics import about, seconds, statistics_line
 from tests.apps.cli.doubles import Answer, ScriptedStream, completion
 
 pytestmark = pytest.mark.anyio
@@ -113,12 +113,20 @@ def test_durations_have_a_fitting_unit(value: float, shown: str) -> None:
     assert seconds(value) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.2, "1 s"), (49.6, "50 s"), (61, "1 min"), (3599, "1 h 0 min"), (8000, "2 h 13 min")],
+)
+def test_an_estimate_has_no_more_digits_than_it_means(value: float, shown: str) -> None:
+    assert about(value) == shown
+
+
 def test_the_line_says_tokens_times_speed_and_reason() -> None:
     assert statistics_line(completion("x")) == (
-        "3 tokens · first after 250 ms · 42.0 tokens/s · prompt 7 tokens · ended by stop"
+        "3 tokens · first after 250 ms · 42.0 tokens/s · prompt 7 tokens · complete"
     )
 
 
 def test_statistics_line_omits_unmeasured_figures() -> None:
     stopped = replace(completion("", "cancelled", 0), timing=Timing(0.0, None, 0.1, None))
-    assert statistics_line(stopped) == "0 tokens · prompt 7 tokens · ended by cancelled"
+    assert statistics_line(stopped) == "0 tokens · prompt 7 tokens · stopped"

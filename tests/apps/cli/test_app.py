@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,23 @@ def test_without_the_extra_there_is_a_line_with_the_remedy(missing: str) -> None
     )
     assert done.returncode == 1
     assert done.stderr == f'error: {missing} is not installed: pip install "asyncgen[apps]"\n'
+
+
+def test_each_command_shows_how_it_is_called() -> None:
+    whole = get_command(app)
+    assert isinstance(whole, TyperGroup)
+    for name, command in whole.commands.items():
+        if command.hidden or isinstance(command, TyperGroup):
+            continue
+        found = re.search(r"^Example: asyncgen (.+)$", command.help or "", re.MULTILINE)
+        assert found is not None, name
+        first, *words = shlex.split(found[1])
+        assert first == name
+        command.make_context(name, words)  # which parses them
+
+
+def test_a_switch_shows_no_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in ("60", "120"):
+        monkeypatch.setenv("COLUMNS", width)
+        shown = run_cli("--help").stdout + run_cli("chat", "--help").stdout
+        assert "--no-save" in shown and "--version" in shown and "bool" not in shown

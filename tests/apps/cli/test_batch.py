@@ -78,14 +78,14 @@ def test_it_answers_a_file(files: tuple[Path, Path]) -> None:
     done = call(prompts, answers, "--max-new-tokens", "4")
     assert done.exit_code == 0, done.output
     assert [text_of(one) for one in records(answers)] == ["hell", "hell", "hel"]
-    assert "3 answered" in done.stderr and "tokens/s" in done.stderr and done.stdout == ""
+    assert "3 of 3 answered" in done.stderr and "tokens/s" in done.stderr and done.stdout == ""
 
 
 def test_bad_line_gets_an_error_answer_and_exit_code_1(files: tuple[Path, Path]) -> None:
     prompts, answers = files
     prompts.write_text('"a"\nnonsense\n{"prompt": "c", "top_k": -3}\n"d"\n')
     done = call(prompts, answers)
-    assert done.exit_code == 1 and "4 answered · 2 with errors" in done.stderr
+    assert done.exit_code == 1 and "4 of 4 answered · 2 with errors" in done.stderr
     one, two, three, four = records(answers)
     assert text_of(one) == text_of(four) == "hello"
     assert two["error"]["code"] == "invalid_json" and two["response"] is None
@@ -121,9 +121,9 @@ def test_figures_estimate_the_remaining_time(tmp_path: Path) -> None:
     with AnswersFile(tmp_path / "a") as answers:
         assert figures(RunProgress(), answers, 100, 0.0) == "0 answered"
         answers.num_answered, answers.num_failed = 1500, 2
-        progress = RunProgress(skipped_bytes=400, bytes=100, answered=10, tokens=500)
+        progress = RunProgress(3000, skipped_bytes=400, bytes=100, answered=10, tokens=500)
         assert figures(progress, answers, 1000, 10.0) == (
-            "1,500 answered · 2 with errors · 50 tokens/s · 50.00 s left"
+            "1,500 of 3,000 answered · 2 with errors · 50 tokens/s · 50 s left"
         )
 
 
@@ -140,8 +140,15 @@ def start(prompts: Path, answers: Path, *options: str) -> subprocess.Popen[bytes
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("order", ["--ordered", "--unordered"])
-def test_batch_resumes_after_a_kill(tmp_path: Path, order: str) -> None:
+@pytest.mark.parametrize(
+    ("order", "sent"),
+    [
+        ("--ordered", signal.SIGKILL),
+        ("--unordered", signal.SIGKILL),
+        ("--ordered", signal.SIGINT),
+    ],
+)
+def test_batch_resumes_after_a_kill(tmp_path: Path, order: str, sent: signal.Signals) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     messages = [{"role": "user", "content": "Tell me a story about a fox."}]
     with prompts.open("w") as file:
@@ -157,10 +164,15 @@ def test_batch_resumes_after_a_kill(tmp_path: Path, order: str) -> None:
     while not (answers.exists() and answers.read_bytes().count(b"\n") >= 2):
         assert killed.poll() is None and time.monotonic() < until, killed.communicate()[1]
         time.sleep(0.001)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    killed.send_signal(sent)
+    said = killed.communicate()[1].decode()
     kept = answers.read_bytes()
-    assert killed.returncode == -signal.SIGKILL and 2 <= kept.count(b"\n") < COUNT
+    assert 2 <= kept.count(b"\n") < COUNT
+    if sent == signal.SIGKILL:
+        assert killed.returncode == -signal.SIGKILL
+    else:
+        assert killed.returncode == 130 and f" of {COUNT} answered" in said
+        assert said.endswith("stopped: run the command again to go on behind the last answer\n")
     assert kept.endswith(b"\n"), "a line is written as a whole"
     answers.write_bytes(kept + kept[:50])  # as if the system had been in the midst of one
 

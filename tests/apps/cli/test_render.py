@@ -76,7 +76,7 @@ def test_printable_text_has_no_control_characters_but_tab_and_newline(text: str)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", printable(text))
 
 
-STATISTICS = "131 tokens · first after 250 ms · 42.0 tokens/s · prompt 7 tokens · ended by stop"
+STATISTICS = "131 tokens · first after 250 ms · 42.0 tokens/s · prompt 7 tokens · complete"
 ROWS = [
     ("temperature", "0.7", "command line", "Below 1 safer, above 1 bolder; 0 takes the best."),
     ("no_repeat_ngram_size", "0", "library", "Never repeat a run of this many tokens."),
