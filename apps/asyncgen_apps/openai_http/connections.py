@@ -142,6 +142,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     Attributes:
         budget: Budget of the event loop.
+        peer: Address of the other end.
     """
 
     least_slice, most_slice = 4096, 16384  # a header or a chunk may have five bytes
@@ -161,6 +162,7 @@ class LimitedProtocol(HttpToolsProtocol):
         "_state",
         "_unread_bytes",
         "budget",
+        "peer",
     )
 
     def __init__(self, limits: ConnectionLimits, *args: Any, **kwargs: Any) -> None:
@@ -174,6 +176,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limits = limits
         self.budget = running_budget()
+        self.peer = ""
         self._max_head_bytes = limits.settings.max_head_bytes
         self._state = _HEAD
         self._has_deadline = False  # in a table of deadlines
@@ -191,6 +194,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Register the connection; over the limit, put it into the reserve."""
         super().connection_made(transport)
         self.flow = _Flow(self, transport)
+        self.peer = self.client[0] if self.client else ""
         self._set_deadline(self._limits.heads)
         beyond = len(self.connections) - self._limits.settings.max_connections
         if beyond > 0:

@@ -20,7 +20,7 @@ from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.client_turns import ClientTurns
 from asyncgen_apps.serving.clients import ANYBODY, bearer_key
-from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_READING
+from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_LARGE, MOST_OF_LARGE
 from asyncgen_apps.serving.origins import route_path
 from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.sliced_json import (
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
-PARSED = "body_is_parsed"
-"""Key of a state: what to call when the bytes of the body are no longer kept."""
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -130,7 +128,8 @@ class ApiKeyMiddleware:
 class BodyLimitMiddleware:
     """Refuses bodies that are too large, by their length or as soon as they are, or too slow.
 
-    Those above `LARGE` share a budget, from their first bytes until they are parsed.
+    Those above `LARGE` share a budget, from their first bytes until they are answered: parsed, they
+    take more memory than before.
     """
 
     def __init__(
@@ -147,7 +146,8 @@ class BodyLimitMiddleware:
         self._app = app
         self._limits = limits
         self._seconds = seconds
-        self._bytes = SharedBudget(MOST_READING, is_shared=is_shared)
+        most = max(MOST_LARGE, MOST_OF_LARGE * max(limits.values()))
+        self._bytes = SharedBudget(most, is_shared=is_shared)
         self._large: set[object] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,24 +191,18 @@ class BodyLimitMiddleware:
                 await self._let_others_read(counted, is_whole or read <= LARGE)
             return message
 
-        def parsed() -> None:
-            nonlocal kept
-            self._bytes.give_back(client, kept)
-            kept = 0
-
-        state[PARSED] = parsed
         is_small = length.isdecimal() and int(length[:20]) <= LARGE
         with nullcontext() if is_small else short_turns():
             try:
                 await self._app(scope, counted, send)
             finally:
                 self._large.discard(counted)
-                parsed()
+                self._bytes.give_back(client, kept)
 
     def _keep(self, client: str, num_bytes: int) -> None:
         """Count bytes of a large body, or refuse it."""
         if not self._bytes.take(client, num_bytes):
-            reason = self._bytes.refusal(client, "MiB of bodies are on their way", 2**20)
+            reason = self._bytes.refusal(client, "MiB of large bodies are read or answered", 2**20)
             raise HTTPException(429, f"{reason}; try again", {"retry-after": "1"})
 
     async def _let_others_read(self, reader: object, is_done: bool) -> None:
@@ -258,7 +252,6 @@ class FastPathMiddleware:
                 client = state.get("client", ANYBODY).id
                 checked = await self._large.run(client, _check_large, make, pieces, name)
                 del body, pieces
-                state.get(PARSED, bool)()
                 if isinstance(checked, ApiError):
                     await ResponseWriter(send).fail(checked)
                 else:

@@ -28,8 +28,11 @@ MOST_REPLY = 2**27
 MOST_REPLIES = 2**29
 """Most bytes of log-probabilities of all such replies together."""
 
-MOST_READING = 2**30
-"""Most bytes of all HTTP bodies above `LARGE` that come or wait to be parsed."""
+MOST_LARGE = 2**28
+"""Most bytes of all bodies, or messages, above `LARGE`, from their first bytes to the end of what
+they ask for: parsed, lists of small numbers take twenty times as many."""
+MOST_OF_LARGE = 4
+"""So many of the largest ones fit in any case."""
 
 MOST_SAMPLES = 128
 """Most rows of one request: each costs the engine memory, also while it waits."""

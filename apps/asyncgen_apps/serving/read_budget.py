@@ -4,22 +4,20 @@ All that a socket has received is parsed in Python, and 64 KiB may hold ten thou
 many chunks of a body. So a server parses a slice of one connection after the other, for a few
 milliseconds a turn; a connection whose data waits is not read from the socket. Knows no protocol.
 
-Waiting connections are served by start-time fair queueing (Goyal et al., 1996): each slice moves a
-connection back by the time that it took, so that one which sends little is next at once, however
-many send much.
+Waiting connections are served in the order of a `FairQueue`: who sends little is next at once,
+however many send much.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count
 from time import perf_counter, thread_time
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from asyncgen_apps.serving.fair_queue import FairQueue
 from asyncgen_apps.serving.time_slices import short_turns
 
 TURN_SECONDS = 0.004
@@ -49,11 +47,13 @@ class Reader(Protocol):
         least_slice: Bytes that are parsed at once, whatever they hold.
         most_slice: Bytes that are parsed at once where the slice before took no time.
         most_unread: Bytes behind which the socket is not read while the connection takes nothing.
+        peer: Address of the other end.
     """
 
     least_slice: int
     most_slice: int
     most_unread: int
+    peer: str
 
     @property
     def may_feed(self) -> bool:
@@ -100,11 +100,8 @@ class ReadBudget:
 
     def __init__(self) -> None:
         """Begin without connections."""
-        self._queue: list[tuple[float, int, Reader]] = []
+        self._queue: FairQueue[Reader] = FairQueue()
         self._unread: dict[Reader, _Unread] = {}
-        self._shares: dict[Reader, float] = {}  # the virtual time at which each may go on
-        self._now = 0.0  # virtual time: seconds of parsing that each connection could have had
-        self._numbers = count()
         self._spent = 0.0
         self._renewal = 0.0
         self._allowance = TURN_SECONDS
@@ -148,14 +145,13 @@ class ReadBudget:
         waiting = self._unread.get(connection)
         if waiting is not None and not waiting.is_queued and connection.may_feed:
             waiting.is_queued = True
-            start = max(self._now, self._shares.get(connection, 0.0))
-            heapq.heappush(self._queue, (start, next(self._numbers), connection))
+            self._queue.put(connection, connection.peer)
             _set_hold(connection, waiting)
             self._schedule()
 
     def forget(self, connection: Reader) -> bytes:
         """Drop a connection that is closed; return what it has not parsed."""
-        self._shares.pop(connection, None)
+        self._queue.forget(connection, connection.peer)
         waiting = self._unread.pop(connection, None)
         return b"" if waiting is None else bytes(waiting.data)
 
@@ -202,15 +198,17 @@ class ReadBudget:
         self._allowance = min(max(self._allowance * scale, _LEAST_SECONDS), TURN_SECONDS)
         self._renew(perf_counter())
         while self._queue and self._spent < self._allowance:
-            start, _, connection = heapq.heappop(self._queue)
-            self._now = max(self._now, start)
+            connection = self._queue.take()
             waiting = self._unread.get(connection)
-            if waiting is not None:  # else it was closed
-                if connection.may_feed:
-                    self._feed_slice(connection, waiting, start)
-                else:
-                    waiting.is_queued = False
-                    _set_hold(connection, waiting)
+            if waiting is not None and connection.may_feed:
+                self._feed_slice(connection, waiting)
+                continue
+            self._queue.spend(connection, 0.0)
+            if waiting is None:  # it was closed
+                self._queue.forget(connection, connection.peer)
+            else:
+                waiting.is_queued = False
+                _set_hold(connection, waiting)
         self._is_scheduled = False
         if self._queue:
             self._schedule()
@@ -219,7 +217,7 @@ class ReadBudget:
         self._renewal = now + 2 * TURN_SECONDS
         self._spent = 0.0
 
-    def _feed_slice(self, connection: Reader, waiting: _Unread, start: float) -> None:
+    def _feed_slice(self, connection: Reader, waiting: _Unread) -> None:
         size = connection.cut(waiting.data, waiting.size)
         data = bytes(memoryview(waiting.data)[:size])
         del waiting.data[:size]
@@ -228,13 +226,13 @@ class ReadBudget:
         except Exception as error:  # must not stop the turns of the other connections
             context = {"message": "a connection has failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+            self._queue.spend(connection, 0.0)
             connection.abort()
             return
-        # New connections, which all start at this time, do not stop it.
-        self._now += seconds / (len(self._queue) + 1)
-        if self._unread.get(connection) is not waiting:
-            return  # it was closed
-        self._shares[connection] = start + seconds
+        self._queue.spend(connection, seconds)
+        if self._unread.get(connection) is not waiting:  # it was closed
+            self._queue.forget(connection, connection.peer)
+            return
         waiting.is_queued = False  # not before: what is parsed may call `resume`
         is_fast = seconds < _FAST
         waiting.size = (

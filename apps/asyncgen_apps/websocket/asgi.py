@@ -21,6 +21,7 @@ import anyio
 from starlette.routing import WebSocketRoute
 
 from asyncgen_apps.serving.origins import is_host_of
+from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ class _Endpoint:
             self._ready = anyio.Event()
             # Wait a turn of the loop, so that one write has the output of all streams.
             await anyio.lowlevel.checkpoint()
-            frames = session.take()
+            frames = session.take(BYTES_OF_A_TURN)
+            if session.has_more:
+                self._ready.set()
             try:
                 with anyio.fail_after(seconds):
                     for frame in frames:

@@ -9,9 +9,11 @@ disconnected: the keep-alive of the library does not notice it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.connection import Connection
@@ -20,7 +22,9 @@ from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
+from asyncgen_apps.serving.limits import LARGE
 from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE, has_left
+from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN, short_turns
 
 if TYPE_CHECKING:
     import asyncio
@@ -80,8 +84,7 @@ class ConnectionLimit:
     def add(self, connection: StreamConnection) -> None:
         """Count an opened socket; close one if there are too many."""
         self.connections.add(connection)
-        peer = connection.transport.get_extra_info("peername")
-        self._without[connection] = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._without[connection] = connection.peer
         if len(self.connections) > self._most:
             counts = Counter(self._without.values())
             most = max(counts.values())
@@ -123,6 +126,7 @@ class StreamConnection(ServerConnection):
             **kwargs: Arguments of the library.
         """
         super().__init__(*args, **kwargs)
+        self.peer = ""
         self._limit = limit
         self._budget = budget
         self._holds: set[str] = set()
@@ -137,6 +141,10 @@ class StreamConnection(ServerConnection):
         self._deadline: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
         self._flush_queue = FlushQueue()
+        self._message_bytes = 0  # of the message whose frames come
+        self._sizes: deque[int] = deque()  # of the messages that wait
+        self._waiting_bytes = 0  # of both, and of the message that is read
+        self._taken_bytes = 0  # of the message that is read
 
     def attach(
         self, session: Session, send_seconds: float, flush_queue: FlushQueue | None = None
@@ -157,12 +165,47 @@ class StreamConnection(ServerConnection):
         session.bind(self._schedule, self.abort, partial(has_left, self.transport))
         if self.paused:
             self._limit_stall()
+        self._count_kept()
+
+    async def receive(self) -> str | bytes:
+        """Return the next message; the one before counts as read.
+
+        Raises:
+            ConnectionClosed: The connection has ended; what its client sent before is not read.
+        """
+        self._waiting_bytes -= self._taken_bytes
+        self._taken_bytes = 0
+        self._count_kept()
+        while True:
+            message = await self.recv()
+            size = self._sizes.popleft()
+            if self.state is State.OPEN:
+                self._taken_bytes = size
+                return message
+            self._waiting_bytes -= size
+
+    def _count_kept(self) -> None:
+        """Count what waits for the session; read no more while that is too much."""
+        session = self._session
+        if session is None or self.protocol.state is not State.OPEN:
+            return
+        kept = len(self.protocol.reader.buffer) + self._waiting_bytes
+        has_message = bool(self._sizes) or self._taken_bytes > 0
+        is_full = len(self._sizes) > 1 and self._waiting_bytes > LARGE
+        if session.keep(kept, has_message=has_message) and not is_full:
+            if "memory" in self._holds:
+                self._drop_hold("memory")
+                self._budget.resume(self)
+        elif "memory" not in self._holds:
+            self._set_hold("memory")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the opened socket."""
         super().connection_made(transport)
         self.recv_messages.pause = self._hold_messages
         self.recv_messages.resume = self._take_messages
+        peer = self.transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._limit.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -174,7 +217,7 @@ class StreamConnection(ServerConnection):
         """See `Reader`: its output does not pile up, and not too many messages wait."""
         if self.paused and self.transport.get_write_buffer_size() > _MOST_UNSENT:
             return False
-        return not self._holds or self._holds.isdisjoint(("handshake", "messages"))
+        return not self._holds or self._holds.isdisjoint(("handshake", "messages", "memory"))
 
     def cut(self, data: bytes | bytearray, most: int) -> int:
         """See `Reader`."""
@@ -187,6 +230,7 @@ class StreamConnection(ServerConnection):
         """
         if self.request is not None:
             super().data_received(data)
+            self._count_kept()
             return
         if not self._may_read(len(data)):
             return
@@ -253,6 +297,11 @@ class StreamConnection(ServerConnection):
                 self.protocol.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
                 self.send_data()
                 return
+            self._message_bytes += len(event.data)
+            self._waiting_bytes += len(event.data)
+            if event.fin:
+                self._sizes.append(self._message_bytes)
+                self._message_bytes = 0
         Connection.process_event(self, event)
 
     def send_data(self) -> None:
@@ -262,6 +311,8 @@ class StreamConnection(ServerConnection):
             self._is_refused = True
             if isinstance(self.protocol.handshake_exc, InvalidMessage):  # others are answered
                 self.transport.write(_BAD_REQUEST)
+        if self.transport.is_closing():
+            self.protocol.data_to_send()  # asyncio would log each write
         super().send_data()
         if self.protocol.eof_sent:  # what still comes is thrown away
             self._limit_end()
@@ -311,6 +362,8 @@ class StreamConnection(ServerConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the closed socket."""
         super().connection_lost(exc)
+        if self._session is not None:
+            self._session.keep(0, has_message=False)
         self._budget.forget(self)
         self._limit.remove(self)
         self._stop_waiting()
@@ -321,10 +374,20 @@ class StreamConnection(ServerConnection):
         session = self._session
         if session is None or self.paused or self.protocol.state is not State.OPEN:
             return
-        for frame in session.take():
+        most = self._flush_queue.allowance
+        if most <= 0:
+            self._is_scheduled = True
+            self._flush_queue.defer(self)
+            return
+        frames = session.take(most)
+        self._flush_queue.spend(sum(map(len, frames)), self.loop)
+        for frame in frames:
             self.protocol.send_text(frame)
         closing = session.closing
-        if closing is not None:
+        if session.has_more:
+            self._is_scheduled = True
+            self._flush_queue.defer(self)
+        elif closing is not None:
             self.protocol.send_close(closing.code, closing.reason)
             self._limit_end()
         if data := b"".join(self.protocol.data_to_send()):
@@ -371,16 +434,59 @@ class StreamConnection(ServerConnection):
 
 
 class FlushQueue:
-    """Queue of connections with one stream each, which are flushed a few at a time.
+    """Queue of the connections of a server that have something to send.
 
-    Such a connection has nothing to gather, so it need not wait for the end of the turn. Flushing
-    each one alone would cost a third more time: other code runs in between, and the receivers fall
-    asleep.
+    Those with one stream are flushed a few at a time: such a connection has nothing to gather, so
+    it need not wait for the end of the turn. Flushing each one alone would cost a third more time:
+    other code runs in between, and the receivers fall asleep.
+
+    All together send `BYTES_OF_A_TURN` in one turn of the loop. Those that have more wait, and then
+    leave half of the time to others.
     """
 
     def __init__(self) -> None:
         """Begin empty."""
         self._waiting: list[StreamConnection] = []
+        self._later: deque[StreamConnection] = deque()
+        self._spent = 0
+        self._seconds = 0.0  # that the last turn of those that wait took
+        self._is_resting = False
+        self._short = ExitStack()
+
+    @property
+    def allowance(self) -> int:
+        """Bytes that may still be sent in this turn."""
+        return BYTES_OF_A_TURN - self._spent
+
+    def spend(self, num_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Count what was sent in this turn."""
+        if not self._spent:
+            loop.call_soon(self._begin_turn, loop)
+        self._spent += max(1, num_bytes)
+
+    def defer(self, connection: StreamConnection) -> None:
+        """Flush a connection in a later turn; something was sent in this one."""
+        if not self._later and not self._is_resting:
+            self._short.enter_context(short_turns())
+        self._later.append(connection)
+
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._spent = 0
+        if self._later and not self._is_resting:
+            self._is_resting = True
+            loop.call_later(self._seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        """Flush connections that wait, the one that has waited longest first."""
+        began = perf_counter()
+        for _ in range(len(self._later)):
+            if self._spent >= BYTES_OF_A_TURN:
+                break
+            self._flush_one(self._later.popleft())
+        self._seconds = perf_counter() - began
+        self._is_resting = False
+        if not self._later:
+            self._short.close()
 
     def add(self, connection: StreamConnection) -> None:
         """Flush a connection soon, at the latest when this turn of the loop is over."""
@@ -393,9 +499,13 @@ class FlushQueue:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
-            try:
-                connection.flush()
-            except Exception as error:  # must not stop the flush of the other connections
-                context = {"message": "a flush has failed", "exception": error}
-                connection.loop.call_exception_handler(context)
-                connection.abort()
+            self._flush_one(connection)
+
+    @staticmethod
+    def _flush_one(connection: StreamConnection) -> None:
+        try:
+            connection.flush()
+        except Exception as error:  # must not stop the flush of the other connections
+            context = {"message": "a flush has failed", "exception": error}
+            connection.loop.call_exception_handler(context)
+            connection.abort()

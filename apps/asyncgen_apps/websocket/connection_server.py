@@ -191,7 +191,7 @@ class ConnectionServer:
 
         try:
             async with connection:
-                await session.read(connection.recv, wait_writable)
+                await session.read(connection.receive, wait_writable)
         except ConnectionClosed:
             pass
         finally:

@@ -9,6 +9,7 @@ messages are merged.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,14 +46,12 @@ class StartRequest:
         resume_point: Position from which to resume, if another server began the request.
         replaced: Earlier answer of this server to the same request, of which too little was kept.
             It ends as soon as the digests show that both requests are the same.
-        is_large: True if the request came in a large message.
     """
 
     answer: Answer
     request: Wanted
     resume_point: ResumePoint | None = None
     replaced: Answer | None = None
-    is_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +207,33 @@ class Channel:
             accepted["seed"] = answer.seed
         self._put(accepted)
 
-    def flush(self, now: float) -> list[dict[str, Any]]:
-        """Take all messages to send, in order; they count as sent.
+    @property
+    def has_more(self) -> bool:
+        """True if :meth:`flush` left something."""
+        return bool(self._marked)
+
+    def flush(self, now: float, most: int = sys.maxsize) -> list[dict[str, Any]]:
+        """Take messages to send, in order; they count as sent.
 
         Args:
             now: Seconds of the registry's clock.
+            most: Bytes of pieces behind which the rest goes on waiting, one answer behind the
+                other.
         """
         messages, self._outbox = self._outbox, []
-        marked, self._marked = self._marked, {}
-        for answer, again in marked.items():
-            pieces = [*(again or ()), *answer.replay.take()]
+        while self._marked and most > 0:
+            answer = next(iter(self._marked))
+            again = self._marked.pop(answer) or []
+            pieces = _first(again, most)
+            most -= sum(piece.size for piece in pieces)
+            if not again:
+                taken = answer.replay.take(most)
+                most -= sum(piece.size for piece in taken)
+                pieces += taken
             messages += [_delta(answer, piece) for piece in pieces]
-            if answer.end is not None:
+            if again or answer.replay.is_waiting:
+                self._marked[answer] = again
+            elif answer.end is not None:
                 messages.append(answer.last_message())
                 self._release(answer)
                 self._recent.append(answer.id)
@@ -299,7 +313,7 @@ class Channel:
         answer.with_tokens = wanted.events == "tokens"
         answer.replay.last_seq = last_seq
         self._answers[request_id] = answer
-        return [StartRequest(answer, wanted, resume_point, replaced, is_checked)]
+        return [StartRequest(answer, wanted, resume_point, replaced)]
 
     def _refusal(self, request_id: str) -> Fault | None:
         """Return the error for a request of this name that cannot be accepted."""
@@ -384,6 +398,17 @@ class Channel:
     def _put(self, message: dict[str, Any]) -> None:
         self._outbox.append(message)
         self.on_ready()
+
+
+def _first(pieces: list[Piece], most: int) -> list[Piece]:
+    """Remove the first pieces of a list, up to so many bytes or just above; return them."""
+    count = 0
+    while count < len(pieces) and most > 0:
+        most -= pieces[count].size
+        count += 1
+    first = pieces[:count]
+    del pieces[:count]
+    return first
 
 
 def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:

@@ -6,6 +6,7 @@ a slow socket gets fewer and longer ones. Knows no connection and no message.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
@@ -126,18 +127,25 @@ class Replay:
         if self.size > self._limit:
             self._forget()
 
-    def take(self) -> list[Piece]:
-        """Number and return all waiting pieces; from now on they count as sent."""
-        taken = []
+    def take(self, most: int = sys.maxsize) -> list[Piece]:
+        """Number and return waiting pieces; from now on they count as sent.
+
+        Args:
+            most: Bytes behind which the rest goes on waiting.
+        """
+        taken: list[Piece] = []
         for merged in self._waiting:
+            if most <= 0:
+                break
+            most -= merged.size
+            self._waiting_size -= merged.size
             piece = merged.join()
             self.last_seq += 1
             piece.seq = piece.first_seq = self.last_seq
             self._sent.append(piece)
             self._sent_size += piece.size
             taken.append(piece)
-        self._waiting.clear()
-        self._waiting_size = 0
+        del self._waiting[: len(taken)]
         if self._sent_size > self._limit:
             self._forget()
         return taken
@@ -162,18 +170,18 @@ class Replay:
 class _MergedPiece:
     """Pieces of one sample that are sent as one; at least one."""
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_pieces", "size")
 
     def __init__(self, piece: Piece) -> None:
         self._pieces = [piece]
-        self._size = piece.size
+        self.size = piece.size
 
     def add(self, piece: Piece) -> bool:
         """Add a piece; return False if it is of another sample or the result would be too long."""
-        if self._pieces[0].index != piece.index or self._size + piece.size > LONGEST:
+        if self._pieces[0].index != piece.index or self.size + piece.size > LONGEST:
             return False
         self._pieces.append(piece)
-        self._size += piece.size
+        self.size += piece.size
         return True
 
     def join(self) -> Piece:

@@ -14,7 +14,12 @@ import anyio
 
 from asyncgen import PromptParams
 from asyncgen_apps.serving.client_turns import ClientTurns
-from asyncgen_apps.serving.limits import LARGE_AT_ONCE
+from asyncgen_apps.serving.limits import (
+    LARGE_AT_ONCE,
+    MOST_LARGE,
+    MOST_MESSAGE,
+    MOST_OF_LARGE,
+)
 from asyncgen_apps.serving.resumption import count_samples
 from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.websocket.authentication import Authenticator
@@ -24,8 +29,8 @@ from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.metrics import Counters
 from asyncgen_apps.websocket.replay import Piece
 from asyncgen_apps.websocket.resumable_requests import Answer, Registry
-from asyncgen_apps.websocket.resume_tokens import TokenClaims, digest, digest_large
-from asyncgen_apps.websocket.session import Session
+from asyncgen_apps.websocket.resume_tokens import TokenClaims, digest
+from asyncgen_apps.websocket.session import Session, too_many_large
 from asyncgen_apps.websocket.settings import StreamSettings
 from asyncgen_apps.websocket.structured_logs import log_event
 from asyncgen_apps.websocket.takeover import CHANGED_REQUEST, engine_mark, params_at
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine, EngineStream
     from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.websocket.core import StartRequest
+    from asyncgen_apps.websocket.session import LargeMessage
 
 
 FLUSH_SECONDS = 2.0
@@ -80,6 +86,10 @@ class StreamService:
         self.places = SharedBudget(
             self.settings.max_connections, owner=None if owner is None else owner.id
         )
+        self.large = SharedBudget(
+            MOST_LARGE,
+            is_shared=self.settings.has_several_clients,
+        )
         self._sessions: dict[Session, str | None] = {}  # and whose place each has
         self._streams: dict[Answer, EngineStream] = {}
         self._aborting: set[Answer] = set()
@@ -96,6 +106,8 @@ class StreamService:
     async def __aenter__(self) -> Self:
         """Begin."""
         self.settings = self.settings.sized(self.llm)
+        longest = self.settings.max_message_bytes or MOST_MESSAGE
+        self.large.most = max(MOST_LARGE, MOST_OF_LARGE * longest)
         group = anyio.create_task_group()
         await group.__aenter__()
         group.start_soon(self._expire)
@@ -183,10 +195,21 @@ class StreamService:
             self.places.give_back(owner)
             self._sessions[session] = None
 
-    def begin(self, action: StartRequest, session: Session) -> None:
-        """Start a request."""
+    def begin(
+        self, action: StartRequest, session: Session, large: LargeMessage | None = None
+    ) -> None:
+        """Start a request.
+
+        Args:
+            action: The request.
+            session: Where it came.
+            large: The message of a large one.
+        """
         answer, request = action.answer, action.request
         self.counters.requests_total += 1
+        if large is not None and not self.large.take(answer.client.id, large.size):
+            answer.fail(too_many_large(self.large, answer.client.id))
+            return
         params: dict[str, Any] = {
             name: value for name, value in request.params.items() if value is not None
         }
@@ -202,10 +225,15 @@ class StreamService:
             stream = self.llm.stream(cast("Prompt", request.source), **sent)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
+            self._free_large(answer, large)
             return
         # The request can be stopped from here on, although its task has not begun.
         self._streams[answer] = stream
-        self._tasks.start_soon(self._run, action, stream, params, session.name)
+        self._tasks.start_soon(self._run, action, stream, params, session.name, large)
+
+    def _free_large(self, answer: Answer, large: LargeMessage | None) -> None:
+        if large is not None:
+            self.large.give_back(answer.client.id, large.size)
 
     def stop(self, answer: Answer) -> None:
         """Stop a request in the engine, at its next step."""
@@ -272,14 +300,19 @@ class StreamService:
         return Fault("overloaded", message, retry_after=_BUSY_SECONDS)
 
     async def _run(
-        self, action: StartRequest, stream: EngineStream, params: dict[str, Any], connection: str
+        self,
+        action: StartRequest,
+        stream: EngineStream,
+        params: dict[str, Any],
+        connection: str,
+        large: LargeMessage | None,
     ) -> None:
         """Run one request until it has ended or failed."""
         answer = action.answer
         began = time.monotonic()
         try:
             await self._check_length(action)
-            wanted = await self._digest(action)
+            wanted = _digest(action, large)
             if action.replaced is not None:
                 self._replace(action.replaced)
             async with stream:
@@ -295,6 +328,7 @@ class StreamService:
         finally:
             self._streams.pop(answer, None)
             self._aborting.discard(answer)
+            self._free_large(answer, large)
             self._notice_idle()
         end = answer.end or {}
         usage = end.get("usage", {})
@@ -327,21 +361,6 @@ class StreamService:
             piece = piece_of(event, position, with_tokens=answer.with_tokens)
             if piece is not None and not answer.add(piece):
                 return
-
-    async def _digest(self, action: StartRequest) -> bytes:
-        """Return the digest of a request; a large one is processed on a worker thread.
-
-        Raises:
-            _Refused: It differs from the request that another server began.
-        """
-        if action.is_large:
-            client = action.answer.client.id
-            found = await self.readers.run(client, digest_large, action.request)
-        else:
-            found = digest(action.request)
-        if action.resume_point is not None and found != action.resume_point.claims.wanted:
-            raise _Refused(CHANGED_REQUEST)
-        return found
 
     def _replace(self, answer: Answer) -> None:
         """End an answer that is now generated again."""
@@ -407,6 +426,19 @@ async def _wait_until_sent(answer: Answer) -> None:
     while answer.channel is not None and answer.end is None and answer.replay.is_waiting:
         await anyio.sleep(delay)
         delay = min(2 * delay, _LONGEST_DELAY)
+
+
+def _digest(action: StartRequest, large: LargeMessage | None) -> bytes:
+    """Return the digest of a request.
+
+    Raises:
+        _Refused: It differs from the request that another server began.
+    """
+    known = None if large is None else large.digest
+    found = digest(action.request) if known is None else known
+    if action.resume_point is not None and found != action.resume_point.claims.wanted:
+        raise _Refused(CHANGED_REQUEST)
+    return found
 
 
 class _Refused(Exception):

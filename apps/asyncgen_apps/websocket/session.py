@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -20,7 +22,8 @@ from asyncgen_apps.serving.limits import LARGE, MOST_MESSAGE
 from asyncgen_apps.websocket.core import Action, Channel, CloseConnection, StartRequest, StopRequest
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.frames import encode, read, read_large
-from asyncgen_apps.websocket.messages import CloseCode, Resume
+from asyncgen_apps.websocket.messages import CloseCode, Resume, Wanted
+from asyncgen_apps.websocket.resume_tokens import digest_large
 from asyncgen_apps.websocket.structured_logs import log_event
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.serving.client_turns import ClientTurns
     from asyncgen_apps.serving.clients import Client
+    from asyncgen_apps.serving.shared_budget import SharedBudget
     from asyncgen_apps.websocket.authentication import Authenticator
     from asyncgen_apps.websocket.messages import ClientMessage
     from asyncgen_apps.websocket.metrics import Counters
@@ -48,7 +52,27 @@ _FRAMES_PER_TURN = 16
 _MOST_UTF8 = 4
 """Bytes of a character, at most."""
 
+MOST_UNKNOWN = 4096
+"""Bytes that are read of a client before its first message, which has its token, is read."""
+
+_LONG_TOKEN = Fault(
+    "not_authenticated",
+    f"the first message must be `auth` with a token, and has at most {MOST_UNKNOWN} bytes",
+)
 _NO_TOKEN = Fault("invalid_message", "no token is as long")
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessage:
+    """What is known of a large message besides its content.
+
+    Attributes:
+        size: Its bytes.
+        digest: Digest of the request in it, if there is one.
+    """
+
+    size: int
+    digest: bytes | None
 
 
 class Service(Protocol):
@@ -59,6 +83,7 @@ class Service(Protocol):
     counters: Counters
     authenticator: Authenticator
     readers: ClientTurns
+    large: SharedBudget
 
     @property
     def fingerprint(self) -> str | None:
@@ -67,7 +92,7 @@ class Service(Protocol):
     def now(self) -> float:
         """Return the time of the registry's clock, in seconds."""
 
-    def begin(self, action: StartRequest, session: Session, /) -> None:
+    def begin(self, action: StartRequest, session: Session, large: LargeMessage | None, /) -> None:
         """Start a request."""
 
     def stop(self, answer: Answer, /) -> None:
@@ -95,7 +120,7 @@ class Session:
         closing: Set once the owner should send the waiting frames and close the socket.
     """
 
-    __slots__ = ("_channel", "_service", "abort", "closing", "name")
+    __slots__ = ("_channel", "_kept", "_service", "abort", "closing", "name")
 
     def __init__(self, service: Service, *, client: Client | None, peer: str | None) -> None:
         """Begin after the handshake; :meth:`StreamService.open` does it."""
@@ -108,6 +133,7 @@ class Session:
             client=client,
             fingerprint=service.fingerprint,
         )
+        self._kept = 0
         self.name = secrets.token_hex(4)
         self.closing: CloseConnection | None = None
         self.abort: Callable[[], None] = _ignore
@@ -162,9 +188,53 @@ class Session:
             self.receive(frame)
         elif self._may_read(frame):
             client = self._channel.client or ANYBODY
-            message = await self._service.readers.run(client.id, read_large, frame)
-            if self.closing is None:
-                self._process(message, is_checked=True)
+            found = await self._service.readers.run(client.id, self._read_large, frame)
+            if found is not None and self.closing is None:
+                message, wanted = found
+                self._process(message, LargeMessage(_num_bytes(frame), wanted))
+
+    def _read_large(self, frame: str) -> tuple[ClientMessage | Fault, bytes | None] | None:
+        """Read a large frame on a worker thread, and the digest of the request in it.
+
+        Returns:
+            Both, or ``None`` if its client has left meanwhile.
+        """
+        if self._channel.has_left():
+            return None
+        message = read_large(frame)
+        wanted = message.request if isinstance(message, Resume) else message
+        return message, digest_large(wanted) if isinstance(wanted, Wanted) else None
+
+    def keep(self, num_bytes: int, *, has_message: bool) -> bool:
+        """Count the bytes of its messages that wait or are read; 0 if it is gone.
+
+        Large ones share a budget with those of other connections, and with running requests. Too
+        many end the connection, and so does a first message without an end: nobody is known then.
+
+        Args:
+            num_bytes: The bytes, also of a message that is not complete.
+            has_message: Whether a complete one is among them.
+
+        Returns:
+            False if no more is to be read now.
+        """
+        if num_bytes > MOST_UNKNOWN and not self.is_authenticated:
+            if not has_message and self.closing is None:
+                self.refuse(_LONG_TOKEN, CloseCode.POLICY)
+            return False
+        kept = num_bytes if num_bytes > LARGE else 0
+        more = kept - self._kept
+        if more > 0:
+            if self.closing is not None:
+                return False
+            client, budget = (self._channel.client or ANYBODY).id, self._service.large
+            if not budget.take(client, more):
+                self.refuse(too_many_large(budget, client), CloseCode.OVERLOADED)
+                return False
+        elif more < 0:
+            self._service.large.give_back((self._channel.client or ANYBODY).id, -more)
+        self._kept = kept
+        return True
 
     async def read(
         self,
@@ -204,24 +274,33 @@ class Session:
             return False
         return True
 
-    def _process(self, message: ClientMessage | Fault, *, is_checked: bool = False) -> None:
+    def _process(self, message: ClientMessage | Fault, large: LargeMessage | None = None) -> None:
         """Pass a message to the protocol, and perform the actions that it returns."""
         channel = self._channel
         before, owner = channel.num_requests, channel.client
-        actions = channel.receive(message, self._service.now(), is_checked=is_checked)
+        actions = channel.receive(message, self._service.now(), is_checked=large is not None)
         if isinstance(message, Resume) and channel.num_requests > before:
             self._service.counters.resumed += 1
             log_event("resumed", connection=self.name, request=message.id, after=message.after)
         if actions:
-            self._perform(actions)
+            self._perform(actions, large)
         if owner is None and channel.client is not None:
             busy = self._service.identify(self, channel.client)
             if busy is not None:
                 self.refuse(busy, CloseCode.OVERLOADED)
 
-    def take(self) -> list[bytes]:
-        """Return the frames to send, in UTF-8."""
-        frames = [encode(message) for message in self._channel.flush(self._service.now())]
+    @property
+    def has_more(self) -> bool:
+        """True if :meth:`take` left something."""
+        return self._channel.has_more
+
+    def take(self, most: int = sys.maxsize) -> list[bytes]:
+        """Return frames to send, in UTF-8.
+
+        Args:
+            most: Bytes of answers behind which the rest goes on waiting.
+        """
+        frames = [encode(message) for message in self._channel.flush(self._service.now(), most)]
         counters = self._service.counters
         counters.messages_sent += len(frames)
         counters.bytes_sent += sum(map(len, frames))
@@ -271,11 +350,11 @@ class Session:
         if self._channel.is_draining and self.closing is None and not self._channel.num_requests:
             self._close(CloseConnection(CloseCode.GOING_AWAY, "draining"))
 
-    def _perform(self, actions: list[Action]) -> None:
+    def _perform(self, actions: list[Action], large: LargeMessage | None = None) -> None:
         for action in actions:
             match action:
                 case StartRequest():
-                    self._service.begin(action, self)
+                    self._service.begin(action, self, large)
                 case StopRequest():
                     self._service.stop(action.answer)
                 case CloseConnection():
@@ -288,6 +367,12 @@ class Session:
     def _close(self, action: CloseConnection) -> None:
         self.closing = action
         self._channel.on_ready()
+
+
+def too_many_large(budget: SharedBudget, client: str) -> Fault:
+    """Return the error of a large message for which a budget has no room."""
+    reason = budget.refusal(client, "MiB of large messages are read or answered", 2**20)
+    return Fault("overloaded", f"{reason}; try again", retry_after=1.0)
 
 
 def _num_bytes(frame: str | bytes) -> int:

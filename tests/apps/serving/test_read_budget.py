@@ -40,12 +40,18 @@ class Fed:
     least_slice, most_slice, most_unread = 512, 4096, 2048
 
     def __init__(
-        self, clock: Clock, fed: list[Fed], seconds: float, then: Callable[[], None] | None = None
+        self,
+        clock: Clock,
+        fed: list[Fed],
+        seconds: float,
+        then: Callable[[], None] | None = None,
+        peer: str = "a",
     ) -> None:
         self.clock, self.fed, self.seconds, self.then = clock, fed, seconds, then
         self.data = b""
         self.is_held = False
         self.is_aborted = False
+        self.peer = peer
         self.may_feed = True
 
     def cut(self, data: bytes | bytearray, most: int) -> int:
@@ -101,6 +107,26 @@ def test_who_sends_little_is_next_however_many_send_much(clock: Clock) -> None:
         assert len(fed) - before <= 12  # of 20: those who have had as little come first
         for flood in floods:
             budget.forget(flood)
+
+    asyncio.run(main())
+
+
+def test_who_has_one_connection_is_next_however_many_another_client_opens(clock: Clock) -> None:
+    async def main() -> None:
+        budget, fed = ReadBudget(), list[Fed]()
+        many = [Fed(clock, fed, TURN_SECONDS) for _ in range(50)]
+        for each in many:
+            budget.take(each, bytes(600))
+        await turn_until(lambda: len(fed) >= 3)
+        before = len(fed)
+        other = Fed(clock, fed, TURN_SECONDS, peer="b")
+        budget.take(other, b"a")
+        await turn_until(lambda: bool(other.data))
+        assert len(fed) - before <= 4  # of 50 that have had nothing yet
+        await turn_until(lambda: all(len(each.data) == 600 for each in many))
+        for each in [*many, other]:
+            budget.forget(each)
+        assert not budget._queue._of
 
     asyncio.run(main())
 
