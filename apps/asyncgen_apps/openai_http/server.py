@@ -20,6 +20,7 @@ import anyio
 import uvicorn
 from starlette.requests import ClientDisconnect
 
+from asyncgen_apps.serving.accepting import Accepting
 from asyncgen_apps.serving.limits import MOST_BODY
 from asyncgen_apps.serving.sockets import listen
 
@@ -123,6 +124,13 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to :func:`serve`: uvicorn's way would end the process on return."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and accept all that waits."""
+        for listener in sockets or ():
+            made: Any = Accepting(listener, self.config.http_protocol_class)
+            self.config.http_protocol_class = made
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let those inside finish, within limits."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from asyncgen_apps.serving.accepting import Accepting
 from asyncgen_apps.serving.origins import is_address, is_loopback
 from asyncgen_apps.serving.sockets import listen
 from asyncgen_apps.websocket.connection_server import ConnectionServer
@@ -147,9 +148,14 @@ async def listening(
         OSError: The port is in use, or the address is not of this machine.
     """
     connections = ConnectionServer(service, page=page)
-    server = await asyncio.get_running_loop().create_server(
-        connections.connect, **_listen_options(host, port, sock), backlog=_BACKLOG
-    )
+    if sock is None and is_address(host):
+        sock = listen(host, port, _BACKLOG)
+    loop = asyncio.get_running_loop()
+    if sock is None:  # asyncio resolves names
+        server = await loop.create_server(connections.connect, host, port, backlog=_BACKLOG)
+    else:
+        make = Accepting(sock, connections.connect)
+        server = await loop.create_server(make, sock=sock, backlog=_BACKLOG)
     try:
         yield StreamServer(service, server, connections, host)
     finally:
@@ -157,10 +163,3 @@ async def listening(
         server.close()
         await connections.close()
         await server.wait_closed()
-
-
-def _listen_options(host: str, port: int, sock: socket.socket | None) -> dict[str, Any]:
-    """Return the arguments for the address to listen on; asyncio resolves names."""
-    if sock is None and is_address(host):
-        sock = listen(host, port, _BACKLOG)
-    return {"sock": sock} if sock is not None else {"host": host, "port": port}
