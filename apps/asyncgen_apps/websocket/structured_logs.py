@@ -10,13 +10,42 @@ import json
 import logging
 import re
 import time
+from collections import defaultdict
 
 _log = logging.getLogger("asyncgen.websocket")
 _PLAIN = re.compile(r"[\w.:/+@-]+", re.ASCII)
 
 
+SPARED_SECONDS = 10.0
+"""Time in which a warning is logged `MOST_WARNINGS` times; clients decide how often they come."""
+
+MOST_WARNINGS = 20
+
+
+class _Warnings:
+    """Warnings of one event that are logged, and those that are only counted."""
+
+    def __init__(self) -> None:
+        self._began = -SPARED_SECONDS
+        self._logged = self._left_out = 0
+
+    def admit(self, now: float) -> int | None:
+        """Return the number that was left out before this one; ``None`` leaves it out, too."""
+        if now - self._began >= SPARED_SECONDS:
+            left_out, self._began, self._logged, self._left_out = self._left_out, now, 1, 0
+            return left_out
+        if self._logged < MOST_WARNINGS:
+            self._logged += 1
+            return 0
+        self._left_out += 1
+        return None
+
+
+_warnings: defaultdict[str, _Warnings] = defaultdict(_Warnings)
+
+
 def log_event(event: str, *, level: int = logging.INFO, **fields: object) -> None:
-    """Log an event.
+    """Log an event; of warnings at most `MOST_WARNINGS` in `SPARED_SECONDS`, then their number.
 
     Args:
         event: Name of the event, in a word or two.
@@ -25,6 +54,11 @@ def log_event(event: str, *, level: int = logging.INFO, **fields: object) -> Non
     """
     if not _log.isEnabledFor(level):
         return
+    if level >= logging.WARNING:
+        left_out = _warnings[event].admit(time.monotonic())
+        if left_out is None:
+            return
+        fields["left_out"] = left_out or None
     given = {name: value for name, value in fields.items() if value is not None}
     line = " ".join([event, *(f"{name}={_show(value)}" for name, value in given.items())])
     _log.log(level, "%s", line, extra={"fields": {"event": event, **given}})

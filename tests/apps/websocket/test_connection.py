@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
 from asyncgen_apps.websocket.connection import FLUSH_BATCH, FlushQueue, StreamConnection
 from tests.apps.websocket.serving import STORY, Served, served, teller, wait_for
 from tests.doubles.engine import no_thread_left
@@ -151,3 +153,44 @@ async def test_failing_flush_ends_one_connection_only() -> None:
     assert [one.flushes for one in many] == [1, 1, 1]
     assert [one.is_aborted for one in many] == [False, True, False]
     assert str(told[0]["exception"]) == "broken"
+
+
+class Burst:
+    """A connection with bytes to send."""
+
+    def __init__(self, queue: FlushQueue, left: int, log: list[int]) -> None:
+        self.queue, self.left, self.log = queue, left, log
+        self.loop = asyncio.get_running_loop()
+
+    def flush(self) -> None:
+        most = self.queue.allowance
+        if most <= 0:
+            self.queue.defer(cast("StreamConnection", self))
+            return
+        count = min(self.left, most)
+        self.left -= count
+        self.log[-1] += count
+        self.queue.spend(count, self.loop)
+        if self.left:
+            self.queue.defer(cast("StreamConnection", self))
+
+
+async def test_what_waits_goes_out_in_many_turns() -> None:
+    queue, log = FlushQueue(), [0]
+    large = [Burst(queue, 5 * BYTES_OF_A_TURN, log) for _ in range(3)]
+    small = Burst(queue, 100, log)
+    usual = sys.getswitchinterval()
+    for each in large:
+        each.flush()
+    assert sys.getswitchinterval() < usual
+    turns = 0
+    while any(each.left for each in large):
+        await asyncio.sleep(0)
+        log.append(0)
+        turns += 1
+        if turns == 3:
+            small.flush()
+    assert max(log) <= BYTES_OF_A_TURN and sum(log) == 15 * BYTES_OF_A_TURN + 100
+    assert not small.left
+    while sys.getswitchinterval() < usual:
+        await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from asyncgen_apps.websocket.core import Action, Channel, CloseConnection, Start
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.frames import encode
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Auth, Cancel, Generate, Ping, Resume
-from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.replay import LONGEST, Piece
 from asyncgen_apps.websocket.resumable_requests import Answer, Registry
 from asyncgen_apps.websocket.settings import StreamSettings
 
@@ -351,6 +351,53 @@ def test_an_unread_request_is_bounded() -> None:
     assert not answer.add(Piece(0, "more"))
     *_, last = side.sent(channel)
     assert (last["type"], last["code"]) == ("error", "slow_reader")
+
+
+def test_a_flush_of_few_bytes_leaves_the_rest_in_order() -> None:
+    side = Side()
+    channel = side.channel()
+    answers = [side.begin(channel, name) for name in "ab"]
+    side.sent(channel)
+    for number in range(40):
+        for answer in answers:
+            answer.add(Piece(0, f"{number:04}" * 1000))
+    for answer in answers:
+        answer.finish(DONE)
+    told: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
+    flushes = 0
+    while channel.has_more or not flushes:
+        found = channel.flush(side.now, 30_000)
+        assert 0 < sum(len(each.get("text", "")) for each in found) <= 30_000 + 2 * LONGEST
+        flushes += 1
+        for each in found:
+            told[each["id"]].append(each)
+    assert flushes > 5 and channel.num_requests == 0
+    for *deltas, done in told.values():
+        assert done["type"] == "done" and {each["type"] for each in deltas} == {"delta"}
+        assert [each["seq"] for each in deltas] == list(range(1, len(deltas) + 1))
+        text = "".join(each["text"] for each in deltas)
+        assert text == "".join(f"{number:04}" * 1000 for number in range(40))
+
+
+def test_a_resume_in_few_bytes_gives_all() -> None:
+    side = Side()
+    channel = side.channel()
+    answer = side.begin(channel)
+    sent = ""
+    for number in range(30):
+        answer.add(Piece(0, f"{number:04}" * 1000))
+        sent += "".join(each.get("text", "") for each in side.sent(channel))
+    channel.leave(side.now, for_good=False)
+    other = side.channel()
+    assert other.receive(Resume(id="b", resume_token=answer.token, after=0), 1.0) == []
+    answer.add(Piece(0, "new"))
+    answer.finish(DONE)
+    again, flushes = [], 0
+    while other.has_more or not flushes:
+        again += other.flush(side.now, 20_000)
+        flushes += 1
+    assert flushes > 3 and again[0]["type"] == "accepted" and again[-1]["type"] == "done"
+    assert "".join(each.get("text", "") for each in again) == sent + "new"
 
 
 def test_ended_answers_share_one_memory_bound() -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import defaultdict
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen_apps.websocket import metrics as published
+from asyncgen_apps.websocket import structured_logs
 from asyncgen_apps.websocket.metrics import Counters, CountersCollector
 from asyncgen_apps.websocket.resumable_requests import Registry
 from asyncgen_apps.websocket.settings import StreamSettings
-from asyncgen_apps.websocket.structured_logs import JsonLines, log_event
+from asyncgen_apps.websocket.structured_logs import (
+    MOST_WARNINGS,
+    SPARED_SECONDS,
+    JsonLines,
+    log_event,
+)
 from tests.apps.websocket.serving import endless, served
 
 FIGURES = set(re.findall(r"``(asyncgen_websocket_\w+)``", published.__doc__ or ""))
@@ -28,6 +35,24 @@ def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
     plain, forged = caplog.records
     assert plain.getMessage() == "end request=r-1 tokens=7 seconds=0.123"
     assert forged.getMessage() == r'end request="r\nERROR: forged=1"'
+
+
+def test_warnings_that_clients_cause_are_few(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(structured_logs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(structured_logs, "_warnings", defaultdict(structured_logs._Warnings))
+    for _ in range(1000):
+        log_event("refused", level=logging.WARNING, why="a")
+    log_event("stalled", level=logging.WARNING)
+    assert len(caplog.records) == MOST_WARNINGS + 1
+    now[0] += SPARED_SECONDS
+    for _ in range(2):
+        log_event("refused", level=logging.WARNING, why="a")
+    first, second = (record.getMessage() for record in caplog.records[-2:])
+    assert first == f"refused why=a left_out={1000 - MOST_WARNINGS}"
+    assert second == "refused why=a"
 
 
 def test_json_lines(caplog: pytest.LogCaptureFixture) -> None:
