@@ -189,8 +189,13 @@ def resolve(
 def check_source(source: str | os.PathLike[str]) -> None:
     """Refuse at once a source that is neither here nor the id of a repository.
 
+    It imports no torch and asks no hub: whether a repository is there, loading shows.
+
+    Args:
+        source: As for :class:`AsyncLLM`.
+
     Raises:
-        ModelLoadError: It is.
+        ModelLoadError: It is no folder, no file of a model and no id.
     """
     if _local_folder(source) is None and not _is_part(source):
         _check_repository(source)

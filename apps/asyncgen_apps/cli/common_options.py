@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from asyncgen.checkpoints.hub import check_source
+from asyncgen import check_source
 from asyncgen_apps.cli.errors import USAGE, one_line_errors
 from asyncgen_apps.cli.render import error_line
 from asyncgen_apps.cli.settings import SETTINGS, Setting, SettingError, Settings

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen.checkpoints.hub import check_source
+from asyncgen import check_source
 from asyncgen_apps.cli.common_options import Debug, FollowLinks, Revision, Token
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 

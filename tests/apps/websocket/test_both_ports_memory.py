@@ -6,11 +6,13 @@ import json
 import struct
 import threading
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncgen_apps.websocket import session
+from asyncgen_apps.websocket.frames import read_large
 from asyncgen_apps.websocket.session import MOST_UNKNOWN
 from tests.apps.openai_http.running import PATIENCE, Running, running, wait_for
 from tests.apps.websocket.test_both_ports import endless
@@ -31,6 +33,8 @@ from tests.cases import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from asyncgen_apps.serving.shared_budget import SharedBudget
+
 SIZE = 600_000
 
 
@@ -44,6 +48,10 @@ def two(request: pytest.FixtureRequest) -> Iterator[Running]:
 def service_of(one: Running) -> Any:
     make: Any = one.server.config.ws
     return make.__self__._service
+
+
+def holds(budget: SharedBudget, used: int) -> bool:
+    return budget.used == used
 
 
 def part(size: int, sent: int) -> bytes:
@@ -67,7 +75,7 @@ def test_messages_that_come_share_a_budget(
         for count in range(3):
             wire = stack.enter_context(Wire(two, port, "a"))
             wire.socket.sendall(part(SIZE, SIZE - 1))
-            wait_for(lambda most=count + 1: service.large.used == most * (SIZE - 1))
+            wait_for(partial(holds, service.large, (count + 1) * (SIZE - 1)))
         with Wire(two, port, "a") as wire:
             wire.socket.sendall(part(SIZE, SIZE - 1))
             told = wire.get()
@@ -125,7 +133,7 @@ def test_nothing_more_is_read_of_who_has_left(
         assert release.wait(PATIENCE)
         return real(frame)
 
-    real = session.read_large
+    real = read_large
     monkeypatch.setattr(session, "read_large", slow)
     wires = [Wire(two, port, "a") for _ in range(3)]
     try:

@@ -192,5 +192,4 @@ async def test_what_waits_goes_out_in_many_turns() -> None:
             small.flush()
     assert max(log) <= BYTES_OF_A_TURN and sum(log) == 15 * BYTES_OF_A_TURN + 100
     assert not small.left
-    while sys.getswitchinterval() < usual:
-        await asyncio.sleep(0)
+    await wait_for(lambda: sys.getswitchinterval() >= usual)

@@ -41,7 +41,7 @@ def test_warnings_that_clients_cause_are_few(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(structured_logs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("asyncgen_apps.websocket.structured_logs.time.monotonic", lambda: now[0])
     monkeypatch.setattr(structured_logs, "_warnings", defaultdict(structured_logs._Warnings))
     for _ in range(1000):
         log_event("refused", level=logging.WARNING, why="a")
