@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import torch
 
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.errors import InvalidRequestError, class_name, shorten
 from asyncgen.generation.custom_methods import accepted_arguments, load_recipe, parameter_names
 from asyncgen.generation.generate.defaults import fill_config
 from asyncgen.generation.outputs import BaseModelOutput
@@ -111,7 +111,7 @@ def _check_result(
         return
     if result is None and (any(rows.counts) or rows.plan.stop_checks.interrupted()):
         return
-    found = type(result).__name__ if ids is None else f"ids of shape {[*ids.shape]}"
+    found = class_name(result) if ids is None else f"ids of shape {[*ids.shape]}"
     allowed = f"returned {found}; a stream needs token ids [B, T] of {len(rows.live)} rows"
     raise InvalidRequestError("custom_generate", method.function, allowed)
 
