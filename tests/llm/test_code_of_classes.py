@@ -14,7 +14,17 @@ import torch
 import asyncgen
 from tests.cases import for_each
 from tests.left_behind import LEFT
-from tests.llm.test_code_in_values import GREEDY, LEAVINGS, beside, left, ran, threads, tokens
+from tests.llm.test_code_in_values import (
+    GREEDY,
+    LEAVINGS,
+    PROMPT,
+    Whole,
+    beside,
+    left,
+    ran,
+    threads,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,6 +219,9 @@ RUN: dict[str, Callable[[asyncgen.LLM], Given]] = {
     "truth of an attribute of a streamer": lambda llm: {
         "streamer": streamer(llm, skip_prompt=Truth())
     },
+    "arguments of decode of a streamer": lambda llm: {
+        "streamer": streamer(llm, decode_kwargs={"clean_up_tokenization_spaces": Truth()})
+    },
     "method of a streamer that is set later": streamer_changed,
     "configuration of a draft model": draft,
     "function that looks like another": wrapped,
@@ -234,6 +247,78 @@ NEVER: dict[str, Callable[[asyncgen.LLM], Given]] = {
 def llm() -> Iterator[asyncgen.LLM]:
     with asyncgen.LLM("demo", num_threads=1) as llm:
         yield llm
+
+
+class Mine:
+    """A tokenizer of the application's own, with ids and texts of classes of its own."""
+
+    def __init__(self) -> None:
+        self.inner = asyncgen.load_tokenizer("demo")
+
+    def encode_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return Several(map(Whole, self.inner.encode_ids(text, add_special_tokens)))
+
+    def decode(self, ids: list[int], **given: Any) -> str:
+        assert {*map(type, ids)} <= {int}
+        return Said(self.inner.decode(ids, **given))
+
+
+class Said(str):
+    """A text that computes its parts."""
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> str:
+        ran()
+        return str.__getitem__(self, place)
+
+    def rstrip(self, *given: Any) -> str:
+        ran()
+        return str.rstrip(self, *given)
+
+    def __len__(self) -> int:
+        ran()
+        return str.__len__(self)
+
+
+def test_ids_and_texts_of_a_tokenizer_are_plain(llm: asyncgen.LLM) -> None:
+    expected = llm.generate(PROMPT, **GREEDY, stop=["girl"])
+    with asyncgen.LLM("demo", num_threads=1, tokenizer=Mine()) as other:
+        threads.clear()
+        left["leave"] = LEAVINGS["function mode"]
+        for _ in range(2):
+            found = other.generate(PROMPT, **GREEDY, stop=["girl"])
+            assert (found.text, found.token_ids) == (expected.text, expected.token_ids)
+            assert type(found.text) is str
+    assert not [name for name in threads if name.startswith("asyncgen")]
+
+
+def test_what_is_written_to_the_ids_of_beams_changes_no_beams(llm: asyncgen.LLM) -> None:
+    def process(input_ids: Any, scores: Any) -> Any:
+        input_ids.fill_(10**9)
+        return scores
+
+    def ends(input_ids: Any, scores: Any, **_: Any) -> Any:
+        input_ids.fill_(-1)
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    def allowed(index: int, ids: Any) -> list[int]:
+        ids.fill_(-1)
+        return [*range(2048)]
+
+    writing: tuple[dict[str, Any], ...] = (
+        {"logits_processor": [process]},
+        {"stopping_criteria": [ends]},
+        {"prefix_allowed_tokens_fn": allowed},
+    )
+    for beams in (
+        {"num_beams": 3},
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"num_beams": 3, "force_words_ids": [[77]]},
+    ):
+        expected = tokens(llm, **GREEDY, **beams)
+        for each in writing:
+            assert tokens(llm, **GREEDY, **beams, **each) == expected, (beams, each)
 
 
 @for_each("name", [*RUN, *NEVER])
