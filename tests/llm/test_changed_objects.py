@@ -144,7 +144,7 @@ def test_a_tensor_that_is_written_to_is_followed() -> None:
         return [ids_of(sink) for sink in sinks]
 
     constant = {"seed": 3, "max_new_tokens": NEW, "temperature": 0.2}
-    makes = (torch.Tensor.clone, learned)
+    makes: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.Tensor.clone, learned]
     wanted = served(request(torch.Tensor.clone))
     assert served(request(learned)) == wanted != served(constant)
     assert served(*map(request, (*makes, *makes))) == 4 * wanted

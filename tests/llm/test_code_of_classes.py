@@ -143,17 +143,17 @@ def raised(llm: asyncgen.LLM) -> dict[str, Any]:
 
 
 def raised_by_an_attribute(llm: asyncgen.LLM) -> dict[str, Any]:
-    class Wrong(float):
-        def __radd__(self, other: object) -> Any:
-            raise Said
-
-        __add__ = __radd__
-        __float__: Any = functools.partialmethod(__radd__, None)
-
-    class Said(Exception):
+    class SaidError(Exception):
         def __str__(self) -> str:
             ran()
             return "mine"
+
+    class Wrong(float):
+        def __radd__(self, other: object) -> Any:
+            raise SaidError
+
+        __add__ = __radd__
+        __float__: Any = functools.partialmethod(__radd__, None)
 
     criterion = asyncgen.MaxTimeCriteria(60.0)
     change = later(lambda: setattr(criterion, "max_time", Wrong(1e9)))

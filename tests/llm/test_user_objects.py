@@ -202,11 +202,14 @@ class Endless:
         return self.entry
 
 
+ENDLESS: Any = [Endless(10**12)], [[Endless(1)]]
+
+
 @for_each(
     "given",
     (
         *(Endless(10**12), Endless(1), [Endless(10**12)], range(10**12)),
-        *(Step([Endless(10**12)], [None]), Step([[Endless(1)]], [None])),
+        *(Step(rows, [None]) for rows in ENDLESS),
     ),
 )
 def test_what_is_longer_than_a_step_is_refused_at_once(llm: asyncgen.LLM, given: Any) -> None:

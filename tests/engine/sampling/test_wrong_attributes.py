@@ -55,7 +55,8 @@ def test_processors_of_others_run_once_a_token(
     _, right = counted(alone)
     alone.run()
 
-    bench, own, calls = Bench(model), make(), []
+    bench, own = Bench(model), make()
+    calls: list[None] = []
 
     def change(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         calls.append(None)
