@@ -239,6 +239,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
+_NAME, _MODULE = (vars(type)[name].__get__ for name in ("__name__", "__module__"))
+
+
+def class_name(value: object) -> str:
+    """Return the name of a value's class without asking its metaclass, which may be a user's."""
+    return str(_NAME(type(value)))
+
+
+def class_module(value: object) -> str:
+    """Return the module of a value's class in the same way; empty if that is no plain text."""
+    module = _MODULE(type(value))
+    return module if type(module) is str else ""
+
+
 def shorten(value: object, limit: int = 120) -> str:
     """Render ``value`` for a message without flooding it, and no more of it than is shown."""
     text = ""
@@ -248,9 +262,9 @@ def shorten(value: object, limit: int = 120) -> str:
             if len(text) > limit:
                 break
     except RecursionError:
-        text = f"a {type(value).__name__} that is nested very deep"
+        text = f"a {class_name(value)} that is nested very deep"
     except ValueError:  # Python does not write out integers of thousands of digits
-        text = f"a {type(value).__name__} with a number of thousands of digits"
+        text = f"a {class_name(value)} with a number of thousands of digits"
     return clip(text, limit)
 
 
@@ -285,7 +299,7 @@ def _rendered(value: object, limit: int) -> Iterator[str]:
         # What stands behind the beginning also decides which quotes are around it.
         quotes = "'" * ("'" in value) + '"' * ('"' in value)
         yield repr(value[:limit] + quotes)[: limit + 1]
-    elif kind.__module__ == "builtins":
+    elif class_module(value) == "builtins":
         yield repr(value)
     else:  # code of a user, perhaps on the thread of all requests
         yield _rendering[-1](value)

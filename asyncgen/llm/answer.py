@@ -21,10 +21,11 @@ from asyncgen.engine.output.sample_builder import SampleBuilder
 from asyncgen.engine.requests.admission import Seat
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.rules import BUILT_IN, Range, require
+from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm.batch_interval import Pace
 from asyncgen.runtime.deprecation import renamed
+from asyncgen.runtime.exact_values import BUILT_IN
 from asyncgen.runtime.user_code import run_user_code
 from asyncgen.structured.answer_reader import AnswerReader
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of

@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, class_module
 from asyncgen.llm.answer import Answer
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.streamer_check import check_streamer
@@ -220,7 +220,7 @@ def _is_odd(value: object) -> bool:
     """
     from asyncgen.runtime.plain_values import is_plain  # brings torch
 
-    kind = type(value)
-    if kind.__module__ == "builtins":
+    module = class_module(value).partition(".")[0]
+    if module == "builtins":
         return not is_plain(value)
-    return is_of_user(value) and kind.__module__.partition(".")[0] not in _KNOWN
+    return is_of_user(value) and module not in _KNOWN

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from typing import cast
 
+from asyncgen.errors import class_name
 from asyncgen.runtime.user_code import run_user_code
 
 
@@ -45,7 +46,7 @@ def request_failure(error: BaseException) -> Exception:
 
 def describe(error: BaseException | None) -> str:
     """Return the name and the message of an exception, whose ``__str__`` may raise."""
-    name = type(error).__name__
+    name = class_name(error)
     try:
         text = run_user_code(str, error)
         return f"{name}: {text}" if text else name

@@ -7,6 +7,7 @@ pinned memory is queued, and the caller goes on.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,14 +47,33 @@ def plain_tensor(value: Any) -> Any:
         return torch.Tensor.as_subclass(value, torch.Tensor)
 
 
-def given_ints(values: Any) -> list[int] | None:
-    """Return integers in any nesting as a flat list; ``None`` where that is something else."""
+def given_ints(values: Any, most: int | None = None) -> list[int] | None:
+    """Return integers in any nesting as a flat list; ``None`` where that is something else.
+
+    Args:
+        values: Integers, a tensor of them, or any sequence.
+        most: How many entries a sequence may have, at any depth; ``None`` for any number.
+    """
     try:
+        if most is not None and _is_longer(values, most):
+            return None
         found = torch.as_tensor(plain_tensor(values), device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     is_real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
     return None if is_real and found.numel() else found.reshape(-1).tolist()
+
+
+def _is_longer(values: Any, most: int) -> bool:
+    """Tell whether a sequence is longer, or says so, or holds such a one: torch reads all of it."""
+    if isinstance(values, (int, torch.Tensor)) or not hasattr(values, "__len__"):
+        return False
+    if len(values) > most:
+        return True
+    if isinstance(values, str | bytes | dict) or hasattr(values, "__array__"):
+        return False
+    entries = [*islice(values, most + 1)]  # its length need not be true
+    return len(entries) > most or any(_is_longer(each, most) for each in entries)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -31,7 +31,7 @@ from enum import EnumMeta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from asyncgen.errors import render_by
+from asyncgen.errors import class_module, render_by
 from asyncgen.runtime.forked import call_in_process
 
 if TYPE_CHECKING:
@@ -110,10 +110,9 @@ def share_thread() -> SharedThread:
 def is_of_user(thing: object) -> bool:
     """Tell whether the class of an object is not one of this library.
 
-    A metaclass of a user would run to say where the class is from, so that is one of theirs.
+    A class with a metaclass of a user is one of theirs, whatever module it says it is from.
     """
-    kind = type(thing)
-    return type(kind) not in _METACLASSES or not kind.__module__.startswith(OURS)
+    return type(type(thing)) not in _METACLASSES or not class_module(thing).startswith(OURS)
 
 
 def run_user_code(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer as Backend
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.runtime.exact_values import plain
 from asyncgen.runtime.user_code import is_of_user, run_user_code
 from asyncgen.text.tokenizer import Tokenizer
 
@@ -66,13 +67,20 @@ class _Guarded:
         if name.startswith("__"):
             raise AttributeError(name)
         found = getattr(self.guarded, name)
-        return partial(run_user_code, found) if callable(found) else found
+        return partial(run_user_code, _call, found) if callable(found) else found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return run_user_code(self.guarded, *args, **kwargs)
+        return run_user_code(_call, self.guarded, *args, **kwargs)
 
     def __len__(self) -> int:
         return run_user_code(len, self.guarded)
+
+
+def _call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a method; its texts and ids come as Python's own, as they are used behind the call."""
+    found = function(*args, **kwargs)
+    is_listed = isinstance(found, (str, int, list, tuple)) or type(found) is dict
+    return plain(found) if is_listed else found
 
 
 def _read_back(given: Any) -> Tokenizer:

@@ -124,6 +124,32 @@ def test_an_annealed_temperature_draws_the_same_beside_others() -> None:
             assert tokens(llm) == alone
 
 
+def test_a_tensor_that_is_written_to_is_followed() -> None:
+    """One of a user's own, and one that they learn."""
+
+    def request(make: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+        own: Any = asyncgen.TemperatureLogitsWarper(0.2)
+        own.temperature = make(torch.tensor(0.2))
+        heating = changing(own, lambda own: own.temperature.mul_(1.6), 0)
+        given = {"logits_processor": [own], "stopping_criteria": [heating]}
+        return given | {"do_sample": True, "seed": 3, "max_new_tokens": NEW}
+
+    def learned(value: torch.Tensor) -> torch.Tensor:
+        return torch.nn.Parameter(value, requires_grad=False)
+
+    def served(*requests: dict[str, Any]) -> list[list[int]]:
+        bench = Bench(TableModel(eos_token_id=None))
+        sinks = [bench.add(PROMPT, **each)[1] for each in requests]
+        bench.run()
+        return [ids_of(sink) for sink in sinks]
+
+    constant = {"seed": 3, "max_new_tokens": NEW, "temperature": 0.2}
+    makes: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.Tensor.clone, learned]
+    wanted = served(request(torch.Tensor.clone))
+    assert served(request(learned)) == wanted != served(constant)
+    assert served(*map(request, (*makes, *makes))) == 4 * wanted
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_penalty_is_followed_also_with_beams(beams: int) -> None:
     name, model = "RepetitionPenaltyLogitsProcessor", TableModel()

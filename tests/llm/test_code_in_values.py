@@ -26,49 +26,49 @@ if TYPE_CHECKING:
 PROMPT = "Once upon a time"
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 6}
 
-_left: dict[str, Callable[[], object]] = {}
+left: dict[str, Callable[[], object]] = {}
 """What code behind a value leaves, as ``leave``."""
-_threads: set[str] = set()
+threads: set[str] = set()
 """Names of the threads on which code behind a value ran."""
 
 
-def _ran(*_: Any) -> Any:
-    _threads.add(threading.current_thread().name)
+def ran(*_: Any) -> Any:
+    threads.add(threading.current_thread().name)
     if threading.current_thread() is not threading.main_thread():
-        _left["leave"]()
+        left["leave"]()
     return NotImplemented
 
 
 class Number(float):
     """A float whose every use runs code; it is worth what it says."""
 
-    __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _ran
-    __lt__ = __gt__ = __le__ = __ge__ = __pow__ = __rpow__ = __neg__ = __abs__ = _ran
+    __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = ran
+    __lt__ = __gt__ = __le__ = __ge__ = __pow__ = __rpow__ = __neg__ = __abs__ = ran
 
     def __float__(self) -> float:
-        _ran()
+        ran()
         return float.__float__(self)
 
     __hash__ = float.__hash__
 
     def __eq__(self, other: object) -> bool:
-        _ran()
+        ran()
         return float.__eq__(self, other)
 
 
 class Whole(int):
     """The same of whole numbers."""
 
-    __lt__ = __gt__ = __le__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = _ran
+    __lt__ = __gt__ = __le__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = ran
 
     def __index__(self) -> int:
-        _ran()
+        ran()
         return int.__int__(self)
 
     __hash__ = int.__hash__
 
     def __eq__(self, other: object) -> bool:
-        _ran()
+        ran()
         return int.__eq__(self, other)
 
 
@@ -77,7 +77,7 @@ class Watched(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        _ran()
+        ran()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -116,11 +116,11 @@ class Text(str):
     __slots__ = ()
 
     def __str__(self) -> str:
-        _ran()
+        ran()
         return str.__str__(self)
 
     def encode(self, *given: Any) -> bytes:
-        _ran()
+        ran()
         return str.encode(self, *given)
 
     __hash__ = str.__hash__
@@ -172,18 +172,18 @@ def beside(llm: asyncgen.LLM, given: dict[str, Any], expected: Any) -> Any:
 @for_each("name", OBJECTS)
 def test_code_behind_an_attribute_reaches_no_neighbour(llm: asyncgen.LLM, name: str) -> None:
     make = OBJECTS[name]
-    _left["leave"] = lambda: None
+    left["leave"] = lambda: None
     expected = tokens(llm, **GREEDY, repetition_penalty=1.1)
     own = tokens(llm, **GREEDY, **make())
     for leave in LEAVINGS.values():
-        _left["leave"] = leave
-        _threads.clear()
+        left["leave"] = leave
+        threads.clear()
         assert beside(llm, {**GREEDY, **make()}, expected) == own
-        assert "asyncgen-decode" in _threads, "the attribute runs no code"
+        assert "asyncgen-decode" in threads, "the attribute runs no code"
 
 
 def test_plain_criteria_become_plain_values() -> None:
-    _left["leave"] = lambda: None
+    left["leave"] = lambda: None
     time, length, end = MaxTimeCriteria(60.0), MaxLengthCriteria(99), EosTokenCriteria(1)
     time.max_time, length.max_length, end.eos_token_id = Number(1e9), Whole(7), watched([1, 5])
     checks = StopChecks(StoppingCriteriaList(), passed=[time, length, end])
@@ -203,19 +203,19 @@ def test_a_number_of_another_class_is_its_value(llm: asyncgen.LLM, name: str) ->
     odd, plain = VALUES[name]
     expected = tokens(llm, **GREEDY, repetition_penalty=1.1)
     for leave in LEAVINGS.values():
-        _left["leave"] = leave
-        _threads.clear()
+        left["leave"] = leave
+        threads.clear()
         assert beside(llm, odd, expected) == tokens(llm, **plain)
-        assert "asyncgen-decode" not in _threads
+        assert "asyncgen-decode" not in threads
 
 
 def test_ids_of_another_class_are_their_values(llm: asyncgen.LLM) -> None:
     expected = tokens(llm, **GREEDY, repetition_penalty=1.1)
-    _left["leave"] = LEAVINGS["function mode"]
-    _threads.clear()
+    left["leave"] = LEAVINGS["function mode"]
+    threads.clear()
     odd = llm.generate([Whole(each) for each in (5, 9, 300)], **GREEDY)
     assert odd.token_ids == llm.generate([5, 9, 300], **GREEDY).token_ids
-    assert "asyncgen-decode" not in _threads
+    assert "asyncgen-decode" not in threads
     assert tokens(llm, **GREEDY, repetition_penalty=1.1) == expected
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import asyncgen
+from asyncgen.generation.strategies.step import Step
 from asyncgen.runtime.transfer import plain_tensor
 from tests.cases import for_each
 
@@ -185,6 +187,39 @@ def test_what_an_object_leaves_behind_reaches_nobody(
     if "custom_generate" in given:
         assert found.token_ids == (5, 5, 5)
     assert calls or "of_a_class" in kind.__name__
+
+
+class Endless:
+    """A sequence without an end, which says how long it is."""
+
+    def __init__(self, length: int, entry: Any = 5) -> None:
+        self.length, self.entry = length, entry
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, place: int) -> Any:
+        return self.entry
+
+
+ENDLESS: Any = [Endless(10**12)], [[Endless(1)]]
+
+
+@for_each(
+    "given",
+    (
+        *(Endless(10**12), Endless(1), [Endless(10**12)], range(10**12)),
+        *(Step(rows, [None]) for rows in ENDLESS),
+    ),
+)
+def test_what_is_longer_than_a_step_is_refused_at_once(llm: asyncgen.LLM, given: Any) -> None:
+    def method(model: Any, input_ids: Any, **_: Any) -> Iterator[Any]:
+        yield given
+
+    began = time.monotonic()
+    with pytest.raises(asyncgen.InvalidRequestError, match="custom_generate"):
+        llm.generate("Once", custom_generate=method, max_new_tokens=3)
+    assert time.monotonic() - began < 5
 
 
 def test_a_tensor_of_a_class_becomes_a_plain_one_bit_for_bit() -> None:

@@ -88,6 +88,22 @@ def test_an_open_engine_follows_and_shares_nothing_old(tmp_path: Path) -> None:
     assert found.usage.fingerprint is None
 
 
+def test_an_open_engine_lives_on_with_weights_swapped_for_those_of_inference_mode(
+    tmp_path: Path,
+) -> None:
+    save_checkpoint(tmp_path, vocab_size=300)
+    model, tokenizer = load_model(tmp_path, device="cpu"), byte_tokenizer()
+    with LLM(model, tokenizer=tokenizer) as llm:
+        first = llm.generate("a", max_new_tokens=4, do_sample=False).token_ids
+        for weight in [*model.parameters()][:2]:
+            with torch.inference_mode():
+                other = torch.nn.Parameter(weight.detach().clone(), requires_grad=False)
+                torch.utils.swap_tensors(weight, other)  # type: ignore[no-untyped-call]
+            assert llm.generate("a", max_new_tokens=4, do_sample=False).token_ids == first
+        assert llm.is_healthy
+    assert logits(model).shape == (*IDS.shape, 300)
+
+
 def test_what_is_written_while_it_follows_is_followed_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from asyncgen.errors import OverloadedError
-from asyncgen.generation.config.rules import exact
+from asyncgen.runtime.exact_values import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,12 +28,12 @@ from asyncgen.generation.config.combinations import (
 from asyncgen.generation.config.generation_config import own_copy, plain_values
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
-from asyncgen.generation.config.rules import exact
 from asyncgen.generation.config.samplers import SAMPLER_NAMES, ask_samplers, fit_samplers
 from asyncgen.generation.custom_methods import choose_method
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
+from asyncgen.runtime.exact_values import exact
 from asyncgen.structured.output_format import OUTPUT_FORMATS, read_output_format
 
 if TYPE_CHECKING:

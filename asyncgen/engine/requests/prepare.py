@@ -28,7 +28,6 @@ from asyncgen.engine.sampling.prompt_logprobs import PromptLogprobs
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.config.rules import plain
 from asyncgen.generation.config.samplers import ALIAS_NAMES, join_aliases, names_as_given
 from asyncgen.generation.generate.defaults import check_direction, check_model_config
 from asyncgen.generation.generate.prompts import decoder_start
@@ -41,6 +40,7 @@ from asyncgen.generation.stopping.structured_output import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.mode_checks import StrategyInputs, check_mode
+from asyncgen.runtime.exact_values import plain
 from asyncgen.text.hidden_stops import make_stops
 from asyncgen.text.token_bounds import least_tokens
 from asyncgen.text.tokenizer import Tokenizer

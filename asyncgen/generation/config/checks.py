@@ -19,6 +19,7 @@ from asyncgen.generation.config.combinations import SAMPLES, Parameters, check_c
 from asyncgen.generation.config.modes import GenerationMode, base_mode
 from asyncgen.generation.config.parameters import BY_NAME, FIELDS, PARAMETERS, SWITCHES
 from asyncgen.generation.config.rules import Documented, require
+from asyncgen.runtime.exact_values import has_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -383,7 +384,7 @@ def join_equal_ids(config: object) -> None:
 
 def _ids(name: str, value: Any, *, several: bool) -> Iterator[int]:
     """All ids of a field, each of them a whole number."""
-    rows = value.tolist() if rules.has_list(value) else value
+    rows = value.tolist() if has_list(value) else value
     allowed = "a token id"
     if several and not _is_id(rows):
         allowed = "a token id or a list of token ids"

@@ -25,7 +25,7 @@ from asyncgen.generation.config.parameters import (
     STATIC_CACHES,
     SWITCHES,
 )
-from asyncgen.generation.config.rules import BUILT_IN, exact, plain
+from asyncgen.runtime.exact_values import BUILT_IN, exact, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

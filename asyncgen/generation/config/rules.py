@@ -10,14 +10,10 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.types import NEVER_IDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from asyncgen.runtime.exact_values import has_list
 
 MOST_ROWS = 4096
 """Samples, or beams, of one request: far more than ever share a step. A larger number is a slip of
@@ -323,71 +319,3 @@ def is_watermark(value: object) -> bool:
 def are_token_ids(value: Any) -> bool:
     """Tell whether a value could be a list of token ids."""
     return not isinstance(value, str) and all(hash(token) is not None for token in value)
-
-
-def has_list(value: object) -> bool:
-    """Tell whether a value gives its numbers as a list, as arrays and tensors do."""
-    return callable(getattr(value, "tolist", None)) and not isinstance(value, NEVER_IDS)
-
-
-_DEEPEST = 4
-"""Depth of the deepest parameter: words, their alternatives, their ids."""
-
-_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, dict)
-
-BUILT_IN = frozenset((int, float, bool, str, type(None)))
-
-
-def exact(value: Any) -> Any:
-    """Return a number or text of a derived class as one of Python's own, without the code of that
-    class; anything else as it is.
-    """
-    if type(value) in BUILT_IN:
-        return value
-    readers: tuple[tuple[type, Callable[[Any], Any]], ...]
-    readers = (float, float.__float__), (int, int.__int__), (str, str.__str__)
-    for kind, read in readers:
-        if isinstance(value, kind):
-            return read(value)
-    return value
-
-
-def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
-    """Return numbers, texts, arrays and tensors as plain ones; anything else as it is.
-
-    Args:
-        value: Any value; numbers are also looked for in its lists, tuples, sets and dicts.
-        listed: Whether tuples become lists.
-        depth: How many of these are gone into.
-    """
-    kind = type(value)
-    if kind in BUILT_IN:
-        return value
-    if isinstance(value, (float, int, str)):
-        return exact(value)
-    if has_list(value):
-        return value.tolist()
-    kind = next((each for each in _CONTAINERS if isinstance(value, each)), kind)
-    if not depth or kind not in _CONTAINERS:
-        return value
-    value = list(kind.__iter__(value)) if kind is not dict else dict(dict.items(value))
-    if kind is dict:
-        if _are_built_in(value.values()) and {tuple}.issuperset(map(type, value)):
-            if _are_built_in(chain.from_iterable(value)):  # biases, as many as there are tokens
-                return dict(value)
-        return {
-            plain(key, depth=depth - 1): plain(inner, listed=listed, depth=depth - 1)
-            for key, inner in value.items()
-        }
-    made = list if listed and kind is tuple else kind
-    if _are_built_in(value):
-        return made(value)
-    return made(
-        each if type(each) in BUILT_IN else plain(each, listed=listed, depth=depth - 1)
-        for each in value
-    )
-
-
-def _are_built_in(values: Iterable[Any]) -> bool:
-    """Tell whether all values are built in, without a call for each."""
-    return BUILT_IN.issuperset(map(type, values))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import torch
 
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.errors import InvalidRequestError, class_name, shorten
 from asyncgen.generation.custom_methods import accepted_arguments, load_recipe, parameter_names
 from asyncgen.generation.generate.defaults import fill_config
 from asyncgen.generation.outputs import BaseModelOutput
@@ -111,7 +111,7 @@ def _check_result(
         return
     if result is None and (any(rows.counts) or rows.plan.stop_checks.interrupted()):
         return
-    found = type(result).__name__ if ids is None else f"ids of shape {[*ids.shape]}"
+    found = class_name(result) if ids is None else f"ids of shape {[*ids.shape]}"
     allowed = f"returned {found}; a stream needs token ids [B, T] of {len(rows.live)} rows"
     raise InvalidRequestError("custom_generate", method.function, allowed)
 
@@ -295,6 +295,9 @@ def _run_generator(
             yield rows.take(found)
 
 
+_MOST_OF_STEP = 2**20
+"""Most ids of a row in one step: far more than any context has."""
+
 _TENSORS = ("tokens", "logits", "scores", "prompt")
 
 
@@ -316,13 +319,16 @@ class _CustomSequences(Sequences):
             InvalidRequestError: It is no step of these rows, or holds an id that there is not.
         """
         if not isinstance(given, Step):
-            listed = given_ints(given)
+            listed = given_ints(given, most=len(self.live))
             if listed is None or len(listed) != len(self.live):
                 raise self._refuse(given)
             alive = [[each] if on else [] for each, on in zip(listed, self.live, strict=True)]
             self.check_ids(alive)
             return listed
-        rows, reasons = [given_ints(row) for row in given.token_ids], [*given.reasons]
+        rows, reasons = (
+            [given_ints(row, _MOST_OF_STEP) for row in given.token_ids],
+            [*given.reasons],
+        )
         known = [row for row in rows if row is not None]
         if len(known) != len(self.live) or len(reasons) not in (0, len(known)):
             raise self._refuse(given)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.layer_windows import layer_windows
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, class_name
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
 from asyncgen.runtime.user_code import run_user_code
@@ -137,7 +137,7 @@ class WrittenModel:
         logits = getattr(output, "logits", None)
         allowed = "must return an object or a dict with `logits`, [B, S, V], S of at least 1"
         if not isinstance(logits, torch.Tensor):
-            raise InvalidRequestError("forward", type(output).__name__, allowed)
+            raise InvalidRequestError("forward", class_name(output), allowed)
         if logits.dim() != 3 or 0 in logits.shape:
             raise InvalidRequestError("forward", f"`logits` of {[*logits.shape]}", allowed)
         return output

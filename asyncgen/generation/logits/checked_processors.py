@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from asyncgen.errors import InvalidScoresError
+from asyncgen.errors import InvalidScoresError, class_module, class_name
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList, definition_of
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def raise_named(processors: LogitsProcessorList, error: FloatingPointError) -> N
 def _is_built_in(processor: object) -> bool:
     if definition_of(processor) is not None:  # then it may run where no call is looked at
         return True
-    return isinstance(processor, LogitsProcessor) and type(processor).__module__.startswith(_OURS)
+    return isinstance(processor, LogitsProcessor) and class_module(processor).startswith(_OURS)
 
 
 def _is_usable(scores: Tensor) -> bool:
@@ -165,7 +165,7 @@ def _check_scores(
 ) -> None:
     name = _name(processor)
     if not isinstance(scores, torch.Tensor):
-        kind = type(scores).__name__
+        kind = class_name(scores)
         raise InvalidScoresError(name, f"{name} returned {kind}; it must return a tensor of scores")
     if (*scores.shape,) != wanted:
         shapes = f"{[*scores.shape]} instead of {[*wanted]}"
@@ -204,4 +204,4 @@ def _no_token_error(processor: Callable[..., Any]) -> InvalidScoresError:
 
 
 def _name(processor: Callable[..., Any]) -> str:
-    return processor.__qualname__ if inspect.isroutine(processor) else type(processor).__name__
+    return processor.__qualname__ if inspect.isroutine(processor) else class_name(processor)

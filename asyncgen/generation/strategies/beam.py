@@ -172,7 +172,8 @@ class PoolSelection(BeamSelection):
         """See `BeamSelection`."""
         pool, scores = self.beams, torch.log_softmax(logits, dim=-1)
         if self.plan.processors:
-            scores = self.plan.processors(pool.rows, scores)
+            # A copy, since code of a user may write to it.
+            scores = self.plan.processors(pool.rows.clone(), scores)
         count = pool.rules.num_candidates
         found = self.candidates(pool.total(scores), scores.shape[-1], count, self._choose)
         hits, reason = self._ended(found, scores)

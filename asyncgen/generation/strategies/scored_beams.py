@@ -100,7 +100,10 @@ class ScorerSelection(BeamSelection):
             scores[places] = answer["next_beam_scores"]
             parents[places] = places[answer["next_beam_indices"]]
         beams.extend(parents, tokens, scores.view_as(beams.live.scores), agreed)
-        hits, reason = plan.stop_checks.hits(tokens, beams.length, lambda: beams.rows, self.scores)
+        # A copy, since code of a user may write to it.
+        hits, reason = plan.stop_checks.hits(
+            tokens, beams.length, lambda: beams.rows.clone(), self.scores
+        )
         is_over = self._scorer.is_done or bool(hits.all())
         if is_over:
             self._finish(reason)
@@ -129,7 +132,7 @@ class ScorerSelection(BeamSelection):
         if plan.processors:
             grouped = len(self._groups) > 1
             seen = {"current_tokens": taken, "beam_group_idx": group} if grouped else {}
-            own = plan.processors(ids, own, **seen).to(own.dtype)
+            own = plan.processors(ids.clone(), own, **seen).to(own.dtype)
             self.scores[places] = own
         totals = own + sums[:, None]
         count = rules.num_candidates // len(self._groups)

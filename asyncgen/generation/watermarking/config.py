@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from asyncgen.errors import InvalidRequestError, shorten
-from asyncgen.generation.config.rules import plain
+from asyncgen.runtime.exact_values import plain
 
 if TYPE_CHECKING:
     import os

@@ -14,8 +14,8 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.generation_config import plain_values
 from asyncgen.generation.config.parameters import FIELDS
-from asyncgen.generation.config.rules import plain
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
+from asyncgen.runtime.exact_values import plain
 from tests.cases import for_each
 from tests.doubles.models import TableModel, byte_tokenizer
 
