@@ -294,14 +294,14 @@ def test_a_folder_is_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Who waited for another save finds the folder full."""
     from asyncgen.reference import quantize_checkpoint as module
 
-    quantize_checkpoint, resolve = module.quantize_checkpoint, module.resolve
+    resolve = vars(module)["resolve"]
 
     def slow(*given: Any, **more: Any) -> Path:
         added(tmp_path, "a")
         return resolve(*given, **more)
 
     monkeypatch.setattr(module, "resolve", slow)
-    refused(lambda: quantize_checkpoint("demo", tmp_path, progress=False), "folder", "holds")
+    refused(lambda: module.quantize_checkpoint("demo", tmp_path, progress=False), "folder", "holds")
     assert {*entries(tmp_path)} == {"a"}
 
 
