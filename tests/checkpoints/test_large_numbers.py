@@ -48,6 +48,7 @@ def test_sizes_without_weights_are_refused(
         asyncgen.load_model(changed(key, value), device="cpu", progress=False)
 
 
+@pytest.mark.gate
 @for_each("value", [10**7, 10**9])
 def test_a_long_context_has_memory_when_it_is_used(
     changed: Callable[[str, int], Path], value: int

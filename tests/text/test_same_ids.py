@@ -97,6 +97,7 @@ def check_each(folder: Path, count: int) -> None:
     assert len(names) > 100
 
 
+@pytest.mark.gate
 def test_each_model_step_and_expression(tmp_path: Path) -> None:
     check_each(tmp_path, 4)
 
