@@ -21,6 +21,7 @@ from asyncgen.checkpoints.hub import read_json, read_text
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
 from asyncgen.checkpoints.stored_files import as_path, is_stored, names_in, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError, clip, shorten
+from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.batch_encoding import Side, check_side
 from asyncgen.text.old_layouts import frame, read_old_layout
 from asyncgen.text.setting_kinds import (
@@ -115,6 +116,7 @@ def _read_old(
     layout = settings.class_name, settings.stated
     with library_errors(f"{folder} has no whole tokenizer"):
         backend, roles = read_old_layout(folder, *layout, add_prefix_space)
+        require_wanted()
         settings = replace(settings, special_tokens={**roles, **settings.special_tokens})
         _add_tokens(backend, settings)
         frame(backend, *layout, settings.special_tokens)
@@ -189,10 +191,12 @@ def read_backend(
     """
     file = as_path(folder) / "tokenizer.json"
     state, text = read_state(file, read_text(file))
+    require_wanted()
     if add_prefix_space is not None:
         text = _with_prefix_space(state, add_prefix_space)
     with library_errors(f"{file} is not a tokenizer file"):
         backend = Backend.from_str(text)
+        require_wanted()
         _add_tokens(backend, settings)
     return backend
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.charsmap import check_charsmap
 from asyncgen.errors import ModelLoadError, clip, shorten
+from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
 from asyncgen.text.pattern_trial import trouble_of
 from asyncgen.text.text_growth import charsmap_of, check_growth
@@ -58,6 +59,7 @@ def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
     _check_size(file, text)
     try:
         state = json.loads(text, object_pairs_hook=_with_distinct_keys)
+        require_wanted()
         if not isinstance(state, dict):
             raise ValueError(f"it holds a {type(state).__name__}")
         is_changed = check_state(file, state)

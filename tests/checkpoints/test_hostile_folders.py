@@ -18,7 +18,7 @@ import pytest
 
 from asyncgen import load_tokenizer
 from asyncgen.errors import ChatTemplateError, InvalidRequestError, ModelLoadError
-from asyncgen.runtime.wanted import ASKED
+from asyncgen.runtime.wanted import asking
 from asyncgen.text import template_turns
 from asyncgen.text.chat_template import render_chat
 from asyncgen.text.template_turns import Turn
@@ -136,12 +136,9 @@ def test_what_has_worked_for_a_turn_sleeps_until_its_place(monkeypatch: pytest.M
 
 
 def test_a_template_that_nobody_waits_for_ends() -> None:
-    asked = ASKED.set(lambda: False)
-    try:
-        with pytest.raises(ChatTemplateError, match="nobody waits for it any more"):
-            render_chat(TEMPLATES["loops"], MESSAGES)
-    finally:
-        ASKED.reset(asked)
+    refused = pytest.raises(ChatTemplateError, match="nobody waits for it any more")
+    with asking(lambda: False), refused:
+        render_chat(TEMPLATES["loops"], MESSAGES)
 
 
 REFUSED = "in one call|form of 2000000 characters|may not call here|a width of more than"
