@@ -3,7 +3,8 @@
 The folder is opened once, and all that follows happens in it: links that lie there are refused, not
 followed. A save writes every file beside those that are there, and gives them their names at its
 end; a marker stands in the folder for that moment, so that a folder whose save was cut off in it is
-known for what it is.
+known for what it is. Saves into one folder wait for each other, where the system can lock folders:
+what is there is whole, and of the last one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import os
 import re
 import secrets
 import stat
+import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from asyncgen.checkpoints.stored_files import SAVING
 from asyncgen.errors import InvalidRequestError
+
+if sys.platform != "win32":
+    import fcntl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +35,16 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _NEW |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd
+
+
+class _Saves(threading.local):
+    """Folders that this thread saves into: a save inside of a save would wait for ever."""
+
+    def __init__(self) -> None:
+        self.folders: set[tuple[int, int]] = set()
+
+
+_saves = _Saves()
 
 
 def plain_name(parameter: str, name: str) -> str:
@@ -78,17 +94,22 @@ class SavedFolder:
         self._drops: list[tuple[str, str]] = []
 
     def __enter__(self) -> Self:
-        """Open the folder; remove what a save that was cut off has left.
+        """Open the folder; wait for other saves; remove what one that was cut off has left.
 
         Raises:
-            InvalidRequestError: It is a file.
+            InvalidRequestError: It is a file, or this thread saves into it already.
             OSError: It cannot be made or written to.
         """
         if self.path.exists() and not self.path.is_dir():
             raise InvalidRequestError(self._parameter, str(self.path), "a file; pass a folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        self._folders[""] = _Folder.opened(self.path)
-        self._remove_parts("")
+        top = self._folders[""] = _Folder.opened(self.path)
+        try:
+            top.lock(self._parameter)
+            self._remove_parts("")
+        except BaseException:
+            top.close()
+            raise
         return self
 
     def add(self, name: str, content: str | bytes) -> None:
@@ -113,11 +134,6 @@ class SavedFolder:
         stream = folder.create(part)
         self._parts.append((inside, part, name))
         return stream
-
-    def path_of(self, name: str) -> Path:
-        """Add a file for a library that writes by path; arguments are those of `add`."""
-        self.open(name).close()
-        return self.path / self._parts[-1][1]
 
     def drop(self, name: str) -> None:
         """Remove a file behind the save, if it is there and regular; links stay."""
@@ -200,6 +216,7 @@ class _Folder:
 
     def __init__(self, path: Path, number: int | None) -> None:
         self._path, self._number = path, number
+        self._locked: tuple[int, int] | None = None
 
     @classmethod
     def opened(cls, path: Path) -> _Folder:
@@ -212,9 +229,31 @@ class _Folder:
         number = os.open(name, _FOLDER, dir_fd=self._number) if _HAS_DESCRIPTORS else None
         return _Folder(self._path / name, number)
 
+    def lock(self, parameter: str) -> None:
+        """Wait until no other thread or process saves into it; its end, too, ends a save.
+
+        Windows and some network drives have no such locks; there nothing waits.
+        """
+        found = os.stat(self._path if self._number is None else self._number)
+        place = (found.st_dev, found.st_ino)
+        if place in _saves.folders:
+            allowed = "a folder that this thread is saving into: end that save first"
+            raise InvalidRequestError(parameter, str(self._path), allowed)
+        if sys.platform != "win32" and self._number is not None:
+            with suppress(OSError):
+                fcntl.flock(self._number, fcntl.LOCK_EX)
+        _saves.folders.add(place)
+        self._locked = place
+
     def close(self) -> None:
-        if self._number is not None:
-            os.close(self._number)
+        if self._locked is not None:
+            _saves.folders.discard(self._locked)
+        if self._number is None:
+            return
+        if sys.platform != "win32" and self._locked is not None:
+            with suppress(OSError):  # a fork may have it open as well
+                fcntl.flock(self._number, fcntl.LOCK_UN)
+        os.close(self._number)
 
     def names(self) -> list[str]:
         return os.listdir(self._path if self._number is None else self._number)

@@ -21,7 +21,7 @@ from asyncgen.checkpoints.checkpoint import DTYPES, INDEX, SINGLE
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -130,21 +130,41 @@ def _shards(pieces: Sequence[_Piece], most: int) -> list[list[_Piece]]:
     return shards
 
 
+def write_tensors(stream: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors of the processor as a file of safetensors.
+
+    Args:
+        stream: What `SavedFolder.open` returned.
+        tensors: By name. Those of wide numbers come first, so that each lies at a multiple of its
+            width.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    _write_header(stream, [(name, tensors[name].dtype, tensors[name].shape) for name in order])
+    for name in order:
+        _write(stream, tensors[name].contiguous())
+
+
 def _write_shard(stream: BinaryIO, model: DecoderLM, shard: Sequence[_Piece]) -> None:
+    _write_header(stream, [(piece.name, piece.dtype, piece.shape) for piece in shard])
+    for tensor in _tensors(model, shard):
+        _write(stream, tensor)
+
+
+def _write_header(
+    stream: BinaryIO, tensors: Sequence[tuple[str, torch.dtype, Sequence[int]]]
+) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for piece in shard:
-        begin, end = end, end + piece.num_bytes
-        header[piece.name] = {
-            "dtype": _KINDS[piece.dtype],
-            "shape": list(piece.shape),
+    for name, dtype, shape in tensors:
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": _KINDS[dtype],
+            "shape": list(shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that tensors begin at a multiple of 8
     stream.write(len(text).to_bytes(8, "little") + text)
-    for tensor in _tensors(model, shard):
-        _write(stream, tensor)
 
 
 def _tensors(model: DecoderLM, shard: Sequence[_Piece]) -> Iterator[Tensor]:

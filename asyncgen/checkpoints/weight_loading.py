@@ -30,6 +30,7 @@ from asyncgen.models.kernels.parameter import Weight
 from asyncgen.runtime.device_memory import memory_to_load
 from asyncgen.runtime.progress import Progress
 from asyncgen.runtime.transfer import host_ints
+from asyncgen.runtime.wanted import require_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -150,6 +151,7 @@ def load_weights(
         total += table.num_bytes
     with Progress(total, "loading weights", progress=progress) as bar, TensorReader(bar) as reader:
         for module_name, group in _by_module(rules):
+            require_wanted()
             module: Any = core.get_submodule(module_name)
             parts: list[PackedWeight] | None = None
             for rule in group:

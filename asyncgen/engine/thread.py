@@ -28,6 +28,7 @@ from asyncgen.errors import EngineClosedError, EngineDiedError, EngineReentryErr
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import describe
 from asyncgen.runtime.user_code import share_thread
+from asyncgen.runtime.wanted import UnwantedError, asking
 from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
@@ -400,9 +401,12 @@ def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]])
         with within():
             load, shared.load = shared.load, None
             assert load is not None
-            engine, shared.loaded = load(lambda: shared.stopping)
+            with asking(lambda: not shared.stopping):
+                engine, shared.loaded = load(lambda: shared.stopping)
             shared.ready.set()
             _serve(shared, engine)
+    except UnwantedError:
+        pass  # it was closed while it loaded
     except BaseException as error:
         # An error of loading is raised to the caller as it is; a later one is the engine's death.
         if engine is None and isinstance(error, Exception):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.content_guard import check_special_tokens_in_content
 from asyncgen.text.tool_calls.format_detection import check_formats, find_formats
 
@@ -142,10 +143,14 @@ def open_engine(
     Raises:
         ModelLoadError: The checkpoint or the tokenizer cannot be read.
         InvalidRequestError: An argument is not allowed.
+        UnwantedError: The thread was asked to leave meanwhile.
     """
     from asyncgen.engine.setup.assembly import assemble, plan_room
 
-    model, tokenizer = _load_model(source), _load_tokenizer(source)
+    model = _load_model(source)
+    require_wanted()
+    tokenizer = _load_tokenizer(source)
+    require_wanted()
     if getattr(tokenizer, "special_tokens_in_content", "allow") == "text":
         tokenizer.warm_guards()
     is_ours = hasattr(model, "core")
@@ -163,7 +168,9 @@ def open_engine(
         admission=admission,
         progress=source.progress,
     )
+    require_wanted()
     engine.warm()
+    require_wanted()
     fingerprint = _fingerprint(model, tokenizer, source.kv_cache_dtype)
     formats = find_formats(
         getattr(tokenizer, "chat_template", None),

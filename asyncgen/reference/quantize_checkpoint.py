@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from safetensors.torch import save_file
 from torch.nn.functional import pad
 
 from asyncgen.checkpoints.checkpoint import INDEX, SINGLE, open_checkpoint
@@ -21,6 +20,7 @@ from asyncgen.checkpoints.hub import resolve
 from asyncgen.checkpoints.packed.quantise import GROUP, PACKINGS, quantise
 from asyncgen.checkpoints.packed.raw_tensors import nibbles, read_raw
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
+from asyncgen.checkpoints.saving import write_tensors
 from asyncgen.checkpoints.stored_files import names_in, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 from asyncgen.reference.model_loader import read_plan
@@ -90,8 +90,7 @@ def quantize_checkpoint(
     if to not in PACKINGS:
         raise InvalidRequestError("to", to, "use 'int8' or 'int4'")
     target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InvalidRequestError("folder", str(folder), "it holds something: give a new one")
+    _check_empty(target, target.exists() and (not target.is_dir() or any(target.iterdir())))
     place = resolve(source, progress=progress, **address)
     raw, matrices = read_plan(place)
     checkpoint = open_checkpoint(place)
@@ -104,6 +103,7 @@ def quantize_checkpoint(
     sums = _Sums()
     total = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
     with SavedFolder(target, parameter="folder") as saved:
+        _check_empty(target, bool(saved.names()))  # another save may have been there first
         places: dict[str, str] = {}
         with Progress(total, "packing weights", progress=progress) as bar:
             for file, tensors in shards.items():
@@ -115,7 +115,8 @@ def quantize_checkpoint(
                         written |= _packed(name, tensor, to, sums)
                     else:
                         written[name] = tensor
-                save_file(written, saved.path_of(file), metadata={"format": "pt"})
+                with saved.open(file) as stream:
+                    write_tensors(stream, written)
                 sums.bytes_after += sum(tensor.nbytes for tensor in written.values())
                 places |= dict.fromkeys(written, file)
         for name, content in others.items():
@@ -139,6 +140,11 @@ def quantize_checkpoint(
         sums.errors / sums.count,
         math.sqrt(sums.squares / sums.weights),
     )
+
+
+def _check_empty(target: Path, is_full: bool) -> None:
+    if is_full:
+        raise InvalidRequestError("folder", str(target), "it holds something: give a new one")
 
 
 def _others(place: Path, shards: Collection[Path]) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ from tokenizers.models import BPE
 from asyncgen.checkpoints.gguf.pre_tokenizers import make_pre_tokenizer
 from asyncgen.checkpoints.gguf.tokenizer import token_frame
 from asyncgen.checkpoints.stored_files import is_stored, library_path, open_small
+from asyncgen.checkpoints.tokenizer_sizes import check_size
 from asyncgen.errors import ModelLoadError
 from asyncgen.text.sentencepiece_model import build_sentencepiece, read_sentencepiece
 
@@ -111,12 +112,15 @@ def _pieces(
 
 def _byte_level(class_name: str, vocabulary: Path, merges: Path, *, prefix: bool) -> Backend:
     with open_small(vocabulary) as words, open_small(merges) as rules:
+        check_size(vocabulary, words.read().count(b":"))
+        check_size(merges, 0, rules.read().count(b"\n"))
         try:
             texts, pairs = BPE.read_file(library_path(words), library_path(rules))
         except Exception as error:
             raise ModelLoadError(
                 f"{vocabulary} and {merges.name} are no vocabulary ({error}); download them again"
             ) from error
+    check_size(vocabulary, len(texts), len(pairs))
     backend = Backend(
         BPE(texts, pairs, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
     )

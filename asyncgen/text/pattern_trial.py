@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -17,11 +18,14 @@ from typing import Final
 import tokenizers
 
 from asyncgen.errors import ModelLoadError
+from asyncgen.runtime.wanted import require_wanted
 
 _PROCESS: Final = Path(__file__).with_name("pattern_trial_process.py")
 
 MOST_SECONDS: Final = 30.0
 """Seconds of the whole trial, on a machine that has other things to do."""
+
+_LOOK_SECONDS: Final = 0.1
 
 MOST_CHARACTERS: Final = 20_000
 """Characters of an expression; the longest of a known model has 3,000."""
@@ -49,15 +53,13 @@ def _answer(pattern: str) -> str | None:
 
 def _tried(pattern: str) -> str | None:
     command = [sys.executable, "-I", "-S", str(_PROCESS), str(Path(tokenizers.__file__).parents[1])]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            command,
-            input=pattern.encode(errors="surrogatepass"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=MOST_SECONDS,
-            check=False,
-        )
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere) as process:
+            try:
+                written = _written(process, pattern.encode(errors="surrogatepass"))
+            finally:
+                process.kill()
     except subprocess.TimeoutExpired:
         return "a trial of it does not come to an end"
     except (OSError, ValueError, TypeError) as error:
@@ -66,7 +68,20 @@ def _tried(pattern: str) -> str | None:
             "tokenizer.json with expressions of known models only"
         ) from error
     try:
-        found: str | None = json.loads(done.stdout)
+        found: str | None = json.loads(written)
     except ValueError:
         return "a trial of it takes more time or memory than it may"
     return found
+
+
+def _written(process: subprocess.Popen[bytes], text: bytes) -> bytes:
+    """Return what a process writes that is given a text, for as long as somebody waits for it."""
+    ends, given = time.monotonic() + MOST_SECONDS, text or None
+    while True:
+        require_wanted()
+        try:
+            return process.communicate(given, timeout=_LOOK_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            given = None  # it is kept
+            if time.monotonic() > ends:
+                raise

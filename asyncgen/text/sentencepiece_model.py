@@ -17,6 +17,7 @@ from tokenizers.models import BPE, Unigram
 from asyncgen.checkpoints.charsmap import check_charsmap
 from asyncgen.checkpoints.gguf.tokenizer import merges_by_score
 from asyncgen.checkpoints.stored_files import read_stored
+from asyncgen.checkpoints.tokenizer_sizes import check_added, check_size, check_tree
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ _CONTROL, _USER_DEFINED = 3, 4
 
 _UNIGRAM, _BPE = 1, 2
 """Types of models."""
+
+_FIELD, _FIELDS = b"\n", 4
+"""A piece and its text begin with this byte each, which may stand elsewhere as well."""
 
 _SPACE: Final = "\u2581"
 
@@ -85,8 +89,10 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
             "pip install 'asyncgen[sentencepiece]'"
         ) from error
     model = protocol.ModelProto()
+    content = read_stored(file)
+    check_size(file, content.count(_FIELD) // _FIELDS)
     try:
-        model.ParseFromString(read_stored(file))
+        model.ParseFromString(content)
     except Exception as error:
         raise ModelLoadError(f"{file} is no model of SentencePiece ({error})") from error
     trainer, rules = model.trainer_spec, model.normalizer_spec
@@ -129,11 +135,14 @@ def build_sentencepiece(
     # Where spaces were dropped, the library no longer knows that a part is the first.
     is_every = is_every_part_prefixed or model.joins_spaces
     scheme = "never" if not has_prefix else "always" if is_every else "first"
+    check_size(model.file, len(model.texts))
+    added = model.added()
+    check_added(model.file, len(added), sum(len(token.content) for token in added))
     if model.is_bpe:
         backend = Backend(
             BPE(
                 vocab={text: token for token, text in enumerate(model.texts)},
-                merges=merges_by_score(model.texts, model.kinds, model.scores),
+                merges=merges_by_score(model.file, model.texts, model.kinds, model.scores),
                 unk_token=model.texts[model.unknown],
                 fuse_unk=True,
                 byte_fallback=model.has_bytes,
@@ -141,6 +150,7 @@ def build_sentencepiece(
         )
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
     else:
+        check_tree(model.file, model.texts)
         pieces = list(zip(model.texts, model.scores, strict=True))
         backend = Backend(Unigram(pieces, unk_id=model.unknown, byte_fallback=model.has_bytes))
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
@@ -154,5 +164,5 @@ def build_sentencepiece(
         backend.normalizer = normalizers.Sequence(steps)
     back: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if has_prefix else back)
-    backend.add_tokens(model.added())
+    backend.add_tokens(added)
     return backend

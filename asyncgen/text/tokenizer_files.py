@@ -20,7 +20,9 @@ from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokeni
 from asyncgen.checkpoints.hub import read_json, read_text
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
 from asyncgen.checkpoints.stored_files import as_path, is_stored, names_in, read_stored
+from asyncgen.checkpoints.tokenizer_sizes import check_added
 from asyncgen.errors import InvalidRequestError, ModelLoadError, clip, shorten
+from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.batch_encoding import Side, check_side
 from asyncgen.text.old_layouts import frame, read_old_layout
 from asyncgen.text.setting_kinds import (
@@ -115,8 +117,9 @@ def _read_old(
     layout = settings.class_name, settings.stated
     with library_errors(f"{folder} has no whole tokenizer"):
         backend, roles = read_old_layout(folder, *layout, add_prefix_space)
+        require_wanted()
         settings = replace(settings, special_tokens={**roles, **settings.special_tokens})
-        _add_tokens(backend, settings)
+        _add_tokens(folder, backend, settings)
         frame(backend, *layout, settings.special_tokens)
     check_steps(folder, backend)
     return settings, backend
@@ -189,11 +192,13 @@ def read_backend(
     """
     file = as_path(folder) / "tokenizer.json"
     state, text = read_state(file, read_text(file))
+    require_wanted()
     if add_prefix_space is not None:
         text = _with_prefix_space(state, add_prefix_space)
     with library_errors(f"{file} is not a tokenizer file"):
         backend = Backend.from_str(text)
-        _add_tokens(backend, settings)
+        require_wanted()
+        _add_tokens(as_path(folder), backend, settings)
     return backend
 
 
@@ -313,7 +318,7 @@ def _added(entry: Mapping[str, Any]) -> AddedToken:
     return AddedToken(content(entry), normalized=normalized, **flags)
 
 
-def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
+def _add_tokens(folder: object, backend: Backend, settings: TokenizerSettings) -> None:
     """Add every named token: first those with ids, in order, then the special ones."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     added = {
@@ -321,6 +326,7 @@ def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
         for token_id, token in settings.added_tokens.items()
         if repr(known.get(token.content)) != repr(token)
     }
+    check_added(folder, len(added), sum(len(token.content) for token in added.values()))
     # All at once: each call builds its search tree anew.
     backend.add_tokens(list(added.values()))
     for token_id, token in added.items():

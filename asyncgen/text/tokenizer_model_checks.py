@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenizers.models import Unigram
 from tokenizers.pre_tokenizers import ByteLevel
 
+from asyncgen.checkpoints.tokenizer_sizes import check_size, check_tree
 from asyncgen.errors import ModelLoadError, shorten
 from asyncgen.text.tokenizer_parts import MOST_ID, MOST_TOKEN, kind_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Sized
+    from collections.abc import Mapping, Sequence
 
     from tokenizers import Tokenizer as Backend
 
 MOST_PIECE: Final = 256
 """Characters of a piece of a unigram model, which tries every beginning at every letter; trained
 ones have up to 16 or, of spaces, 64."""
-
-MOST_TOKENS: Final = 2_000_000
-"""Tokens of a model; the largest vocabularies have 1,000,000."""
 
 _MOST_SCORE: Final = 1e30
 _BYTES: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
@@ -85,7 +83,7 @@ def check_vocabulary(place: object, vocabulary: Mapping[str, Any], most: int = M
         vocabulary: Ids by token.
         most: Characters of a token.
     """
-    _check_count(place, vocabulary)
+    check_size(place, len(vocabulary))
     longest = max(vocabulary, key=len, default="")
     if len(longest) > most:
         raise ModelLoadError(_too_long(place, longest, most))
@@ -100,11 +98,6 @@ def check_vocabulary(place: object, vocabulary: Mapping[str, Any], most: int = M
             )
 
 
-def _check_count(place: object, tokens: Sized) -> None:
-    if len(tokens) > MOST_TOKENS:
-        raise ModelLoadError(f"{place}: its model has {len(tokens)} tokens; at most {MOST_TOKENS}")
-
-
 def _too_long(place: object, token: str, most: int) -> str:
     return (
         f"{place}: a token of its model has {len(token)} characters ({shorten(token)}); at most "
@@ -117,7 +110,7 @@ def _check_pieces(place: object, model: Mapping[str, Any]) -> None:
     pieces = model.get("vocab")
     if not isinstance(pieces, list):
         return  # the library refuses it
-    _check_count(place, pieces)
+    check_size(place, len(pieces))
     for piece in () if _are_plain(pieces) else pieces:
         if not (isinstance(piece, list) and len(piece) == 2 and isinstance(piece[0], str)):
             raise ModelLoadError(
@@ -131,6 +124,7 @@ def _check_pieces(place: object, model: Mapping[str, Any]) -> None:
                 f"{place}: the piece {shorten(text)} of its model has the score {shorten(score)}: "
                 f"must be a number from -{_MOST_SCORE:g} to {_MOST_SCORE:g}"
             )
+    check_tree(place, [piece[0] for piece in pieces])
     unknown = model.get("unk_id")
     if not isinstance(unknown, int) or not unknown < len(pieces):
         raise ModelLoadError(
@@ -153,10 +147,13 @@ def _are_plain(pieces: list[Any]) -> bool:
 
 
 def _check_merges(place: object, model: Mapping[str, Any]) -> None:
-    """Hold merges to the prefix of what continues a word: the library cuts it off unseen."""
+    """Count merges; hold them to the prefix of what continues a word, which is cut off unseen."""
     prefix = model.get("continuing_subword_prefix")
     merges = model.get("merges")
-    if not prefix or not isinstance(merges, list):
+    if not isinstance(merges, list):
+        return  # the library refuses it
+    check_size(place, len(model.get("vocab") or ()), len(merges))
+    if not prefix:
         return  # the library looks up the rest by itself
     if not prefix.isascii():
         raise ModelLoadError(

@@ -11,7 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.charsmap import check_charsmap
+from asyncgen.checkpoints.tokenizer_sizes import check_added
 from asyncgen.errors import ModelLoadError, clip, shorten
+from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
 from asyncgen.text.pattern_trial import trouble_of
 from asyncgen.text.text_growth import charsmap_of, check_growth
@@ -33,12 +35,8 @@ MOST_TRIED: Final = 16
 
 MOST_LISTS: Final = 3_000_000
 MOST_ENTRIES: Final = 5_000_000
-"""Brackets and commas of a file, which cost memory whatever is between them; the largest
-vocabularies have 1,000,000 tokens, and as many merges."""
-
-MOST_ADDED: Final = 262_144
-MOST_TEXT_ADDED: Final = 4 * 1024 * 1024
-"""Added tokens, and characters of all of them, of which the library makes one search tree."""
+"""Brackets and commas of a file, which cost memory whatever is between them; the largest have
+520,000 lists, of merges, and 1,400,000 commas."""
 
 
 def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
@@ -58,6 +56,7 @@ def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
     _check_size(file, text)
     try:
         state = json.loads(text, object_pairs_hook=_with_distinct_keys)
+        require_wanted()
         if not isinstance(state, dict):
             raise ValueError(f"it holds a {type(state).__name__}")
         is_changed = check_state(file, state)
@@ -132,10 +131,8 @@ def check_state(place: object, state: Mapping[str, Any]) -> bool:
         ModelLoadError: Names the part.
     """
     added = state.get("added_tokens")
-    if isinstance(added, list) and len(added) > MOST_ADDED:
-        raise ModelLoadError(
-            f"{place} has {len(added)} added tokens; at most {MOST_ADDED} are read"
-        )
+    if isinstance(added, list):
+        check_added(place, len(added))
     steps = [(chain, part) for chain in CHAINS for part in parts_of(state.get(chain))]
     if len(steps) > MOST_STEPS:
         raise ModelLoadError(
@@ -143,7 +140,8 @@ def check_state(place: object, state: Mapping[str, Any]) -> bool:
         )
     is_changed = check_parts(place, state)
     check_model(place, state)
-    _check_added_text(place, added or ())
+    texts = [token.get("content") or "" for token in added or ()]
+    check_added(place, len(texts), sum(map(len, texts)))
     for _, part in steps:
         if kind_of(part) == "Precompiled":
             check_charsmap(f"{place}", charsmap_of(part))
@@ -151,14 +149,6 @@ def check_state(place: object, state: Mapping[str, Any]) -> bool:
     squares_of(place, steps)
     _check_patterns(place, dict(_patterns(steps)))
     return is_changed
-
-
-def _check_added_text(place: object, tokens: Sequence[Mapping[str, Any]]) -> None:
-    length = sum(len(token.get("content") or "") for token in tokens)
-    if length > MOST_TEXT_ADDED:
-        raise ModelLoadError(
-            f"{place}: its `added_tokens` have {length} characters; at most {MOST_TEXT_ADDED}"
-        )
 
 
 def _patterns(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:

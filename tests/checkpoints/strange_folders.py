@@ -102,10 +102,7 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
     file.parent.mkdir(exist_ok=True)
     kind = pick.randrange(16)
     if kind < 9:
-        if file.is_dir() and not file.is_symlink():
-            shutil.rmtree(file)
-        else:
-            file.unlink(missing_ok=True)
+        remove(file)
     match kind:
         case 0:
             file.symlink_to(outside / "secret")
@@ -144,7 +141,7 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
             named = [{"name": pick.choice(WORDS), "template": "{{ messages[0].content }}"}]
             write(folder / "tokenizer_config.json", json.dumps({"chat_template": named}))
         case 12:
-            (folder / "model.safetensors").unlink(missing_ok=True)
+            remove(folder / "model.safetensors")
             index = {"weight_map": {"a": pick.choice(WORDS)}}
             if not (folder / "model.safetensors.index.json").is_symlink():
                 with suppress(OSError):
@@ -165,6 +162,14 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
             ):
                 with suppress(FileExistsError):
                     (folder / f".{name}.part").symlink_to(outside / "secret")
+
+
+def remove(place: Path) -> None:
+    """Remove an entry of any kind, if it is there."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def write(file: Path, text: str) -> None:

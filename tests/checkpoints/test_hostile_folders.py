@@ -7,6 +7,7 @@ the gate has bounds that a busy machine keeps as well.
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -15,11 +16,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tokenizers import Tokenizer as Backend
 
-from asyncgen import load_tokenizer
-from asyncgen.errors import ChatTemplateError, InvalidRequestError, ModelLoadError
-from asyncgen.runtime.wanted import ASKED
-from asyncgen.text import template_turns
+from asyncgen import LLM, load_tokenizer
+from asyncgen.checkpoints.tokenizer_sizes import MOST_NODES, MOST_PARTS, MOST_TOKENS
+from asyncgen.errors import (
+    ChatTemplateError,
+    EngineClosedError,
+    InvalidRequestError,
+    ModelLoadError,
+)
+from asyncgen.runtime.wanted import asking
+from asyncgen.text import template_turns, tokenizer_files
 from asyncgen.text.chat_template import render_chat
 from asyncgen.text.template_turns import Turn
 from asyncgen.text.tokenizer_work import MOST_PAIRS, check_runs
@@ -33,6 +41,29 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 LAW, CLOSE, OPEN, WIDE = 0.25, 2.0, 10.0, 2.0
 QUICK = ("template: slow calls", "template: translate", "digits of SuperBPE", "words of 128")
+
+
+def grow_bpe(model: dict[str, Any]) -> None:
+    tokens, merges = model["vocab"], model["merges"]
+    letters = [token for token in tokens if len(token) == 1]
+    first = max(tokens.values()) + 1
+    for left, right in itertools.product(list(tokens), letters):
+        if len(tokens) >= MOST_TOKENS:
+            break
+        if tokens.setdefault(left + right, first) == first:
+            first += 1
+            if len(tokens) + len(merges) < MOST_PARTS:
+                merges.append([left, right])
+
+
+def grow_pieces(model: dict[str, Any]) -> None:
+    pieces = [["<unk>", 0.0], *([token, -1.0] for token in model["vocab"])]
+    pieces += [[f"{number:06x}{'x' * 9}", -1.5] for number in range(MOST_NODES // 11)]
+    model.clear()
+    model.update(type="Unigram", unk_id=0, vocab=pieces, byte_fallback=False)
+
+
+GROWN = {"BPE": grow_bpe, "Unigram": grow_pieces}
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -94,6 +125,45 @@ def test_what_is_refused_is_refused_by_name(
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("name", GROWN)
+def test_closing_amid_the_largest_tokenizers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, arrived = make("template: loops", tmp_path), threading.Event()
+    file = folder / "tokenizer.json"
+    state = json.loads(file.read_text())
+    GROWN[name](state["model"])
+    file.write_text(json.dumps(state))
+    times: list[float] = []
+
+    class Told:
+        @staticmethod
+        def from_str(text: str) -> Any:
+            arrived.set()
+            times.append(time.monotonic())
+            backend = Backend.from_str(text)
+            times.append(time.monotonic())
+            return backend
+
+    monkeypatch.setattr(tokenizer_files, "Backend", Told)
+    llm = LLM(folder, device="cpu", progress=False)
+
+    def start() -> None:
+        with pytest.raises(EngineClosedError):
+            llm.start()
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    assert arrived.wait(60)
+    llm.close()
+    closed = time.monotonic() - times[0]
+    starting.join(60)
+    print(f"{name}: built in {times[1] - times[0]:.2f} s, closed in {closed:.2f} s")  # noqa: T201
+    assert closed < 5 * CLOSE
+    assert not [one for one in threading.enumerate() if one.name.startswith("asyncgen")]
+
+
 def test_a_template_that_works_long_rests_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     rest = Turn.rest
@@ -136,12 +206,9 @@ def test_what_has_worked_for_a_turn_sleeps_until_its_place(monkeypatch: pytest.M
 
 
 def test_a_template_that_nobody_waits_for_ends() -> None:
-    asked = ASKED.set(lambda: False)
-    try:
-        with pytest.raises(ChatTemplateError, match="nobody waits for it any more"):
-            render_chat(TEMPLATES["loops"], MESSAGES)
-    finally:
-        ASKED.reset(asked)
+    refused = pytest.raises(ChatTemplateError, match="nobody waits for it any more")
+    with asking(lambda: False), refused:
+        render_chat(TEMPLATES["loops"], MESSAGES)
 
 
 REFUSED = "in one call|form of 2000000 characters|may not call here|a width of more than"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -185,6 +188,121 @@ def test_names_of_templates_in_files_are_no_paths(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(settings)
     with pytest.raises(ModelLoadError, match="plain name"):
         asyncgen.load_tokenizer(tmp_path)
+
+
+def test_saves_into_one_folder_wait_for_each_other(model: Any, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    other = changed(tmp_path / "source", tmp_path / "new")
+    savers = (
+        partial(model.save_pretrained, target, max_shard_size=9_000),
+        partial(other.save_pretrained, target),
+        partial(asyncgen.load_tokenizer(tmp_path / "source").save_pretrained, target),
+    )
+    known = [weights(tmp_path / name) for name in ("source", "new")]
+    with ThreadPoolExecutor(len(savers)) as threads:
+        for _ in range(8):
+            for ended in [threads.submit(save) for save in savers]:
+                ended.result(timeout=60)
+            found = weights(target)
+            assert any(same(found, one) for one in known)
+            asyncgen.load_tokenizer(target)
+
+
+def test_a_save_inside_of_a_save_does_not_wait(tmp_path: Path) -> None:
+    with SavedFolder(tmp_path) as saved:
+        refused(lambda: added(tmp_path / "." / "", "a"), "save_directory", "this thread")
+        added(tmp_path / "inside", "a")
+        saved.add("b", "x")
+    added(tmp_path, "c")
+    assert {*entries(tmp_path)} == {"b", "c", "inside/a"}
+
+
+def test_a_fork_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    """A process that was begun amid a save has the folder open, too."""
+    with SavedFolder(tmp_path) as saved:
+        kept = os.dup(saved._folders[""]._number or 0)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(added, tmp_path, "a").result(timeout=10)
+    os.close(kept)
+
+
+@for_each("missing", ["locks", "descriptors"])
+def test_a_save_needs_no_locks(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network drives have none, nor has Windows, which has no open folders either."""
+    if missing == "locks":
+        monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EBADF, "no locks")))
+    else:
+        monkeypatch.setattr("asyncgen.checkpoints.saved_folder._HAS_DESCRIPTORS", False)
+    for name in ("a", "b"):
+        added(tmp_path, name)
+    assert {*entries(tmp_path)} == {"a", "b"}
+
+
+IN_TURN = """
+import sys, torch, asyncgen
+torch.set_num_threads(1)
+model = asyncgen.load_model(sys.argv[2], device="cpu", progress=False)
+for line in sys.stdin:
+    model.save_pretrained(sys.argv[1], max_shard_size=int(line))
+    print("saved", flush=True)
+"""
+
+
+@pytest.mark.gate
+def test_two_processes_save_one_folder(tmp_path: Path) -> None:
+    """Both at once, 30 times: the folder is a whole model, the one that came last."""
+    save_checkpoint(tmp_path / "0")
+    changed(tmp_path / "0", tmp_path / "1")
+    known = [weights(tmp_path / name) for name in ("0", "1")]
+    target, last = tmp_path / "target", [0, 0]
+    with ExitStack() as stack:
+        savers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", IN_TURN, str(target), str(tmp_path / name)],
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    bufsize=1,
+                )
+            )
+            for name in ("0", "1")
+        ]
+        for number in range(30):
+            for turn in range(2):  # which of them is told first
+                saver = savers[(number + turn) % 2]
+                assert saver.stdin is not None
+                saver.stdin.write(f"{(9_000, 30_000, 10**9)[(number + turn) % 3]}\n")
+                saver.stdin.flush()
+            for saver in savers:
+                assert saver.stdout is not None
+                assert saver.stdout.readline() == "saved\n"
+            found = weights(target)
+            last[[same(found, one) for one in known].index(True)] += 1
+            left = [name for name in entries(target) if name.endswith(".part") or name == SAVING]
+            assert not left
+        for saver in savers:
+            assert saver.stdin is not None
+            saver.stdin.close()
+    assert sum(last) == 30
+
+
+def test_a_folder_is_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited for another save finds the folder full."""
+    from asyncgen.reference import quantize_checkpoint as module
+
+    resolve = vars(module)["resolve"]
+
+    def slow(*given: Any, **more: Any) -> Path:
+        added(tmp_path, "a")
+        return resolve(*given, **more)
+
+    monkeypatch.setattr(module, "resolve", slow)
+    refused(lambda: module.quantize_checkpoint("demo", tmp_path, progress=False), "folder", "holds")
+    assert {*entries(tmp_path)} == {"a"}
 
 
 KILLED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -394,8 +396,11 @@ def test_a_link_that_is_put_there_meanwhile_shows_nothing(
     found: set[bytes | type[ModelLoadError]] = set()
     thread = threading.Thread(target=swap)
     thread.start()
+    end = time.monotonic() + 20
     try:
-        for _ in range(1000):
+        for number in itertools.count():
+            if number >= 1000 and (ModelLoadError in found or time.monotonic() > end):
+                break  # a busy machine lets the other thread wait
             try:
                 found.add(read_stored(entered / "a.json"))
             except ModelLoadError as error:
@@ -461,6 +466,7 @@ ALLOWED = {
     "checkpoints/stored_files.py": {"open"},
     "checkpoints/saved_folder.py": {"open"},
     "checkpoints/saving.py": {"open"},  # of a `SavedFolder`
+    "reference/quantize_checkpoint.py": {"open"},  # of a `SavedFolder`
     "checkpoints/checkpoint.py": {"safe_open"},  # by `library_path`
     "text/old_layouts.py": {"read_file"},  # by `library_path`
     "runtime/device_memory.py": {"read_text"},  # of the system

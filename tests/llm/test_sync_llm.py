@@ -8,6 +8,7 @@ import inspect
 import os
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,9 @@ from asyncgen.errors import (
 )
 from asyncgen.llm import together
 from asyncgen.llm.llm import LLM, AsyncLLM
+from asyncgen.reference import model_loader
 from asyncgen.runtime.progress import Progress
+from asyncgen.text import tokenizer_files, tokenizer_state
 from tests.cases import for_each
 from tests.doubles.engine import (
     decode_threads,
@@ -431,6 +434,37 @@ def test_it_loads_at_first_use_and_ends_with_close(beside: ThreadPoolExecutor) -
     for use in (llm.start, lambda: llm.stream(PROMPT), lambda: llm.generate([PROMPT])):
         with pytest.raises(EngineClosedError):
             use()
+
+
+@for_each("stage", ["weights", "tokenizer"])
+def test_closing_ends_what_loads_between_two_stages(
+    stage: str, beside: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = {
+        "weights": (model_loader, "load_weights"),
+        "tokenizer": (tokenizer_state, "check_state"),
+    }[stage]
+    arrived, gate, later = threading.Event(), threading.Event(), []
+
+    def held(*given: Any, **more: Any) -> Any:
+        arrived.set()
+        assert gate.wait(PATIENCE)
+        return works(*given, **more)
+
+    works = getattr(module, name)
+    monkeypatch.setattr(module, name, held)
+    monkeypatch.setattr(tokenizer_files, "_add_tokens", lambda *given: later.append(given))
+    llm = LLM("demo", device="cpu", progress=False)
+    starting = beside.submit(llm.start)
+    assert arrived.wait(PATIENCE)
+    closing = beside.submit(llm.close)
+    while not llm._thread.is_stopping:
+        time.sleep(0.001)
+    gate.set()
+    closing.result(PATIENCE)
+    with pytest.raises(EngineClosedError, match="was closed"):
+        starting.result(PATIENCE)
+    assert not later and llm._thread.death is None and not decode_threads()
 
 
 def test_one_that_is_dropped_ends_its_thread() -> None:

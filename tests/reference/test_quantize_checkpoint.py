@@ -50,6 +50,11 @@ def test_report_states_the_loss_of_packing(tmp_path: Path) -> None:
     eight, four = reports
     assert eight.relative_error < 0.01 < four.relative_error < 0.1
     assert four.bytes_after < eight.bytes_after < 0.4 * eight.bytes_before
+    with (tmp_path / "int4" / "model.safetensors").open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    assert header.pop("__metadata__") == {"format": "pt"}
+    for place in header.values():  # each lies at a multiple of the width of its numbers
+        assert place["data_offsets"][0] * 8 % int(place["dtype"].strip("BFIU")) == 0
     settings = json.loads((tmp_path / "int4" / "config.json").read_text())["quantization_config"]
     assert settings["ignore"] == ["lm_head", "model.embed_tokens"]
     assert (tmp_path / "int4" / "tokenizer.json").is_file()

@@ -6,17 +6,21 @@ import os
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncgen.errors import ModelLoadError
+from asyncgen.runtime.wanted import UnwantedError, asking
 from asyncgen.text import pattern_trial
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
 from asyncgen.text.pattern_trial import MOST_CHARACTERS, trouble_of
 from asyncgen.text.pattern_trial_process import classes, letters, texts, trouble
 from tests.cases import for_each
 from tests.checkpoints.gguf.test_pre_tokenizers import RULES
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SLOW = {
     r"(a+)+b$": "gives up over a long run of 'a'",
@@ -72,16 +76,23 @@ def test_expressions_of_the_models_that_are_read_are_known() -> None:
             assert rule in KNOWN_PATTERNS, rule
 
 
+def play(monkeypatch: pytest.MonkeyPatch, place: Path, code: str) -> None:
+    """Let a process of such code try expressions."""
+    file = place / "trial.py"
+    file.write_text(code)
+    monkeypatch.setattr(pattern_trial, "_PROCESS", file)
+
+
 def test_a_process_of_its_own_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries again before it refuses, and the answer is kept."""
     started: list[Any] = []
-    run = subprocess.run
+    start = subprocess.Popen
 
     def count(*given: Any, **more: Any) -> Any:
         started.append(given)
-        return run(*given, **more)
+        return start(*given, **more)
 
-    monkeypatch.setattr(subprocess, "run", count)
+    monkeypatch.setattr(subprocess, "Popen", count)
     for _ in range(2):
         found = trouble_of("(a+)+cd$")
         assert found is not None and "gives up over a long run of 'a'" in found
@@ -97,20 +108,29 @@ def test_a_process_of_its_own_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_a_trial_says(
-    answer: bytes, said: str | None, monkeypatch: pytest.MonkeyPatch
+    answer: bytes, said: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    done = subprocess.CompletedProcess([], 0, stdout=answer)
-    monkeypatch.setattr(subprocess, "run", lambda *given, **more: done)
+    play(monkeypatch, tmp_path, f"print({answer.decode()!r})")
     found = trouble_of(f"b+{answer!r}")
     assert found is None if said is None else said in str(found)
 
 
-def test_a_trial_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*given: object, timeout: float, **more: object) -> None:
-        raise subprocess.TimeoutExpired("python", timeout)
-
-    monkeypatch.setattr(subprocess, "run", hang)
+def test_a_trial_that_does_not_end_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(monkeypatch, tmp_path, "import time; time.sleep(99)")
+    monkeypatch.setattr(pattern_trial, "MOST_SECONDS", 0.3)
     assert "does not come to an end" in str(trouble_of("never"))
+
+
+def test_a_trial_that_nobody_waits_for_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(monkeypatch, tmp_path, "import time; time.sleep(99)")
+    answers = iter([True, True, False])
+    with asking(lambda: next(answers)), pytest.raises(UnwantedError):
+        trouble_of("left")
+    assert next(answers, None) is None
 
 
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,6 +285,7 @@ def test_the_deepest_value_has_a_weight() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_random_calls_on_random_values_end_and_render_alike() -> None:
     """Each template that is not refused renders what jinja renders, within memory and time."""
     for seed in range(12):

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from asyncgen.checkpoints import tokenizer_sizes
+from asyncgen.checkpoints.tokenizer_sizes import check_tree
 from asyncgen.errors import ModelLoadError
-from asyncgen.text import tokenizer_model_checks, tokenizer_state
+from asyncgen.runtime.wanted import UnwantedError, asking
+from asyncgen.text import tokenizer_state
 from asyncgen.text.tokenizer import Tokenizer
 from asyncgen.text.tokenizer_model_checks import MOST_PIECE, check_vocabulary
 from asyncgen.text.tokenizer_parts import MOST_ID, MOST_TOKEN
@@ -103,10 +106,29 @@ def test_an_unknown_token_that_is_never_needed(tmp_path: Path) -> None:
 
 def test_more_tokens_than_any_model_has(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer_model_checks, "MOST_TOKENS", 2)
+        patch.setattr(tokenizer_sizes, "MOST_TOKENS", 2)
         for model in (unigram(["a", -1], ["b", -1]), bpe(["a", "a"])):
             with pytest.raises(ModelLoadError, match="its model has . tokens; at most 2"):
                 Tokenizer.from_folder(model_of(tmp_path, **model))
+
+
+def test_more_merges_than_any_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_of(tmp_path, **bpe(["a", "a"]))
+    monkeypatch.setattr(tokenizer_sizes, "MOST_PARTS", 7)
+    with pytest.raises(ModelLoadError, match="has 7 tokens and at least 1 merges; at most 7 toge"):
+        Tokenizer.from_folder(folder)
+
+
+def test_the_tree_of_pieces_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_sizes, "MOST_NODES", 7)
+    check_tree("it", ["abc", "abd", "b\u00e9", "a"])
+    with pytest.raises(ModelLoadError, match="it: the pieces of its model have more than 7 diff"):
+        check_tree("it", ["abc", "abd", "b\u00e9", "\ud800"])
+    with asking(lambda: False), pytest.raises(UnwantedError):
+        check_tree("it", ["abcdefgh"])
+    monkeypatch.setattr(tokenizer_sizes, "MOST_BYTES", 6)
+    with pytest.raises(ModelLoadError, match="it: the pieces of its model have 8 bytes; at most"):
+        check_tree("it", ["abcdefgh"])
 
 
 def test_a_vocabulary_of_other_files() -> None:
@@ -128,7 +150,7 @@ def test_a_vocabulary_of_other_files() -> None:
             "MOST_TEXT_ADDED",
             9,
             '{"added_tokens": [{"content": "0123456789"}]}',
-            "its `added_tokens` have 10 characters; at most 9",
+            "its added tokens have 10 characters; at most 9",
         ),
     ],
 )
@@ -136,6 +158,7 @@ def test_files_that_would_take_gigabytes(
     limit: str, most: int, content: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer_state, limit, most)
+        owner = tokenizer_state if hasattr(tokenizer_state, limit) else tokenizer_sizes
+        patch.setattr(owner, limit, most)
         with pytest.raises(ModelLoadError, match=said):
             read_state(tmp_path / "tokenizer.json", content)

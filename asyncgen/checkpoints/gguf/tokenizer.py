@@ -28,7 +28,9 @@ from asyncgen.checkpoints.gguf.pre_tokenizers import (
     pre_tokenizer_names,
 )
 from asyncgen.checkpoints.saved_folder import plain_name
+from asyncgen.checkpoints.tokenizer_sizes import check_added, check_size, check_tree
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
+from asyncgen.runtime.wanted import require_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +57,7 @@ _ROLES: Final = {
 }
 _DEFAULT_UNKNOWN: Final = {"llama": 0, "gemma4": 3, "t5": 2, "bert": 100}
 _MOST_LETTERS: Final = 128
+_BETWEEN_LOOKS: Final = 4096  # tokens
 """Most letters of a token that merges may build; no longer one is useful."""
 
 
@@ -87,6 +90,7 @@ class _Vocabulary:
         texts = metadata.texts("tokenizer.ggml.tokens")
         if not texts:
             raise metadata.bad("tokenizer.ggml.tokens", "must list the tokens")
+        check_size(metadata.file, len(texts))
         self.texts = _distinct(texts)
         kinds = metadata.numbers("tokenizer.ggml.token_type") or [_NORMAL] * len(texts)
         scores = metadata.numbers("tokenizer.ggml.scores")
@@ -188,7 +192,9 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
 
 def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
     """Add the tokens that match text directly, and those at the beginning and end of a text."""
-    backend.add_tokens(vocabulary.added())
+    added = vocabulary.added()
+    check_added(vocabulary.metadata.file, len(added), sum(len(token.content) for token in added))
+    backend.add_tokens(added)
     begins = vocabulary.kind in ("llama", "gemma4", "bert") or (
         vocabulary.kind == "gpt2" and vocabulary.metadata.text("tokenizer.ggml.pre") in BEGINS
     )
@@ -258,6 +264,7 @@ def _pairs(metadata: Metadata) -> list[tuple[str, str]]:
     merges = metadata.texts("tokenizer.ggml.merges")
     if merges is None:
         raise metadata.bad("tokenizer.ggml.merges", "must list what is put together")
+    check_size(metadata.file, 0, len(merges))
     return [_pair(metadata, merge) for merge in merges]
 
 
@@ -274,7 +281,8 @@ def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
     scores = vocabulary.needed_scores()
     ids = {text: token for token, text in enumerate(vocabulary.texts)}
     has_prefix = vocabulary.flag("add_space_prefix", True)
-    merges = merges_by_score(vocabulary.texts, vocabulary.kinds, scores)
+    file = vocabulary.metadata.file
+    merges = merges_by_score(file, vocabulary.texts, vocabulary.kinds, scores)
     return _pieces(vocabulary, ids, merges, has_prefix)
 
 
@@ -306,18 +314,26 @@ def _pieces(
 
 
 def merges_by_score(
-    texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
+    place: object, texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
     """Return all pairs of tokens that make a token, the best score first, then by ids.
 
     Args:
+        place: The file, for messages.
         texts: Tokens by id.
         kinds: Type of each token.
         scores: Score of each token.
+
+    Raises:
+        ModelLoadError: There are too many.
+        UnwantedError: Nobody waits any more.
     """
     ids = {text: token for token, text in enumerate(texts)}
     found: list[tuple[float, int, int, int]] = []
     for token, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        if token % _BETWEEN_LOOKS == 0:
+            require_wanted()
+            check_size(place, len(texts), len(found))
         if kind not in (_NORMAL, _USER, _UNUSED) or not 1 < len(text) <= _MOST_LETTERS:
             continue
         for place in range(1, len(text)):
@@ -327,12 +343,14 @@ def merges_by_score(
             right = ids.get(text[place:])
             if right is not None:
                 found.append((-scores[token], token, left, right))
+    check_size(place, len(texts), len(found))
     found.sort()
     return [(texts[left], texts[right]) for _, _, left, right in found]
 
 
 def _unigram(vocabulary: _Vocabulary) -> Backend:
     scores = vocabulary.needed_scores()
+    check_tree(vocabulary.metadata.file, vocabulary.texts)
     backend = Backend(
         Unigram(
             list(zip(vocabulary.texts, map(float, scores), strict=True)),

@@ -1,0 +1,62 @@
+"""Numbers of a `config.json` take no memory that the stored weights do not justify."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import asyncgen
+from asyncgen.errors import ModelLoadError
+from tests.cases import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEMO = Path(asyncgen.__file__).with_name("demo")
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[[str, int], Path]:
+    """Copies the bundled model, with another number."""
+
+    def change(key: str, value: int) -> Path:
+        folder = tmp_path / f"{key} {value}"
+        shutil.copytree(DEMO, folder)
+        settings = json.loads((DEMO / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, key: value}))
+        return folder
+
+    return change
+
+
+@for_each(
+    "key",
+    [
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim"),
+        *("num_attention_heads", "num_key_value_heads"),
+    ],
+)
+@for_each("value", [10**7, 10**9, 10**30])
+def test_sizes_without_weights_are_refused(
+    changed: Callable[[str, int], Path], key: str, value: int
+) -> None:
+    with pytest.raises(ModelLoadError, match=f"`{key}` is {value}"):
+        asyncgen.load_model(changed(key, value), device="cpu", progress=False)
+
+
+@pytest.mark.gate
+@for_each("value", [10**7, 10**9])
+def test_a_long_context_has_memory_when_it_is_used(
+    changed: Callable[[str, int], Path], value: int
+) -> None:
+    """A table of so many positions would have 64 GB."""
+    folder = changed("max_position_embeddings", value)
+    answers = []
+    for source in ("demo", folder):
+        with asyncgen.LLM(source, device="cpu", progress=False) as llm:
+            answers.append(llm.generate("One day", max_new_tokens=8, temperature=0).text)
+    assert answers[0] == answers[1]
