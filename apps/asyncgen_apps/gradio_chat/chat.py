@@ -20,7 +20,8 @@ from asyncgen_apps.gradio_chat.panel import SettingsPanel
 from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
 from asyncgen_apps.gradio_chat.session_cleanup import ChatBlocks
 from asyncgen_apps.gradio_chat.sessions import MOST_SESSIONS, Session, Sessions, client_id
-from asyncgen_apps.gradio_chat.settings import checked, chosen, defaults, stream_params
+from asyncgen_apps.gradio_chat.settings import check, checked, chosen, defaults, stream_params
+from asyncgen_apps.gradio_chat.statistics import describe
 from asyncgen_apps.gradio_chat.theme import CLOSE_ON_PHONE, ON_LOAD, TOGGLE_THEME
 from asyncgen_apps.serving.clients import Proxies
 
@@ -160,9 +161,11 @@ class _ChatPage:
         ]
 
     def _wire(self) -> None:
-        settings = self._panel.widgets
+        settings = self._panel.inputs
+        # Gradio would refuse a value without naming its field, and take the chat off the screen.
         asking: dict[str, Any] = {
-            "outputs": self._views, "concurrency_limit": None, "trigger_mode": "multiple", **QUIET
+            "outputs": self._views, "concurrency_limit": None, "trigger_mode": "multiple",
+            "preprocess": False, **QUIET,
         }  # fmt: skip
         self._box.submit(self._ask, [self._box, self._store, *settings], **asking)
         self._chatbot.example_select(self._ask_example, [self._store, *settings], **asking)
@@ -202,7 +205,7 @@ class _ChatPage:
     ) -> AsyncGenerator[list[Any], None]:
         session = self._sessions.get(request.session_hash, saved)
         conversation = session.history.current
-        if not text.strip() or self._is_busy(session):
+        if not isinstance(text, str) or not text.strip() or self._is_busy(session):
             yield self._nothing()
             return
         if reason := conversation.refuses(text.strip()):
@@ -264,9 +267,15 @@ class _ChatPage:
         box: str | None = None,
     ) -> AsyncGenerator[list[Any], None]:
         """Draw an answer as it grows; in another chat, it grows unseen and is kept."""
-        values = self._panel.values(given)
-        session.history.settings = chosen(values, self._shown)
-        params = stream_params(values, self._shown, self._encode, self._assistant)
+        try:
+            values = self._panel.values(given, session.history.settings)
+            check(values, self._shown)
+            session.history.settings = chosen(values, self._shown)
+            params = stream_params(values, self._shown, self._encode, self._assistant)
+        except Exception as error:
+            conversation.fail(describe(error))
+            yield self._screen(session, box=box)
+            return
         params["client"] = client_id(request, self._proxies)
         kept_at: float | None = None
         turns = answer(self._llm, session, conversation, params, values["system"] or "")

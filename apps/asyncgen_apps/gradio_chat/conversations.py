@@ -111,6 +111,10 @@ class Conversation:
         """Add a question."""
         self.turns.append(Turn("user", text))
 
+    def fail(self, error: str) -> None:
+        """Answer the last question with an error, in words."""
+        self.turns.append(Turn("assistant", "", error=error))
+
     def reword(self, number: int, text: str) -> None:
         """Replace a question and forget what came after it.
 

@@ -1,4 +1,8 @@
-"""The settings panel: one widget for each field of the table."""
+"""The settings panel: one widget for each field of the table.
+
+Until the page has drawn what its browser kept, the widgets show neither that nor the defaults: an
+empty number is 0 then. So what stands in them counts only afterwards.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS, Field, Values
+from asyncgen_apps.gradio_chat.settings import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +26,9 @@ class SettingsPanel:
     """Widgets of the settings, in the order of the table; make it inside a layout.
 
     Attributes:
-        widgets: One for each field; the inputs of an event.
+        widgets: One for each field.
+        inputs: The inputs of an event: whether the page has been drawn, then all widgets.
+        views: What ``restored`` updates.
     """
 
     def __init__(self, shown: Values, strategies: Sequence[str]) -> None:
@@ -34,6 +41,7 @@ class SettingsPanel:
         self._shown = shown
         self._strategies = strategies
         self._groups: list[Component | gr.Accordion] = []
+        self._is_drawn = gr.Checkbox(False, visible=False)
         drawn: dict[str, Component] = {}
         for group in GROUPS:
             fields = [each for each in FIELDS if each.group == group]
@@ -49,26 +57,42 @@ class SettingsPanel:
             else:
                 drawn |= {each.name: self._draw(each) for each in fields}
         self.widgets = [drawn[each.name] for each in FIELDS]
-        self.views = [*self.widgets, *self._groups]
+        self.inputs = [self._is_drawn, *self.widgets]
+        arranged = [*self.widgets, *self._groups]
+        self.views = [*arranged, self._is_drawn]
         reset = gr.Button("Back to the model's defaults", size="sm", elem_id="reset")
         reset.click(self.restored, None, self.views, **QUIET)
         switches: list[Any] = [drawn["strategy"], drawn["draw"]]
         for switch in switches:
-            switch.change(self._rearranged, switches, self.views, **QUIET)
+            switch.change(self._rearranged, switches, arranged, **QUIET)
 
-    def values(self, given: Sequence[Any]) -> Values:
-        """Return what stands in the widgets, by name of the field."""
-        return {each.name: value for each, value in zip(FIELDS, given, strict=True)}
+    def values(self, given: Sequence[Any], kept: Mapping[str, Any]) -> Values:
+        """Return what is chosen, by name of the field.
+
+        Args:
+            given: What the inputs brought.
+            kept: What the browser kept, which counts until the page has been drawn.
+        """
+        is_drawn, *shown = given
+        if is_drawn is not True:
+            return self._with(kept)
+        return {each.name: value for each, value in zip(FIELDS, shown, strict=True)}
 
     def restored(self, chosen: Values | None = None) -> list[Any]:
         """Return updates of all views: the defaults, and over them what was chosen."""
-        values = {**self._shown, **(chosen or {})}
-        if values["strategy"] not in self._strategies:
-            values["strategy"] = self._shown["strategy"]
+        values = self._with(chosen or {})
         return [
             *[gr.update(value=values[each.name], visible=each.used_by(values)) for each in FIELDS],
             *_groups(values),
+            gr.update(value=True),
         ]
+
+    def _with(self, chosen: Mapping[str, Any]) -> Values:
+        """Return the defaults, and over them what was chosen."""
+        values = {**self._shown, **checked(chosen)}
+        if values["strategy"] not in self._strategies:
+            values["strategy"] = self._shown["strategy"]
+        return values
 
     def _rearranged(self, strategy: str, draw: bool) -> list[Any]:
         """Show what the strategy uses."""
@@ -78,7 +102,7 @@ class SettingsPanel:
     def _draw(self, field: Field) -> Component:
         value = self._shown[field.name]
         common: dict[str, Any] = {
-            "label": field.label,
+            "label": field.title,
             "info": field.info or None,
             "value": value,
             "interactive": True,

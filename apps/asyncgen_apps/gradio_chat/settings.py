@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
+from asyncgen import InvalidRequestError
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
 from asyncgen_apps.gradio_chat.word_tokens import banned, required
 
@@ -71,6 +72,43 @@ def checked(values: Mapping[str, Any]) -> Values:
         for name, value in values.items()
         if name in fields and _suits(fields[name], value)
     }
+
+
+def check(values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+    """Check what stands in the panel, as far as it is used; an empty field is the default.
+
+    Args:
+        values: Values of the widgets, by field.
+        shown: The model's defaults, which may be outside of what a field offers.
+
+    Raises:
+        InvalidRequestError: Names a field with a value that it does not take.
+    """
+    for name in ("strategy", "draw"):  # they say which fields are used
+        _check(next(each for each in FIELDS if each.name == name), values[name])
+    for each in FIELDS:
+        value = values[each.name]
+        if value not in (None, shown[each.name]) and each.used_by(values):
+            _check(each, value)
+
+
+def _check(field: Field, value: Any) -> None:
+    if not _suits(field, value):
+        raise InvalidRequestError(field.title, value, _allowed(field))
+
+
+def _allowed(field: Field) -> str:
+    """Say which values a field takes."""
+    if field.kind == "lines":
+        return "must be a text"
+    if field.kind == "flag":
+        return "must be true or false"
+    if field.kind == "choice":
+        return f"must be one of {', '.join(field.choices)}"
+    kind = "a whole number" if field.kind == "integer" else "a number"
+    low = "" if field.low is None else f" from {field.low:g}"
+    high = "" if field.high is None else f" to {field.high:.17g}"
+    return f"must be {kind}{low}{high}, or empty"
 
 
 def _suits(field: Field, value: Any) -> bool:

@@ -11,6 +11,7 @@ import gradio as gr
 import pytest
 
 from asyncgen import GenerationConfig
+from asyncgen.generation.config.parameters import BY_NAME
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS
 from asyncgen_apps.gradio_chat.panel import SettingsPanel
 from asyncgen_apps.gradio_chat.settings import defaults
@@ -29,13 +30,34 @@ def _panel() -> SettingsPanel:
 
 async def test_the_widgets_show_the_models_defaults() -> None:
     panel = _panel()
-    values = panel.values([widget.value for widget in panel.widgets])
+    values = panel.values([True, *[widget.value for widget in panel.widgets]], {})
     assert values == SHOWN
+
+
+async def test_until_the_page_is_drawn_what_the_browser_kept_counts() -> None:
+    panel = _panel()
+    empty = [0 for _ in panel.widgets]
+    kept = {"temperature": 0.3, "top_k": -1, "strategy": "beams"}
+    assert panel.values([False, *empty], kept) == {**SHOWN, "temperature": 0.3}
+    assert panel.values([None, *empty], {}) == SHOWN
+    assert panel.restored()[panel.views.index(panel.inputs[0])]["value"] is True
+
+
+async def test_fields_are_called_what_the_parameters_are_called() -> None:
+    titles = {field.name: field.title for field in FIELDS}
+    assert titles["max_new_tokens"] == "max_new_tokens"
+    assert (titles["contrastive_k"], titles["draw"]) == ("top_k", "do_sample")
+    assert titles["decay_factor"] == "exponential_decay_length_penalty: factor"
+    own = {"system", "strategy"}
+    assert all(
+        titles[field.name].split(":")[0] in BY_NAME for field in FIELDS if field.name not in own
+    )
+    assert all(field.info for field in FIELDS)
 
 
 def _named(updates: list[Any]) -> dict[str, Any]:
     names = [field.name for field in FIELDS] + [group for group in GROUPS if group]
-    return dict(zip(names, updates, strict=True))
+    return dict(zip(names, updates, strict=False))
 
 
 async def test_restored_values_override_the_defaults() -> None:
