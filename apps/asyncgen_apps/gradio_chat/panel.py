@@ -6,6 +6,8 @@ empty number is 0 then. So what stands in them counts only afterwards.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from gradio.components import Component
 
 
+DIFFERING = Path(__file__).with_name("differing.js").read_text(encoding="utf-8")
+TABLE = [(each.name, each.group, each.title) for each in FIELDS]
+"""What the browser has to know of each field."""
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -27,7 +32,8 @@ class SettingsPanel:
 
     Attributes:
         widgets: One for each field.
-        inputs: The inputs of an event: whether the page has been drawn, then all widgets.
+        inputs: The inputs of an event: the defaults as the page was drawn with them, as JSON, empty
+            before; then all widgets.
         views: What ``restored`` updates.
     """
 
@@ -41,7 +47,7 @@ class SettingsPanel:
         self._shown = shown
         self._strategies = strategies
         self._groups: list[Component | gr.Accordion] = []
-        self._is_drawn = gr.Checkbox(False, visible=False)
+        self._drawn = gr.Textbox("", visible=False)
         drawn: dict[str, Component] = {}
         for group in GROUPS:
             fields = [each for each in FIELDS if each.group == group]
@@ -50,6 +56,7 @@ class SettingsPanel:
                     group,
                     open=group == "Sampling",
                     elem_classes="group",
+                    elem_id=f"group-{group}",
                     visible=_is_used(group, shown),
                 ) as box:
                     drawn |= {each.name: self._draw(each) for each in fields}
@@ -57,9 +64,16 @@ class SettingsPanel:
             else:
                 drawn |= {each.name: self._draw(each) for each in fields}
         self.widgets = [drawn[each.name] for each in FIELDS]
-        self.inputs = [self._is_drawn, *self.widgets]
+        self.inputs = [self._drawn, *self.widgets]
         arranged = [*self.widgets, *self._groups]
-        self.views = [*arranged, self._is_drawn]
+        self.views = [*arranged, self._drawn]
+        gr.on(
+            [each.change for each in [self._drawn, *self.widgets]],  # type: ignore[attr-defined]
+            None,
+            self.inputs,
+            js=DIFFERING.replace("FIELDS", json.dumps(TABLE)),
+            **QUIET,
+        )
         reset = gr.Button("Back to the model's defaults", size="sm", elem_id="reset")
         reset.click(self.restored, None, self.views, **QUIET)
         switches: list[Any] = [drawn["strategy"], drawn["draw"]]
@@ -73,8 +87,8 @@ class SettingsPanel:
             given: What the inputs brought.
             kept: What the browser kept, which counts until the page has been drawn.
         """
-        is_drawn, *shown = given
-        if is_drawn is not True:
+        drawn, *shown = given
+        if not drawn:
             return self._with(kept)
         return {each.name: value for each, value in zip(FIELDS, shown, strict=True)}
 
@@ -84,7 +98,7 @@ class SettingsPanel:
         return [
             *[gr.update(value=values[each.name], visible=each.used_by(values)) for each in FIELDS],
             *_groups(values),
-            gr.update(value=True),
+            gr.update(value=json.dumps([self._shown[each.name] for each in FIELDS])),
         ]
 
     def _with(self, chosen: Mapping[str, Any]) -> Values:

@@ -6,17 +6,19 @@ no use for is hidden, and not sent either. Knows no widgets.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncgen import InvalidRequestError
+from asyncgen import EngineClosedError, GenerationConfig, InvalidRequestError
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
 from asyncgen_apps.gradio_chat.word_tokens import banned, required
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen import GenerationConfig, StreamParams
+    from asyncgen import StreamParams
+    from asyncgen_apps.gradio_chat.model import ChatModel
     from asyncgen_apps.gradio_chat.word_tokens import Encode
 
 
@@ -62,6 +64,24 @@ def defaults(config: GenerationConfig) -> Values:
         if not _suits(field, shown[name]):
             shown[name] = field.neutral
     return shown
+
+
+class ModelDefaults:
+    """The values of :func:`defaults`, of a model that may be opened after its page is drawn."""
+
+    def __init__(self, model: ChatModel) -> None:
+        """Know the model; until it is open, the defaults are those of no model in particular."""
+        self._model = model
+        self._values = defaults(GenerationConfig())
+        self._is_read = False
+
+    def __call__(self) -> Values:
+        """Return the values: one dictionary, which changes when the model has been opened."""
+        if not self._is_read:
+            with suppress(EngineClosedError):
+                self._values.update(defaults(self._model.generation_config))
+                self._is_read = True
+        return self._values
 
 
 def checked(values: Mapping[str, Any]) -> Values:

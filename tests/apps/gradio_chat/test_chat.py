@@ -43,7 +43,7 @@ def _drawn() -> _ChatPage:
 def _page(model: ScriptedModel) -> tuple[_ChatPage, list[Any]]:
     page = _drawn()
     page._llm, page._sessions = model, Sessions()
-    return page, [True, *[page._shown[field.name] for field in FIELDS]]
+    return page, ["[]", *[page._defaults()[field.name] for field in FIELDS]]
 
 
 async def _frames(frames: Any) -> list[list[Any]]:

@@ -30,7 +30,7 @@ def _panel() -> SettingsPanel:
 
 async def test_the_widgets_show_the_models_defaults() -> None:
     panel = _panel()
-    values = panel.values([True, *[widget.value for widget in panel.widgets]], {})
+    values = panel.values(["[]", *[widget.value for widget in panel.widgets]], {})
     assert values == SHOWN
 
 
@@ -38,9 +38,9 @@ async def test_until_the_page_is_drawn_what_the_browser_kept_counts() -> None:
     panel = _panel()
     empty = [0 for _ in panel.widgets]
     kept = {"temperature": 0.3, "top_k": -1, "strategy": "beams"}
-    assert panel.values([False, *empty], kept) == {**SHOWN, "temperature": 0.3}
+    assert panel.values(["", *empty], kept) == {**SHOWN, "temperature": 0.3}
     assert panel.values([None, *empty], {}) == SHOWN
-    assert panel.restored()[panel.views.index(panel.inputs[0])]["value"] is True
+    assert panel.restored()[panel.views.index(panel.inputs[0])]["value"]
 
 
 async def test_fields_are_called_what_the_parameters_are_called() -> None:
