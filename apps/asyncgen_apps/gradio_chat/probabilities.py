@@ -85,6 +85,6 @@ def _summary(logprobs: Sequence[TokenLogprob]) -> str:
 def _scale() -> str:
     return (
         '<div class="scale"><span>0%</span><i></i><span>100%</span>'
-        "<em>probability of each token; point at one for the alternatives, or go from one to the next "
-        "with the arrow keys</em></div>"
+        "<em>probability of each token; point at one for the alternatives, or go from one to the "
+        "next with the arrow keys</em></div>"
     )

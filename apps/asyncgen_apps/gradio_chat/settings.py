@@ -79,7 +79,9 @@ class ModelDefaults:
         """Return the values: one dictionary, which changes when the model has been opened."""
         if not self._is_read:
             with suppress(EngineClosedError):
-                self._values.update(defaults(self._model.generation_config))
+                # A foreign model object may have none.
+                own = getattr(self._model, "generation_config", None)
+                self._values.update(defaults(own or GenerationConfig()))
                 self._is_read = True
         return self._values
 
