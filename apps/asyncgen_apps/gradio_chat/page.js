@@ -25,6 +25,7 @@
     }
     set(find("#theme"), "aria-label", "Light or dark");
     set(find("#theme"), "title", "Light or dark");
+    set(find("#picker"), "aria-label", "Chats");
     set(find("#box textarea"), "aria-label", "Message");
     set(find("#box .submit-button"), "aria-label", "Send");
     set(find("#box .stop-button"), "aria-label", "Stop");

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from asyncgen import GenerationConfig
 from asyncgen.generation.config.parameters import BY_NAME
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS
+from asyncgen_apps.gradio_chat.own_content import OwnContentOnly
 from asyncgen_apps.gradio_chat.panel import SettingsPanel
 from asyncgen_apps.gradio_chat.settings import defaults
 from asyncgen_apps.gradio_chat.theme import ON_LOAD, TOGGLE_THEME, launch_options, theme
@@ -99,3 +100,20 @@ def test_page_loads_no_external_resources() -> None:
 def test_the_choice_of_light_and_dark_is_kept_where_it_is_looked_for() -> None:
     keys = [re.findall(r'Item\("(.*?)"', script) for script in (ON_LOAD, TOGGLE_THEME)]
     assert keys == [["asyncgen.theme"], ["asyncgen.theme"]]
+
+
+async def test_every_reply_of_the_page_has_the_policy() -> None:
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await OwnContentOnly(app)({"type": "http"}, cast("Any", None), send)
+    headers = dict(sent[0]["headers"])
+    policy = headers[b"content-security-policy"].decode()
+    assert "default-src 'none'" in policy
+    assert "img-src data: blob:;" in policy
+    assert launch_options()["app_kwargs"]["middleware"][0].cls is OwnContentOnly
