@@ -300,3 +300,16 @@ async def test_a_wrong_setting_that_is_not_used_is_no_matter() -> None:
     values[1 + [field.name for field in FIELDS].index("num_beams")] = 0
     await _frames(page._ask(_request(), "Who?", None, *values))
     assert len(page._llm.asked) == 1  # type: ignore[attr-defined]
+
+
+async def test_the_page_is_drawn_before_its_engine_is_open() -> None:
+    llm = AsyncLLM("demo", num_threads=1)
+    page = _ChatPage(llm, "demo", (), None, Proxies(()))
+    async with llm:
+        updates = await page._load(_request(), None)
+        shown = updates[len(page._views) :][[field.name for field in FIELDS].index("strategy")]
+        assert shown["value"] == "sampling"  # the demo's own; without a model it is greedy
+        values = [page._defaults()[field.name] for field in FIELDS]
+        frames = await _frames(page._ask(_request(), "Who?", None, "[]", *values))
+    assert frames[-1][CHAT][1]["content"]
+    assert "failure" not in frames[-1][CHAT][1]["content"]
