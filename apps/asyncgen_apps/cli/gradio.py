@@ -17,9 +17,12 @@ from asyncgen_apps.cli.access import (
 from asyncgen_apps.cli.common_options import Debug, with_chat_source
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.serving import bind
 from asyncgen_apps.cli.source import DEMO, Source, examples_of
 
 if TYPE_CHECKING:
+    import socket
+
     from asyncgen_apps.gradio_chat.model import ChatModel
 
 
@@ -69,6 +72,8 @@ def gradio(
         names = hosts_for(host, hosts, is_guarded=share or login is not None)
         prepare_process(source.threads)
         _require_gradio()
+        if port is not None:
+            bind(_listen, host, port).close()  # Gradio would say it after loading, and vaguely
 
         import anyio
 
@@ -78,6 +83,12 @@ def gradio(
         }
         guards = {name: value for name, value in given.items() if value is not None}
         anyio.run(_serve, source, page, {**guards, "allowed_hosts": names}, proxies, assistant)
+
+
+def _listen(host: str, port: int) -> "socket.socket":
+    from asyncgen_apps.serving.sockets import listen
+
+    return listen(host, port, 1)
 
 
 def _check_names(hosts: Sequence[str], proxies: Sequence[str]) -> None:

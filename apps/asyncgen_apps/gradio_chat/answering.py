@@ -6,11 +6,13 @@ Moves what a stream gives into the conversation; draws nothing, and knows no Gra
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from asyncgen import InvalidRequestError
 from asyncgen_apps.engine.end_words import END_WORDS
 from asyncgen_apps.gradio_chat.conversations import Turn
 from asyncgen_apps.gradio_chat.queue_position import QueuePosition
+from asyncgen_apps.gradio_chat.settings import ALTERNATIVES
 from asyncgen_apps.gradio_chat.statistics import describe, figures
 from asyncgen_apps.gradio_chat.streaming import MAX_INTERVAL, MIN_INTERVAL, read_throttled
 
@@ -42,6 +44,8 @@ async def answer(
 ) -> AsyncGenerator[Turn, None]:
     """Answer the last question; leaving the loop stops the model.
 
+    A model without log-probabilities is asked again without them, unless they were chosen.
+
     Args:
         model: Model that answers.
         session: The page that asks; its ``running`` holds the stream meanwhile.
@@ -57,6 +61,9 @@ async def answer(
     prompt = conversation.prompt(system)
     turn = Turn("assistant", "")
     conversation.turns.append(turn)
+    again = False
+    if not session.has_logprobs and params.get("top_logprobs") == ALTERNATIVES:
+        params = _without_logprobs(params)
     try:
         try:
             stream = model.stream(prompt, **params)
@@ -73,6 +80,8 @@ async def answer(
         async with aclosing(throttled) as partials:
             async for partial in partials:
                 turn.text = partial.text
+                if again := _lacks_logprobs(partial, params):
+                    break
                 if partial.ended:
                     _finish(session, turn, partial)
                     session.end(conversation)
@@ -83,6 +92,28 @@ async def answer(
         session.end(conversation)
         if not turn.figures and not turn.error:
             turn.figures = dict(STOPPED)
+    if again:
+        session.has_logprobs = False
+        conversation.turns.remove(turn)
+        turns = answer(model, session, conversation, params, system, max_interval=max_interval)
+        async with aclosing(turns) as grown:
+            async for each in grown:
+                yield each
+
+
+def _lacks_logprobs(partial: PartialAnswer, params: StreamParams) -> bool:
+    """Tell whether a model refused the alternatives that are asked for without being chosen."""
+    refused = partial.failure
+    return (
+        isinstance(refused, InvalidRequestError)
+        and refused.parameter in ("logprobs", "top_logprobs")
+        and params.get("top_logprobs") == ALTERNATIVES
+    )
+
+
+def _without_logprobs(params: StreamParams) -> StreamParams:
+    given = {name: value for name, value in params.items() if name != "top_logprobs"}
+    return cast("StreamParams", given)
 
 
 def _finish(session: Session, turn: Turn, partial: PartialAnswer) -> None:

@@ -26,13 +26,16 @@ _TOLD = ("role", "content", "reasoning_content", "reasoning", "thinking")
 
 
 def chat_function(
-    llm: ChatModel, shown: Values, assistant_model: object | None, proxies: Proxies
+    llm: ChatModel,
+    shown: Callable[[], Values],
+    assistant_model: object | None,
+    proxies: Proxies,
 ) -> Callable[..., AsyncGenerator[str, None]]:
     """Make the function.
 
     Args:
         llm: Model that answers.
-        shown: The model's defaults.
+        shown: Returns the model's defaults.
         assistant_model: The draft model that users may choose to use, if there is one.
         proxies: Whose word about the address of a user is taken.
 
@@ -64,13 +67,14 @@ def chat_function(
         earlier = _messages([] if history is None else history)
         prompt = [*earlier, {"role": "user", "content": message}]
         own = _settings({} if settings is None else settings)
-        values = {**shown, "top_logprobs": 0, **own}
+        defaults = shown()
+        values = {**defaults, "top_logprobs": 0, **own}
         if values["strategy"] == "assistant" and assistant_model is None:
             raise _refusal("`strategy` is assistant: there is no draft model here")
         if values["system"]:
             prompt.insert(0, {"role": "system", "content": values["system"]})
         try:
-            params = stream_params(values, shown, encode, assistant_model)
+            params = stream_params(values, defaults, encode, assistant_model)
             params["client"] = client_id(request, proxies)
             stream = llm.stream(prompt, **params)
         except Exception as error:

@@ -20,7 +20,8 @@ from asyncgen_apps.gradio_chat.panel import SettingsPanel
 from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
 from asyncgen_apps.gradio_chat.session_cleanup import ChatBlocks
 from asyncgen_apps.gradio_chat.sessions import MOST_SESSIONS, Session, Sessions, client_id
-from asyncgen_apps.gradio_chat.settings import checked, chosen, defaults, stream_params
+from asyncgen_apps.gradio_chat.settings import ModelDefaults, check, checked, chosen, stream_params
+from asyncgen_apps.gradio_chat.statistics import describe
 from asyncgen_apps.gradio_chat.theme import CLOSE_ON_PHONE, ON_LOAD, TOGGLE_THEME
 from asyncgen_apps.serving.clients import Proxies
 
@@ -50,7 +51,8 @@ def build_chat(
     """Make the chat page of a model.
 
     Args:
-        llm: A loaded ``AsyncLLM``; it stays the caller's, who closes it.
+        llm: An ``AsyncLLM``, open or to be opened before the page is; it stays the caller's, who
+            closes it.
         name: Title of the page.
         examples: Questions that an empty chat offers.
         assistant_model: A draft model, a folder or a hub id, for assisted generation. Users cannot
@@ -79,7 +81,7 @@ class _ChatPage:
         self._proxies = proxies
         self._examples = examples
         self._assistant = assistant_model
-        self._shown = defaults(llm.generation_config)
+        self._defaults = ModelDefaults(llm)
         self._encode = encoder(llm)
         self._sessions = Sessions()
         look: dict[str, Any] = {"title": name, "fill_height": True, "fill_width": True}
@@ -100,7 +102,12 @@ class _ChatPage:
                 self._theme = gr.Button("◐", size="sm", min_width=0, elem_id="theme")
             self._new = gr.Button("New chat", variant="primary", elem_id="new-chat")
             self._picker = gr.Radio(
-                [], show_label=False, container=False, interactive=True, elem_id="picker"
+                [],
+                label="Chats",
+                show_label=False,
+                container=False,
+                interactive=True,
+                elem_id="picker",
             )
             self._delete = gr.Button("Delete this chat", size="sm", elem_id="delete-chat")
             self._restore = gr.Button(size="sm", visible=False, elem_id="restore-chat")
@@ -108,7 +115,8 @@ class _ChatPage:
             self._changed = gr.Button("Look again", elem_id="changed")
         with gr.Sidebar(width=330, position="right", open=False, elem_id="settings"):
             gr.Markdown("### Settings")
-            self._panel = SettingsPanel(self._shown, strategies)
+            gr.HTML('<p id="differing" role="status"></p>', padding=False)
+            self._panel = SettingsPanel(self._defaults(), strategies)
         with gr.Tabs(elem_id="main"):
             with gr.Tab("Chat", scale=1, id="chat", elem_id="chat-tab"):
                 self._draw_chat(name)
@@ -117,6 +125,7 @@ class _ChatPage:
 
     def _draw_chat(self, name: str) -> None:
         self._chatbot = gr.Chatbot(
+            label="Conversation",
             show_label=False,
             container=False,
             scale=1,
@@ -129,6 +138,7 @@ class _ChatPage:
             elem_id="chat",
         )
         self._box = gr.Textbox(
+            label="Message",
             placeholder="Ask something",
             show_label=False,
             container=False,
@@ -160,9 +170,11 @@ class _ChatPage:
         ]
 
     def _wire(self) -> None:
-        settings = self._panel.widgets
+        settings = self._panel.inputs
+        # Gradio would refuse a value without naming its field, and take the chat off the screen.
         asking: dict[str, Any] = {
-            "outputs": self._views, "concurrency_limit": None, "trigger_mode": "multiple", **QUIET
+            "outputs": self._views, "concurrency_limit": None, "trigger_mode": "multiple",
+            "preprocess": False, **QUIET,
         }  # fmt: skip
         self._box.submit(self._ask, [self._box, self._store, *settings], **asking)
         self._chatbot.example_select(self._ask_example, [self._store, *settings], **asking)
@@ -192,7 +204,7 @@ class _ChatPage:
         shown.then(self._follow, self._store, **asking)
         self.blocks.unload(self._unload)
         api(
-            chat_function(self._llm, self._shown, self._assistant, self._proxies),
+            chat_function(self._llm, self._defaults, self._assistant, self._proxies),
             api_name="chat",
             concurrency_limit=None,
         )
@@ -202,7 +214,7 @@ class _ChatPage:
     ) -> AsyncGenerator[list[Any], None]:
         session = self._sessions.get(request.session_hash, saved)
         conversation = session.history.current
-        if not text.strip() or self._is_busy(session):
+        if not isinstance(text, str) or not text.strip() or self._is_busy(session):
             yield self._nothing()
             return
         if reason := conversation.refuses(text.strip()):
@@ -264,9 +276,16 @@ class _ChatPage:
         box: str | None = None,
     ) -> AsyncGenerator[list[Any], None]:
         """Draw an answer as it grows; in another chat, it grows unseen and is kept."""
-        values = self._panel.values(given)
-        session.history.settings = chosen(values, self._shown)
-        params = stream_params(values, self._shown, self._encode, self._assistant)
+        shown = self._defaults()
+        try:
+            values = self._panel.values(given, session.history.settings)
+            check(values, shown)
+            session.history.settings = chosen(values, shown)
+            params = stream_params(values, shown, self._encode, self._assistant)
+        except Exception as error:
+            conversation.fail(describe(error))
+            yield self._screen(session, box=box)
+            return
         params["client"] = client_id(request, self._proxies)
         kept_at: float | None = None
         turns = answer(self._llm, session, conversation, params, values["system"] or "")
@@ -340,6 +359,7 @@ class _ChatPage:
 
     async def _load(self, request: gr.Request, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
+        self._defaults()
         settings = session.history.settings = checked(session.history.settings)
         return [*self._screen(session), *self._panel.restored(settings)]
 

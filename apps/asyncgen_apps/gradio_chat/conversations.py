@@ -28,6 +28,8 @@ MOST_TURNS = 1000
 MOST_FIGURES = 32
 MOST_VALUES = 100_000
 """Most values and keys of what a browser keeps; with more it is nothing that the page has saved."""
+CUT_OFF = {"ended by": "cut off: the page was left"}
+"""What stands below an answer that has no end: the browser kept it while it grew."""
 ANOTHER = "begin another chat."
 _AROUND_TURN = 500
 """Bytes that a turn takes beside its text, at least, and what it costs to read one."""
@@ -87,6 +89,8 @@ class Turn:
             raise ValueError("not a turn")
         turn = cls(saved["role"], saved["text"], error=str(saved.get("error", "")))
         turn.figures = {str(name): str(value) for name, value in figures.items()}
+        if turn.role == "assistant" and not turn.figures and not turn.error:
+            turn.figures = dict(CUT_OFF)
         turn.key = str(saved.get("key") or turn.key)
         return turn
 
@@ -110,6 +114,10 @@ class Conversation:
     def ask(self, text: str) -> None:
         """Add a question."""
         self.turns.append(Turn("user", text))
+
+    def fail(self, error: str) -> None:
+        """Answer the last question with an error, in words."""
+        self.turns.append(Turn("assistant", "", error=error))
 
     def reword(self, number: int, text: str) -> None:
         """Replace a question and forget what came after it.

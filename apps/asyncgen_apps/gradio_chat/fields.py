@@ -45,7 +45,6 @@ class Field:
 
     Attributes:
         name: Its key, and the parameter of ``AsyncLLM.stream`` unless ``parameter`` names another.
-        label: Label on the screen.
         kind: Kind of widget.
         group: The heading that it stands under.
         neutral: Value that applies, and is shown, if the model gives no default.
@@ -57,10 +56,10 @@ class Field:
         parameter: Its name in ``AsyncLLM.stream``, where that differs; empty where what is sent
             depends on more than this field.
         choices: The values of a choice, and what each is called.
+        label: Label on the screen, where that is not the name of the parameter.
     """
 
     name: str
-    label: str
     kind: Kind
     group: str = ""
     neutral: Any = None
@@ -71,6 +70,12 @@ class Field:
     only: frozenset[str] | None = None
     parameter: str | None = None
     choices: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called on the screen and in errors."""
+        return self.label or self.parameter or self.name
 
     def used_by(self, values: Mapping[str, Any]) -> bool:
         """Tell whether the field has an effect with the other values of the panel."""
@@ -91,112 +96,124 @@ _DRAFTED = _only("early_exit", "assistant")
 _PROMPTED = frozenset(STRATEGIES) - _DRAFTED
 """Strategies whose every step knows the prompt; a draft model does not."""
 
+_DECAY = "exponential_decay_length_penalty"
+
 _STRATEGY = (
-    Field("num_beams", "Beams", "integer", "", 4, 2, 16, 1, only=_BEAMS),
-    Field("num_beam_groups", "Groups", "integer", "", 2, 2, 16, 1,
-          "Beams are shared out evenly.", _only("diverse")),
-    Field("diversity_penalty", "Diversity penalty", "slider", "", 1.0, 0.1, 5, 0.1,
-          "For a token that another group took.", _only("diverse")),
-    Field("length_penalty", "Length penalty", "slider", "", 1.0, -2, 4, 0.1,
-          "Above 0 favours long answers.", _BEAMS),
-    Field("early_stopping", "The search ends", "choice", "", "unlikely", only=_BEAMS,
+    Field("num_beams", "integer", "", 4, 2, 16, 1, "Answers that are followed side by side.",
+          _BEAMS),
+    Field("num_beam_groups", "integer", "", 2, 2, 16, 1,
+          "Groups that the beams are shared out to, evenly.", _only("diverse")),
+    Field("diversity_penalty", "slider", "", 1.0, 0.1, 5, 0.1,
+          "Taken off a token that another group has taken.", _only("diverse")),
+    Field("length_penalty", "slider", "", 1.0, -2, 4, 0.1,
+          "Above 0 favours long answers, below 0 short ones.", _BEAMS),
+    Field("early_stopping", "choice", "", "unlikely", info="When the search ends.", only=_BEAMS,
           choices={
-              "unlikely": "when better is unlikely",
-              "enough": "with as many answers as beams",
-              "impossible": "when better is impossible",
+              "unlikely": "False: when better is unlikely",
+              "enough": "True: with as many answers as beams",
+              "impossible": "never: when better is impossible",
           }),
-    Field("required_words", "Words that must appear", "lines", "", "",
-          info="One a line.", only=_only("beams"), parameter=""),
-    Field("penalty_alpha", "Degeneration penalty", "slider", "", 0.6, 0.05, 1, 0.05,
-          only=_only("contrastive")),
-    Field("contrastive_k", "Candidates", "integer", "", 4, 2, 64, 1,
-          only=_only("contrastive"), parameter="top_k"),
-    Field("prompt_lookup_num_tokens", "Tokens looked up", "integer", "", 5, 1, 64, 1,
-          only=_only("lookup")),
-    Field("max_matching_ngram_size", "Longest run to match", "integer", "", 2, 1, 32, 1,
-          "Tokens.", _only("lookup")),
-    Field("assistant_early_exit", "Layers of the draft", "integer", "", 1, 1, 128, 1,
-          only=_only("early_exit")),
-    Field("num_assistant_tokens", "Drafted tokens", "integer", "", 20, 1, 64, 1, only=_DRAFTED),
-    Field("num_assistant_tokens_schedule", "Their number", "choice", "", "constant", only=_DRAFTED,
+    Field("required_words", "lines", "", "", info="Words that must appear, one a line.",
+          only=_only("beams"), parameter="", label="force_words_ids"),
+    Field("penalty_alpha", "slider", "", 0.6, 0.05, 1, 0.05,
+          "How much likeness to what is there already counts against a token.",
+          _only("contrastive")),
+    Field("contrastive_k", "integer", "", 4, 2, 64, 1, "Tokens that are compared at each step.",
+          _only("contrastive"), parameter="top_k"),
+    Field("prompt_lookup_num_tokens", "integer", "", 5, 1, 64, 1,
+          "Tokens that are copied from the prompt at a time.", _only("lookup")),
+    Field("max_matching_ngram_size", "integer", "", 2, 1, 32, 1,
+          "Longest run of tokens that is looked up.", _only("lookup")),
+    Field("assistant_early_exit", "integer", "", 1, 1, 128, 1,
+          "Layers that draft.", _only("early_exit")),
+    Field("num_assistant_tokens", "integer", "", 20, 1, 64, 1,
+          "Tokens that are drafted at a time.", _DRAFTED),
+    Field("num_assistant_tokens_schedule", "choice", "", "constant",
+          info="How that number changes.", only=_DRAFTED,
           choices={
-              "constant": "stays",
-              "heuristic": "follows success",
-              "heuristic_transient": "follows success, within an answer",
+              "constant": "constant: stays",
+              "heuristic": "heuristic: follows success",
+              "heuristic_transient": "heuristic_transient: the same, within an answer",
           }),
-    Field("assistant_confidence_threshold", "Least confidence of the draft", "slider", "",
-          0.4, 0, 1, 0.05, "Below it drafting pauses.", _DRAFTED),
-    Field("dola_layers", "Layers", "choice", "", "low", only=_only("dola"),
-          choices={"low": "lower half", "high": "upper half"}),
-    Field("draw", "Draw at random", "flag", "", False, only=AIDED, parameter="do_sample"),
+    Field("assistant_confidence_threshold", "slider", "", 0.4, 0, 1, 0.05,
+          "Drafting pauses where the draft is less sure than this.", _DRAFTED),
+    Field("dola_layers", "choice", "", "low", info="Layers that the last one is compared with.",
+          only=_only("dola"), choices={"low": "low: lower half", "high": "high: upper half"}),
+    Field("draw", "flag", "", False, info="Draw tokens at random.", only=AIDED,
+          parameter="do_sample"),
 )  # fmt: skip
 """What makes a strategy."""
 
 _ANSWER = (
-    Field("max_new_tokens", "Longest answer", "integer", "", None, 1, None, 1,
-          "Tokens; empty: to the end of the context."),
-    Field("seed", "Seed", "integer", "", None, 0, 2**53 - 1, 1,
+    Field("max_new_tokens", "integer", "", None, 1, None, 1,
+          "Most tokens of an answer; empty: to the end of the context."),
+    Field("seed", "integer", "", None, 0, 2**53 - 1, 1,
           "Same seed, same answer; empty: another one each time."),
-    Field("stop", "Stop strings", "lines", info="One a line; the answer ends before it."),
+    Field("stop", "lines", info="Texts, one a line; the answer ends before the first of them."),
 )  # fmt: skip
 
 _DRAWN = (
-    Field("temperature", "Temperature", "slider", SAMPLING, 1.0, 0, 2, 0.05,
+    Field("temperature", "slider", SAMPLING, 1.0, 0, 2, 0.05,
           "Low is sober, high is wild; 0 takes the most probable token."),
-    Field("top_p", "Top p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
-          "The likeliest tokens up to this probability."),
-    Field("top_k", "Top k", "integer", SAMPLING, 50, 0, None, 1,
-          "So many of the likeliest; 0 is off."),
-    Field("min_p", "Min p", "slider", SAMPLING, 0.0, 0, 1, 0.01,
-          "Least probability, relative to the likeliest token."),
-    Field("typical_p", "Typical p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
-          "The most typical tokens up to this probability."),
-    Field("top_h", "Top h", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
-          "The likeliest tokens up to this share of the entropy."),
-    Field("epsilon_cutoff", "Epsilon cutoff", "slider", SAMPLING, 0.0, 0, 0.1, 0.0005,
-          "Least probability of a token."),
-    Field("eta_cutoff", "Eta cutoff", "slider", SAMPLING, 0.0, 0, 0.1, 0.0005,
-          "The same, lower where much is possible."),
+    Field("top_p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
+          "Only the likeliest tokens, up to this probability together; 1 is off."),
+    Field("top_k", "integer", SAMPLING, 50, 0, None, 1,
+          "Only so many of the likeliest tokens; 0 is off."),
+    Field("min_p", "slider", SAMPLING, 0.0, 0, 1, 0.01,
+          "Least probability of a token, as a share of the likeliest one's; 0 is off."),
+    Field("typical_p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
+          "Only the most typical tokens, up to this probability together; 1 is off."),
+    Field("top_h", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
+          "Only the likeliest tokens, up to this share of the entropy; 1 is off."),
+    Field("epsilon_cutoff", "slider", SAMPLING, 0.0, 0, 0.1, 0.0005,
+          "Least probability of a token; 0 is off."),
+    Field("eta_cutoff", "slider", SAMPLING, 0.0, 0, 0.1, 0.0005,
+          "The same, lower where much is possible; 0 is off."),
 )  # fmt: skip
 
 _REPEATED = (
-    Field("repetition_penalty", "Repetition penalty", "slider", REPETITION, 1.0, 0.5, 2, 0.01,
-          "Above 1 avoids what is there already."),
-    Field("presence_penalty", "Presence penalty", "slider", REPETITION, 0.0, -2, 2, 0.05,
-          "For every token that was written."),
-    Field("frequency_penalty", "Frequency penalty", "slider", REPETITION, 0.0, -2, 2, 0.05,
-          "The same, for each time."),
-    Field("no_repeat_ngram_size", "No repeated run of", "integer", REPETITION, 0, 0, 64, 1,
-          "Tokens; 0 is off."),
-    Field("encoder_repetition_penalty", "Prompt penalty", "slider", REPETITION, 1.0, 0.5, 2, 0.01,
-          "Above 1 favours the words of the prompt.", _PROMPTED),
-    Field("encoder_no_repeat_ngram_size", "No run of the prompt of", "integer", REPETITION,
-          0, 0, 64, 1, "Tokens; 0 is off.", _PROMPTED),
-    Field("banned_words", "Words never used", "lines", REPETITION, "", info="One a line.",
-          only=frozenset(STRATEGIES) - {"dola"}, parameter=""),
+    Field("repetition_penalty", "slider", REPETITION, 1.0, 0.5, 2, 0.01,
+          "Above 1 avoids the tokens that are there already."),
+    Field("presence_penalty", "slider", REPETITION, 0.0, -2, 2, 0.05,
+          "Taken off every token that the answer has already."),
+    Field("frequency_penalty", "slider", REPETITION, 0.0, -2, 2, 0.05,
+          "The same, for each time that it has it."),
+    Field("no_repeat_ngram_size", "integer", REPETITION, 0, 0, 64, 1,
+          "No run of so many tokens comes twice; 0 is off."),
+    Field("encoder_repetition_penalty", "slider", REPETITION, 1.0, 0.5, 2, 0.01,
+          "Above 1 favours the tokens of the prompt.", _PROMPTED),
+    Field("encoder_no_repeat_ngram_size", "integer", REPETITION, 0, 0, 64, 1,
+          "No run of so many tokens of the prompt comes again; 0 is off.", _PROMPTED),
+    Field("banned_words", "lines", REPETITION, "", info="Words that are never used, one a line.",
+          only=frozenset(STRATEGIES) - {"dola"}, parameter="", label="bad_words_ids"),
 )  # fmt: skip
 
 _LONG = (
-    Field("min_new_tokens", "Shortest answer", "integer", LENGTH, None, 0, None, 1, "Tokens."),
-    Field("max_time", "Longest time", "number", LENGTH, None, 0.1, None, 0.1, "Seconds."),
-    Field("decay_factor", "Urge to end", "slider", LENGTH, 1.0, 1, 1.5, 0.01,
-          "Grows by this factor with each token; 1 is off.", parameter=""),
-    Field("decay_start", "Urge begins after", "integer", LENGTH, 0, 0, None, 1, "Tokens.",
-          parameter=""),
+    Field("min_new_tokens", "integer", LENGTH, None, 0, None, 1, "Least tokens of an answer."),
+    Field("max_time", "number", LENGTH, None, 0.1, None, 0.1, "Most seconds of an answer."),
+    Field("decay_start", "integer", LENGTH, 0, 0, None, 1,
+          "Tokens after which the end becomes more probable.", parameter="",
+          label=f"{_DECAY}: start"),
+    Field("decay_factor", "slider", LENGTH, 1.0, 1, 1.5, 0.01,
+          "Factor by which it does so with each token; 1 is off.", parameter="",
+          label=f"{_DECAY}: factor"),
 )  # fmt: skip
 
 _OTHER = (
-    Field("guidance_scale", "Guidance scale", "slider", MORE, 1.0, 1, 5, 0.1,
+    Field("guidance_scale", "slider", MORE, 1.0, 1, 5, 0.1,
           "Above 1 keeps closer to the prompt.", frozenset(STRATEGIES) - {"diverse"}),
-    Field("renormalize_logits", "Renormalise probabilities", "flag", MORE, False),
-    Field("watermark", "Watermark the answer", "flag", MORE, False, parameter=""),
-    Field("top_logprobs", "Alternatives shown", "integer", MORE, 5, 0, 20, 1,
-          "In the probabilities view; 0 records no probabilities."),
+    Field("renormalize_logits", "flag", MORE, False,
+          info="Probabilities add up to 1 again after all changes to them."),
+    Field("watermark", "flag", MORE, False, info="Mark the answer, so that it can be detected.",
+          parameter="", label="watermarking_config"),
+    Field("top_logprobs", "integer", MORE, 5, 0, 20, 1,
+          "Alternatives in the probabilities view; 0 records no probabilities."),
 )  # fmt: skip
 
 FIELDS = (
-    Field("system", "System prompt", "lines", info="Who the model is to be.", parameter=""),
-    Field("strategy", "Strategy", "choice", parameter="", choices=STRATEGIES),
+    Field("system", "lines", info="Who the model is to be.", parameter="", label="System prompt"),
+    Field("strategy", "choice", info="How each token is found.", parameter="",
+          label="Strategy", choices=STRATEGIES),
     *_STRATEGY, *_ANSWER, *_DRAWN, *_REPEATED, *_LONG, *_OTHER,
 )  # fmt: skip
 """All fields, in the order of the panel."""

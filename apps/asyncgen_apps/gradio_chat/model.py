@@ -5,7 +5,6 @@ A part of :mod:`asyncgen_apps.engine`: every engine is a model for the page.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 if TYPE_CHECKING:
@@ -45,5 +44,9 @@ class ChatModel(Protocol):
 
 
 def encoder(model: ChatModel) -> Encode:
-    """Return what turns words of the panel into token ids of a model."""
-    return partial(model.tokenizer.encode_ids, add_special_tokens=False)
+    """Return what turns words of the panel into token ids of a model, which may open later."""
+
+    def encode(text: str) -> list[int]:
+        return model.tokenizer.encode_ids(text, add_special_tokens=False)
+
+    return encode

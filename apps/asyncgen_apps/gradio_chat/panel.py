@@ -1,12 +1,19 @@
-"""The settings panel: one widget for each field of the table."""
+"""The settings panel: one widget for each field of the table.
+
+Until the page has drawn what its browser kept, the widgets show neither that nor the defaults: an
+empty number is 0 then. So what stands in them counts only afterwards.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS, Field, Values
+from asyncgen_apps.gradio_chat.settings import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,6 +21,9 @@ if TYPE_CHECKING:
     from gradio.components import Component
 
 
+DIFFERING = Path(__file__).with_name("differing.js").read_text(encoding="utf-8")
+TABLE = [(each.name, each.group, each.title) for each in FIELDS]
+"""What the browser has to know of each field."""
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -21,7 +31,10 @@ class SettingsPanel:
     """Widgets of the settings, in the order of the table; make it inside a layout.
 
     Attributes:
-        widgets: One for each field; the inputs of an event.
+        widgets: One for each field.
+        inputs: The inputs of an event: the defaults as the page was drawn with them, as JSON, empty
+            before; then all widgets.
+        views: What ``restored`` updates.
     """
 
     def __init__(self, shown: Values, strategies: Sequence[str]) -> None:
@@ -34,6 +47,7 @@ class SettingsPanel:
         self._shown = shown
         self._strategies = strategies
         self._groups: list[Component | gr.Accordion] = []
+        self._drawn = gr.Textbox("", visible=False)
         drawn: dict[str, Component] = {}
         for group in GROUPS:
             fields = [each for each in FIELDS if each.group == group]
@@ -42,6 +56,7 @@ class SettingsPanel:
                     group,
                     open=group == "Sampling",
                     elem_classes="group",
+                    elem_id=f"group-{group}",
                     visible=_is_used(group, shown),
                 ) as box:
                     drawn |= {each.name: self._draw(each) for each in fields}
@@ -49,26 +64,49 @@ class SettingsPanel:
             else:
                 drawn |= {each.name: self._draw(each) for each in fields}
         self.widgets = [drawn[each.name] for each in FIELDS]
-        self.views = [*self.widgets, *self._groups]
+        self.inputs = [self._drawn, *self.widgets]
+        arranged = [*self.widgets, *self._groups]
+        self.views = [*arranged, self._drawn]
+        gr.on(
+            [each.change for each in [self._drawn, *self.widgets]],  # type: ignore[attr-defined]
+            None,
+            self.inputs,
+            js=DIFFERING.replace("FIELDS", json.dumps(TABLE)),
+            **QUIET,
+        )
         reset = gr.Button("Back to the model's defaults", size="sm", elem_id="reset")
         reset.click(self.restored, None, self.views, **QUIET)
         switches: list[Any] = [drawn["strategy"], drawn["draw"]]
         for switch in switches:
-            switch.change(self._rearranged, switches, self.views, **QUIET)
+            switch.change(self._rearranged, switches, arranged, **QUIET)
 
-    def values(self, given: Sequence[Any]) -> Values:
-        """Return what stands in the widgets, by name of the field."""
-        return {each.name: value for each, value in zip(FIELDS, given, strict=True)}
+    def values(self, given: Sequence[Any], kept: Mapping[str, Any]) -> Values:
+        """Return what is chosen, by name of the field.
+
+        Args:
+            given: What the inputs brought.
+            kept: What the browser kept, which counts until the page has been drawn.
+        """
+        drawn, *shown = given
+        if not drawn:
+            return self._with(kept)
+        return {each.name: value for each, value in zip(FIELDS, shown, strict=True)}
 
     def restored(self, chosen: Values | None = None) -> list[Any]:
         """Return updates of all views: the defaults, and over them what was chosen."""
-        values = {**self._shown, **(chosen or {})}
-        if values["strategy"] not in self._strategies:
-            values["strategy"] = self._shown["strategy"]
+        values = self._with(chosen or {})
         return [
             *[gr.update(value=values[each.name], visible=each.used_by(values)) for each in FIELDS],
             *_groups(values),
+            gr.update(value=json.dumps([self._shown[each.name] for each in FIELDS])),
         ]
+
+    def _with(self, chosen: Mapping[str, Any]) -> Values:
+        """Return the defaults, and over them what was chosen."""
+        values = {**self._shown, **checked(chosen)}
+        if values["strategy"] not in self._strategies:
+            values["strategy"] = self._shown["strategy"]
+        return values
 
     def _rearranged(self, strategy: str, draw: bool) -> list[Any]:
         """Show what the strategy uses."""
@@ -78,7 +116,7 @@ class SettingsPanel:
     def _draw(self, field: Field) -> Component:
         value = self._shown[field.name]
         common: dict[str, Any] = {
-            "label": field.label,
+            "label": field.title,
             "info": field.info or None,
             "value": value,
             "interactive": True,

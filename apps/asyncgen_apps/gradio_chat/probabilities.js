@@ -1,4 +1,4 @@
-// The card of the token under the pointer: its probability, and what else could have stood there.
+// The card of the token under the pointer, or that the keys have come to: its probability, and what else could have stood there.
 const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.1 ? `${(p * 100).toFixed(1)}%` : p >= 0.0001 ? `${(p * 100).toFixed(2)}%` : "< 0.01%");
 const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/ /g, "·") || "∅";
 
@@ -17,7 +17,7 @@ function card() {
   if (!found) {
     found = document.createElement("div");
     found.className = "card";
-    found.setAttribute("role", "tooltip");
+    found.setAttribute("role", "status"); // said aloud as it changes
     element.appendChild(found);
   }
   return found;
@@ -57,6 +57,22 @@ const pointed = (event) => {
 element.addEventListener("mouseover", pointed);
 element.addEventListener("click", pointed);
 element.addEventListener("mouseleave", hide);
+// One stop of the tab key for all tokens; keys move within.
+const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+element.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hide();
+  if (!event.target.matches(".tokens") || !(event.key in STEPS)) return;
+  event.preventDefault();
+  const tokens = [...element.querySelectorAll(".token")];
+  const now = tokens.findIndex((each) => each.matches(".pointed"));
+  const next = Math.max(0, Math.min(tokens.length - 1, now + STEPS[event.key]));
+  tokens[next].scrollIntoView({ block: "nearest" });
+  show(tokens[next]);
+});
+element.addEventListener("focusin", (event) => {
+  if (event.target.matches(".tokens:focus-visible") && !element.querySelector(".pointed")) show(element.querySelector(".token"));
+});
+element.addEventListener("focusout", hide);
 // A tap may come with the end of a scroll: only a token that has moved loses its card.
 const moved = () => {
   const token = element.querySelector(".token.pointed");

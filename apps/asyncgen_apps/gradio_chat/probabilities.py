@@ -30,6 +30,12 @@ EMPTY = (
 )
 
 
+_TOKENS = (
+    'tabindex="0" role="application" aria-label="Tokens" '
+    'aria-description="The arrow keys go from one token to the next."'
+)
+
+
 def heat_map(logprobs: Sequence[TokenLogprob]) -> str:
     """Draw an answer.
 
@@ -46,7 +52,7 @@ def heat_map(logprobs: Sequence[TokenLogprob]) -> str:
     tokens = "".join([_token(each) for each in shown])
     left = len(logprobs) - len(shown)
     rest = f'<p class="nothing">{left} more tokens are not drawn.</p>' if left else ""
-    return f'{_summary(logprobs)}{_scale()}<div class="tokens">{tokens}</div>{rest}'
+    return f'{_summary(logprobs)}{_scale()}<div class="tokens" {_TOKENS}>{tokens}</div>{rest}'
 
 
 def _token(entry: TokenLogprob) -> str:
@@ -79,5 +85,6 @@ def _summary(logprobs: Sequence[TokenLogprob]) -> str:
 def _scale() -> str:
     return (
         '<div class="scale"><span>0%</span><i></i><span>100%</span>'
-        "<em>probability of each token; point at one for the alternatives</em></div>"
+        "<em>probability of each token; point at one for the alternatives, or go from one to the "
+        "next with the arrow keys</em></div>"
     )

@@ -62,6 +62,7 @@ class Session:
         logprobs: Probabilities of answers, by key of the turn; not kept by the browser.
         started: Those of the running answers that this page asked for.
         drawn: State of the page as it was last drawn; a change redraws it.
+        has_logprobs: False once the model has refused to tell probabilities.
     """
 
     history: ChatHistory
@@ -70,6 +71,7 @@ class Session:
     logprobs: OrderedDict[str, Sequence[TokenLogprob]] = field(default_factory=OrderedDict)
     started: dict[str, EventStream] = field(default_factory=dict)
     drawn: tuple[object, ...] = ()
+    has_logprobs: bool = True
 
     def beside(self) -> Session:
         """Return the session of a second page of the same browser."""

@@ -6,16 +6,19 @@ no use for is hidden, and not sent either. Knows no widgets.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
+from asyncgen import EngineClosedError, GenerationConfig, InvalidRequestError
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
 from asyncgen_apps.gradio_chat.word_tokens import banned, required
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen import GenerationConfig, StreamParams
+    from asyncgen import StreamParams
+    from asyncgen_apps.gradio_chat.model import ChatModel
     from asyncgen_apps.gradio_chat.word_tokens import Encode
 
 
@@ -63,6 +66,26 @@ def defaults(config: GenerationConfig) -> Values:
     return shown
 
 
+class ModelDefaults:
+    """The values of :func:`defaults`, of a model that may be opened after its page is drawn."""
+
+    def __init__(self, model: ChatModel) -> None:
+        """Know the model; until it is open, the defaults are those of no model in particular."""
+        self._model = model
+        self._values = defaults(GenerationConfig())
+        self._is_read = False
+
+    def __call__(self) -> Values:
+        """Return the values: one dictionary, which changes when the model has been opened."""
+        if not self._is_read:
+            with suppress(EngineClosedError):
+                # A foreign model object may have none.
+                own = getattr(self._model, "generation_config", None)
+                self._values.update(defaults(own or GenerationConfig()))
+                self._is_read = True
+        return self._values
+
+
 def checked(values: Mapping[str, Any]) -> Values:
     """Return the values that a field of their name could show; a browser may have kept anything."""
     fields = {each.name: each for each in FIELDS}
@@ -71,6 +94,43 @@ def checked(values: Mapping[str, Any]) -> Values:
         for name, value in values.items()
         if name in fields and _suits(fields[name], value)
     }
+
+
+def check(values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+    """Check what stands in the panel, as far as it is used; an empty field is the default.
+
+    Args:
+        values: Values of the widgets, by field.
+        shown: The model's defaults, which may be outside of what a field offers.
+
+    Raises:
+        InvalidRequestError: Names a field with a value that it does not take.
+    """
+    for name in ("strategy", "draw"):  # they say which fields are used
+        _check(next(each for each in FIELDS if each.name == name), values[name])
+    for each in FIELDS:
+        value = values[each.name]
+        if value not in (None, shown[each.name]) and each.used_by(values):
+            _check(each, value)
+
+
+def _check(field: Field, value: Any) -> None:
+    if not _suits(field, value):
+        raise InvalidRequestError(field.title, value, _allowed(field))
+
+
+def _allowed(field: Field) -> str:
+    """Say which values a field takes."""
+    if field.kind == "lines":
+        return "must be a text"
+    if field.kind == "flag":
+        return "must be true or false"
+    if field.kind == "choice":
+        return f"must be one of {', '.join(field.choices)}"
+    kind = "a whole number" if field.kind == "integer" else "a number"
+    low = "" if field.low is None else f" from {field.low:g}"
+    high = "" if field.high is None else f" to {field.high:.17g}"
+    return f"must be {kind}{low}{high}, or empty"
 
 
 def _suits(field: Field, value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Theme of the chat page, and the options to launch or mount it in Gradio.
 
-Nothing is fetched from anywhere: system fonts, no analytics, no run history, no share link.
+Nothing is fetched from anywhere: system fonts, no analytics, no run history, no share link, and
+nothing that an answer names.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from starlette.middleware import Middleware
 
 from asyncgen_apps.gradio_chat.endpoints import CheckEndpoint, refuse_malformed
 from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, GuardPage
+from asyncgen_apps.gradio_chat.own_content import OwnContentOnly
 from asyncgen_apps.gradio_chat.session_cleanup import MAX_MEMORY_BYTES, SessionCleanupMiddleware
 from asyncgen_apps.serving.get_turns import GetTurns
 from asyncgen_apps.serving.origins import CheckHost
@@ -22,33 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COPY_ANSWER = Path(__file__).with_name("copy.js").read_text(encoding="utf-8")
+ON_LOAD = (
+    Path(__file__)
+    .with_name("page.js")
+    .read_text(encoding="utf-8")
+    .replace("COPY_ANSWER", COPY_ANSWER.strip())
+)
 CLOSE_ON_PHONE = """() => {
   const close = document.querySelector("#conversations.open .toggle-button");
   if (close && window.innerWidth < 768) close.click();
 }"""
-LEAVE_EDITING = """(event) => {
-  const leaves = event.key === "Escape" && !event.isComposing;
-  if (!leaves || !event.target.matches("#chat textarea")) return;
-  document.querySelector('#chat button[aria-label="Cancel"]')?.click();
-  document.querySelector("#box textarea").focus();
-}"""
-ON_LOAD = f"""() => {{
-  const kept = localStorage.getItem("asyncgen.theme");
-  if (kept) document.body.classList.toggle("dark", kept === "dark");
-  ({CLOSE_ON_PHONE})();
-  document.querySelector("#settings .toggle-button").title = "Settings";
-  document.querySelector("#conversations .toggle-button").title = "Chats";
-  document.querySelector("#theme").title = "Light or dark";
-  document.addEventListener("click", {COPY_ANSWER.strip()}, true);
-  document.addEventListener("keydown", {LEAVE_EDITING});
-  window.addEventListener("storage", (event) => {{
-    if (event.key === "asyncgen.chats") document.querySelector("#changed").click();
-  }});
-}}"""
 TOGGLE_THEME = """() => {
   const dark = document.body.classList.toggle("dark");
   localStorage.setItem("asyncgen.theme", dark ? "dark" : "light");
 }"""
+
+HEAD = '<link rel="icon" href="data:,">'
+"""A browser would ask for an icon, which the policy of the page refuses."""
 
 STYLE = Path(__file__).with_name("style.css")
 SANS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
@@ -64,6 +56,20 @@ def theme() -> gr.themes.Base:
         radius_size="lg",
         font=SANS,
         font_mono=MONO,
+    ).set(
+        # Text has 4.5 times the contrast of its ground, at least.
+        body_text_color_subdued="*neutral_600",
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        body_text_color_subdued_dark="*neutral_300",
+        block_label_text_color="*neutral_600",
+        block_title_text_color="*neutral_700",
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_hover="*primary_700",
+        button_primary_background_fill_dark="*primary_600",
+        color_accent="*primary_600",
+        input_placeholder_color="*neutral_500",
+        input_placeholder_color_dark="*neutral_400",
     )
 
 
@@ -93,6 +99,7 @@ def launch_options(
         if value <= 0:
             raise ValueError(f"{name} is {value}: must be above 0")
     guards = [
+        Middleware(OwnContentOnly),
         Middleware(CheckHost, names=allowed_hosts),
         Middleware(GetTurns),
         Middleware(GuardPage, origins=origins, max_body_bytes=max_body_bytes),
@@ -106,6 +113,7 @@ def launch_options(
         },
         "theme": theme(),
         "css": STYLE.read_text(encoding="utf-8"),
+        "head": HEAD,
         "footer_links": [],
         "run_history": False,
         "ssr_mode": False,

@@ -125,3 +125,28 @@ async def test_dying_engine_keeps_the_text_and_shows_an_error() -> None:
     assert turn.text == "An "
     assert "must be started again" in turn.error
     assert not session.running
+
+
+@pytest.mark.parametrize("name", ["logprobs", "top_logprobs"])
+async def test_a_model_without_log_probabilities_answers_without_them(name: str) -> None:
+    refusal = InvalidRequestError(name, True, "not available from a foreign model object")
+    session = _session()
+    model = ScriptedModel(streams=[ScriptedStream([], fails=refusal)])
+    conversation = session.history.current
+    turns = [t async for t in answer(model, session, conversation, {"top_logprobs": 5, "seed": 3})]
+    turn = turns[-1]
+    assert (turn.text, turn.error) == ("An answer.", "")
+    assert len(conversation.turns) == 2
+    assert [params for _, params in model.asked] == [{"top_logprobs": 5, "seed": 3}, {"seed": 3}]
+    conversation.ask("And?")
+    assert [t async for t in answer(model, session, conversation, {"top_logprobs": 5})]
+    assert model.asked[-1][1] == {}
+
+
+async def test_log_probabilities_that_were_chosen_are_refused() -> None:
+    refusal = InvalidRequestError("logprobs", True, "not available from a foreign model object")
+    session = _session()
+    model = ScriptedModel(streams=[ScriptedStream([], fails=refusal)])
+    conversation = session.history.current
+    turns = [t async for t in answer(model, session, conversation, {"top_logprobs": 7})]
+    assert "`logprobs` is True: not available" in turns[-1].error

@@ -9,7 +9,7 @@ import gradio as gr
 import pytest
 
 from asyncgen_apps.gradio_chat.api import chat_function
-from asyncgen_apps.gradio_chat.settings import defaults
+from asyncgen_apps.gradio_chat.settings import ModelDefaults
 from asyncgen_apps.serving.clients import Proxies
 from tests.apps.gradio_chat.doubles import ScriptedModel
 from tests.cases import for_each
@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 async def test_what_is_unknown_is_refused_by_name_and_clipped(name: str) -> None:
     arguments, words = WRONG[name]
     model = ScriptedModel()
-    chat = chat_function(model, defaults(model.generation_config), None, Proxies(()))
+    chat = chat_function(model, ModelDefaults(model), None, Proxies(()))
     request: Any = SimpleNamespace(client=None, headers={})
     with pytest.raises(gr.Error) as raised:
         await anext(chat(request, **{"message": "Who?", **arguments}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -474,3 +475,51 @@ def test_stop_ends_the_answer_to_an_option_too(chat: Served, page: ChatPage) -> 
     page.wait_done()
     assert page.questions.all_inner_texts() == [QUESTION, "And then?"]
     assert "stopped" in page.folded.last.inner_text()
+
+
+@pytest.mark.browser
+def test_the_first_click_works_before_the_page_has_drawn_what_is_kept(
+    chat: Served, browser: Browser
+) -> None:
+    page = ChatPage(browser, chat.url)
+    page.page.locator("#settings .toggle-button").click()
+    page.page.locator("#setting-seed input").fill("3")
+    page.ask("Who are you?")
+    page.wait_done()
+    page.page.locator("#new-chat").click()
+    page.page.locator("#chat .placeholder").wait_for()
+
+    def late(route: Route) -> None:
+        time.sleep(1.5)
+        route.continue_()
+
+    page.page.route("**/gradio_api/**", late)
+    page.page.reload()
+    page.page.get_by_role("button", name=re.compile("Select example 1")).click()
+    page.wait_done()
+    assert page.failures.count() == 0
+    assert chat.asked[-1][0][-1]["content"] == QUESTION
+    assert chat.asked[-1][1]["seed"] == 3  # chosen before the reload
+    assert "max_new_tokens" not in chat.asked[-1][1]
+    assert page.errors == []
+    titles = page.page.locator("#picker label").all_inner_texts()
+    assert [title.strip() for title in titles] == [QUESTION, "Who are you?"]
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_a_wrong_setting_stands_in_the_chat_by_name(chat: Served, page: ChatPage) -> None:
+    page.ask("Who are you?")
+    first = page.wait_done()
+    page.page.locator("#settings .toggle-button").click()
+    page.page.locator("#setting-max_new_tokens input").fill("0")
+    page.ask(QUESTION)
+    page.failures.wait_for()
+    assert "max_new_tokens is 0: must be a whole number from 1" in page.failures.inner_text()
+    assert page.questions.all_inner_texts() == ["Who are you?", QUESTION]
+    assert page.answers.first.inner_text() == first
+    page.page.locator("#setting-max_new_tokens input").fill("7")
+    page.button("Retry").click()
+    page.failures.wait_for(state="detached")
+    page.wait_done()
+    assert "7 tokens" in page.folded.last.inner_text()

@@ -43,7 +43,7 @@ def _drawn() -> _ChatPage:
 def _page(model: ScriptedModel) -> tuple[_ChatPage, list[Any]]:
     page = _drawn()
     page._llm, page._sessions = model, Sessions()
-    return page, [page._shown[field.name] for field in FIELDS]
+    return page, ["[]", *[page._defaults()[field.name] for field in FIELDS]]
 
 
 async def _frames(frames: Any) -> list[list[Any]]:
@@ -263,3 +263,53 @@ def test_every_engine_is_a_model_for_the_page() -> None:
         return engine  # the types are checked by mypy
 
     assert as_model(AsyncLLM("demo"))
+
+
+WRONG = [
+    ("max_new_tokens", 0, "`max_new_tokens` is 0: must be a whole number from 1, or empty"),
+    ("max_new_tokens", 1.5, "`max_new_tokens` is 1.5: must be a whole number from 1, or empty"),
+    ("temperature", 9, "`temperature` is 9: must be a number from 0 to 2, or empty"),
+    ("strategy", ["beams"], "`Strategy` is ['beams']: must be one of sampling, greedy"),
+    ("stop", 3, "`stop` is 3: must be a text"),
+    ("draw", "yes", "`do_sample` is 'yes': must be true or false"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+async def test_a_wrong_setting_is_named_in_the_chat_which_stays(
+    name: str, value: object, said: str
+) -> None:
+    page, values = _page(ScriptedModel())
+    await _frames(page._ask(_request(), "Who?", None, *values))
+    wrong = [*values]
+    wrong[1 + [field.name for field in FIELDS].index(name)] = value
+    (frame,) = await _frames(page._ask(_request(), "And?", None, *wrong))
+    assert [message["content"] for message in frame[CHAT]][:2] == ["Who?", "An answer."]
+    assert frame[CHAT][-2]["content"] == "And?"
+    assert said in frame[CHAT][-1]["content"]
+    assert (frame[BOX]["submit_btn"], frame[BOX]["value"]) == (True, "")
+    assert len(page._llm.asked) == 1  # type: ignore[attr-defined]
+    event = cast("gr.RetryData", SimpleNamespace(index=3))
+    await _frames(page._retry(_request(), event, None, *values))
+    assert page._llm.asked[1][0][-1]["content"] == "And?"  # type: ignore[attr-defined]
+    assert len(page._sessions.get("a", None).history.current.turns) == 4
+
+
+async def test_a_wrong_setting_that_is_not_used_is_no_matter() -> None:
+    page, values = _page(ScriptedModel())
+    values[1 + [field.name for field in FIELDS].index("num_beams")] = 0
+    await _frames(page._ask(_request(), "Who?", None, *values))
+    assert len(page._llm.asked) == 1  # type: ignore[attr-defined]
+
+
+async def test_the_page_is_drawn_before_its_engine_is_open() -> None:
+    llm = AsyncLLM("demo", num_threads=1)
+    page = _ChatPage(llm, "demo", (), None, Proxies(()))
+    async with llm:
+        updates = await page._load(_request(), None)
+        shown = updates[len(page._views) :][[field.name for field in FIELDS].index("strategy")]
+        assert shown["value"] == "sampling"  # the demo's own; without a model it is greedy
+        values = [page._defaults()[field.name] for field in FIELDS]
+        frames = await _frames(page._ask(_request(), "Who?", None, "[]", *values))
+    assert frames[-1][CHAT][1]["content"]
+    assert "failure" not in frames[-1][CHAT][1]["content"]

@@ -171,3 +171,12 @@ def test_a_store_of_too_many_values_is_not_read() -> None:
     chat = Conversation([Turn("user", "x")])
     half = ChatHistory([chat], chat).save().replace('"x"', '"\\ud800"')
     assert ChatHistory.load(half).current.turns == []
+
+
+def test_an_answer_without_an_end_is_marked_as_cut_off() -> None:
+    history = ChatHistory.new()
+    history.current.ask("Who?")
+    history.current.turns.append(Turn("assistant", "I am"))
+    loaded = ChatHistory.load(history.save()).current.turns
+    assert loaded[1].figures == {"ended by": "cut off: the page was left"}
+    assert loaded[0].figures == {}

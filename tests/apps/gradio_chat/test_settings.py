@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from asyncgen import AsyncLLM, GenerationConfig, StreamParams, WatermarkingConfig
+from asyncgen import AsyncLLM, EngineClosedError, GenerationConfig, StreamParams, WatermarkingConfig
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, GROUPS, STRATEGIES, draws
 from asyncgen_apps.gradio_chat.model import encoder
 from asyncgen_apps.gradio_chat.settings import (
+    ModelDefaults,
     checked,
     chosen,
     defaults,
@@ -263,3 +264,23 @@ def test_banned_and_required_words_also_follow_a_space() -> None:
 def test_a_spelling_that_another_begins_is_not_repeated() -> None:
     assert banned(["a"], lambda text: [7] if text == "a" else [7, 8]) == [[7]]
     assert required(["a"], lambda text: [7]) == [[[7]]]
+
+
+def test_defaults_of_a_model_that_is_opened_later() -> None:
+    class Closed:
+        is_open = False
+
+        @property
+        def generation_config(self) -> GenerationConfig:
+            if not self.is_open:
+                raise EngineClosedError("no model is loaded")
+            return DEMO
+
+    model: Any = Closed()
+    read = ModelDefaults(model)
+    shown = read()
+    assert shown == defaults(GenerationConfig())
+    model.is_open = True
+    assert read() is shown
+    assert shown == defaults(DEMO)
+    assert ModelDefaults(cast("Any", object()))() == defaults(GenerationConfig())
