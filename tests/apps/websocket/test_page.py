@@ -5,14 +5,18 @@ The longer tests in a browser are in ``test_page_browser.py``.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from asyncgen_apps.websocket.chat_page import PAGE, joined
 from tests.apps.gradio_chat.browsing import chromium
 from tests.apps.websocket.relay import relaying
-from tests.apps.websocket.sealing import PAGE, sealed
 from tests.apps.websocket.web_page import WebPage
 from tests.apps.websocket.web_serving import paced_model
 
@@ -23,12 +27,28 @@ if TYPE_CHECKING:
 
     from tests.apps.websocket.web_serving import Model
 
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = joined()
 QUESTION = "Tell me a story about a fox."
 
 
-def test_the_policy_names_the_script_and_the_style() -> None:
-    assert sealed(TEXT) == TEXT, "run: python -m tests.apps.websocket.sealing"
+@pytest.mark.parametrize("tag", ["script", "style"])
+def test_the_policy_names_the_script_and_the_style(tag: str) -> None:
+    (inside,) = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", TEXT, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+    assert f"{tag}-src 'sha256-{digest}';" in TEXT
+
+
+def test_one_file_is_joined_from_sources_that_are_read_in_one_sitting() -> None:
+    sources = {path.name: path.read_text(encoding="utf-8") for path in PAGE.iterdir()}
+    assert "{{" not in TEXT
+    for name, source in sources.items():
+        assert source.count("\n") <= 250, name
+        assert name == "page.html" or TEXT.count(source) == 1, f"{name} is not on the page"
+
+
+def test_the_file_for_another_web_server() -> None:
+    command = [sys.executable, "-m", "asyncgen_apps.websocket.chat_page"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout.decode() == TEXT
 
 
 def test_the_policy_allows_nothing_but_sockets() -> None:
