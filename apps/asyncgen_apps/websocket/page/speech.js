@@ -19,7 +19,8 @@ const speech = {
     this.last = performance.now();
   },
   end(turn) {
-    if (turn.content.length > this.said) this.speak(turn.content, turn.content.length);
+    const { reply } = splitThinking(turn);
+    if (reply.length > this.said) this.speak(reply, reply.length);
     this.say(turn.problem ? `Problem: ${turn.problem}` : `End of the answer: ${turn.figures}.`);
   },
 };

@@ -10,11 +10,9 @@ function drawTurn(number) {
   if (turn.role === "user") {
     item.append(make("div", { className: "user" }, turn.content));
   } else {
-    const text = make("div", { className: "text" });
-    draw(text, turn.content, turn === (chat.live && answer()));
-    const thought = make("details", { className: "thought" }, make("summary", {}, "Thinking"), make("div", {}, turn.reasoning ?? ""));
-    thought.hidden = !turn.reasoning;
-    item.append(thought, text);
+    item.append(make("details", { className: "thought", open: turns.children[number]?.querySelector(".thought")?.open ?? false },
+      make("summary"), make("div", {}, document.createTextNode(""))), make("div", { className: "text" }));
+    drawAnswer(item, turn, turn === (chat.live && answer()));
     if (turn.problem) item.append(make("p", { className: "problem" }, turn.problem));
     item.append(foot(turn, number));
   }
@@ -22,20 +20,22 @@ function drawTurn(number) {
   if (old) old.replaceWith(item); else turns.append(item);
 }
 
+/** Reasoning folded, the reply below. */
+function drawAnswer(item, turn, growing) {
+  const { thought, reply, isThinking } = splitThinking(turn), details = item.querySelector(".thought");
+  details.hidden = !thought;
+  details.firstChild.textContent = isThinking && growing ? "Thinking" : "Thoughts";
+  const text = details.lastChild.firstChild;
+  if (thought.startsWith(text.data)) text.appendData(thought.slice(text.length)); else text.data = thought;
+  draw(item.querySelector(".text"), reply, growing);
+}
+
 /** Figures, and what can be done with an answer. */
 function foot(turn, number) {
   const last = number === chat.turns.length - 1;
   const found = make("div", { className: "foot" }, make("span", { className: "figures" }, turn.figures ?? ""));
   if (last && chat.live) return found;
-  if (turn.content && navigator.clipboard) {
-    const copy = make("button", { className: "tool", type: "button", title: "Copy", ariaLabel: "Copy this answer" }, icon("copy"));
-    copy.onclick = async () => {
-      try { await navigator.clipboard.writeText(turn.content); speech.say("Copied."); copy.replaceChildren("Copied"); }
-      catch { copy.replaceChildren("Not allowed"); }
-      setTimeout(() => copy.replaceChildren(icon("copy")), 1500);
-    };
-    found.append(copy);
-  }
+  if (turn.content && navigator.clipboard) found.append(copyButton("Copy this answer", () => splitThinking(turn).reply));
   if (last) {
     const again = make("button", { className: "tool again", type: "button", title: "Try again", ariaLabel: "Try again" }, icon("again"));
     if (turn.problem || !turn.content) again.append("Try again");
@@ -59,12 +59,9 @@ function redraw() {
   drawing ||= requestAnimationFrame(() => {
     drawing = 0;
     if (!chat.live) return;
-    draw(turns.lastChild.querySelector(".text"), answer().content, true);
-    const thought = turns.lastChild.querySelector(".thought");
-    thought.hidden = !answer().reasoning;
-    thought.lastChild.textContent = answer().reasoning ?? "";
+    drawAnswer(turns.lastChild, answer(), true);
     showFigures();
-    speech.follow(answer().content);
+    speech.follow(splitThinking(answer()).reply);
     stick();
   });
 }
