@@ -42,6 +42,6 @@ const store = {
     try { return JSON.parse(sessionStorage.getItem(`asyncgen ${name} ${address}`)) ?? fallback; } catch { return fallback; }
   },
   set(name, value) {
-    try { sessionStorage.setItem(`asyncgen ${name} ${address}`, JSON.stringify(value)); } catch { /* full or forbidden: the page works on without */ }
+    try { sessionStorage.setItem(`asyncgen ${name} ${address}`, JSON.stringify(value)); return true; } catch { return false; /* full or forbidden: the page works on without */ }
   },
 };

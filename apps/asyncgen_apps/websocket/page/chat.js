@@ -2,21 +2,30 @@
 
 const kept = store.get("chat", {});
 const chat = {
+  /** Name of the conversation in the library. */
+  id: kept.id ?? newId(),
   /** {role, content} of what was said; an answer also has reasoning, figures, problem. */
   turns: kept.turns ?? [],
   /** The answer under way, the last turn: {id, token, seq, sent, first, tokens, tries}; also what was asked for, the ids, the position and the end of the text, for a server that has not begun it. */
   live: kept.live ?? null,
   /** Answers that nobody waits for, to be cancelled once there is a connection: {id, token, seq}. */
   orphans: kept.orphans ?? [],
+  /** Turns before a question was edited, until that cannot be undone any more. */
+  before: kept.before ?? null,
+  revision: kept.revision,
 };
 const settings = store.get("settings", {});
-const connection = new Connection(address.href, { message: receive, state: showState });
-let saving = 0;
+const connection = new Connection(address.href, { message: receive, state: showState, heard: showLabel });
+const library = new Library(`asyncgen ${address}`, { kept: wasKept, copied: wasCopied, changed: wasChanged, dropped: showDropped, problem: showKeepProblem });
+if (chat.revision) library.revisions.set(chat.id, chat.revision);
+let saving = 0, keptAt = 0;
 
+/** For a reload of this tab. */
 function save() {
   clearTimeout(saving);
   saving = 0;
-  store.set("chat", chat);
+  if (!store.set("chat", chat)) showStorageFull();
+  if (chat.live && Date.now() - keptAt > 3000) keep();
 }
 
 /** Text and seq are kept together, so being late only means that more is sent again. */
@@ -44,6 +53,8 @@ function parameters() {
 }
 
 function ask(question) {
+  chat.before = null;
+  hideNotice();
   chat.turns.push({ role: "user", content: question }, { role: "assistant", content: "" });
   drawTurn(chat.turns.length - 2);
   begin();
@@ -51,12 +62,14 @@ function ask(question) {
 
 /** Ask for the last answer (again). */
 function begin() {
+  answer().unfinished = true;
   chat.live = { id: newId(), token: null, seq: 0, sent: Date.now(), first: null, tokens: 0, tries: 0, asked: null, ids: [], position: 0, rest: "" };
   drawTurn(chat.turns.length - 1);
   follow = true;
   showLive();
   speech.begin();
   save();
+  keep();
   request();
 }
 
@@ -148,9 +161,10 @@ function receive(frame) {
 
 /** The answer has ended: what is left is a turn like any other. */
 function finish(outcome) {
-  Object.assign(answer(), outcome);
+  Object.assign(answer(), outcome, { unfinished: undefined });
   chat.live = null;
   save();
+  keep();
   drawTurn(chat.turns.length - 1);
   showLive();
   speech.end(answer());

@@ -7,11 +7,12 @@ class Connection {
   #failures = 0;
   #heard = true;
   #retryAfter = 0;
+  #doubt = 0;
   #last = null;
   hello = null;
   state = "off";
 
-  /** `on.message(frame)` after the hello; `on.state(state, why)`, with why = {code, message}. */
+  /** `on.message(frame)` after the hello; `on.state(state, why)`, with why = {code, message}; `on.heard()` when a doubt is over. */
   constructor(url, on) { Object.assign(this, { url, on }); }
 
   open() {
@@ -27,7 +28,7 @@ class Connection {
       // Anything but the token is refused where one is needed: a ping asks whether it is.
       this.#write(token ? { type: "auth", token } : { type: "ping", nonce: "hello" });
     };
-    socket.onmessage = (event) => { this.#heard = true; this.#receive(event.data); };
+    socket.onmessage = (event) => { this.#heard = true; this.#believe(); this.#receive(event.data); };
     socket.onclose = (event) => this.#ended(event.code, event.reason);
     this.#timer = setTimeout(() => this.#ended(0, "no answer"), 15000);
   }
@@ -40,6 +41,24 @@ class Connection {
     if (this.state !== "waiting" && this.state !== "locked") return;
     this.#failures = 0;
     this.open();
+  }
+
+  /** Whether it was asked if the server is still there, and no answer has come. */
+  get isDoubted() { return this.#doubt !== 0; }
+
+  /** Ask now; who does not answer is given up soon. A server on this machine answers without a network. */
+  doubt() {
+    if (this.state !== "ready") return;
+    clearTimeout(this.#doubt);
+    this.#doubt = setTimeout(() => this.#ended(0, "the network is gone"), 3000);
+    this.#write({ type: "ping", nonce: newId() });
+  }
+
+  #believe() {
+    if (!this.#doubt) return;
+    clearTimeout(this.#doubt);
+    this.#doubt = 0;
+    this.on.heard();
   }
 
   /** Give a connection up that does not do what it should, and make another. */
@@ -96,6 +115,8 @@ class Connection {
   #drop() {
     clearTimeout(this.#timer);
     clearInterval(this.#beat);
+    clearTimeout(this.#doubt);
+    this.#doubt = 0;
     if (!this.#socket) return;
     this.#socket.onopen = this.#socket.onmessage = this.#socket.onclose = null;
     this.#socket.close(4000);  // not 1000: that would end what is under way

@@ -1,8 +1,16 @@
 /* ---- What the user does. ---- */
 
+/** As high as its text. */
+function fit(area) {
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight}px`;
+}
+
+/** Whether a key sends: Enter, where there is another key for a new line. */
+const sends = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches;
+
 function grow() {
-  question.style.height = "auto";
-  question.style.height = `${question.scrollHeight}px`;
+  fit(question);
   $("send").disabled = !question.value.trim();
 }
 
@@ -17,11 +25,11 @@ function submit() {
 $("box").onsubmit = (event) => { event.preventDefault(); submit(); };
 question.oninput = grow;
 question.onkeydown = (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches) return;
+  if (!sends(event)) return;
   event.preventDefault();
   submit();
 };
-document.onkeydown = (event) => { if (event.key === "Escape" && !event.isComposing && !$("settings").open) stop(); };
+document.onkeydown = (event) => { if (event.key === "Escape" && !event.isComposing && !document.querySelector("dialog[open]")) stop(); };
 $("stop").onclick = stop;
 $("latest").onclick = () => { follow = true; stick(); question.focus(); };
 main.onscroll = () => {
@@ -31,11 +39,7 @@ main.onscroll = () => {
 for (const example of $("examples").children) example.onclick = () => { ask(example.textContent); question.focus(); };
 
 $("new").onclick = () => {
-  if (chat.live) abandon();
-  Object.assign(chat, { turns: [], live: null });
-  follow = true;
-  save();
-  drawAll();
+  startNew();
   speech.say("New chat.");
   question.focus();
 };
@@ -61,11 +65,16 @@ form.onsubmit = (event) => {
 };
 $("settings").onclose = () => question.focus();
 
-addEventListener("pagehide", save);
-addEventListener("online", () => connection.retry());
+addEventListener("pagehide", () => { save(); if (chat.live) keep(); });
+addEventListener("online", () => { connection.retry(); showLabel(); });
+addEventListener("offline", () => {
+  connection.doubt();
+  if (showLabel() === "offline" && connection.state !== "ready") showState(connection.state, {});
+});
 document.addEventListener("visibilitychange", () => { if (!document.hidden && connection.state === "waiting") connection.retry(); });
 
 drawAll();
+if (chat.before) offerUndo();
 if (matchMedia("(pointer: fine)").matches) question.focus();
 if (!/^wss?:$/.test(address.protocol)) {
   showState("off", {});

@@ -8,7 +8,9 @@ function drawTurn(number) {
   const turn = chat.turns[number];
   const item = make("li", {}, make("h2", { className: "sr", textContent: turn.role === "user" ? "You" : "Answer" }));
   if (turn.role === "user") {
-    item.append(make("div", { className: "user" }, turn.content));
+    const edit = make("button", { className: "tool edit", type: "button", title: "Edit", ariaLabel: "Edit this message", hidden: Boolean(chat.live) }, icon("edit"));
+    edit.onclick = () => editTurn(item, number);
+    item.append(make("div", { className: "user" }, turn.content), make("div", { className: "foot" }, edit));
   } else {
     item.append(make("details", { className: "thought", open: turns.children[number]?.querySelector(".thought")?.open ?? false },
       make("summary"), make("div", {}, document.createTextNode(""))), make("div", { className: "text" }));
@@ -33,7 +35,7 @@ function drawAnswer(item, turn, growing) {
 /** Figures, and what can be done with an answer. */
 function foot(turn, number) {
   const last = number === chat.turns.length - 1;
-  const found = make("div", { className: "foot" }, make("span", { className: "figures" }, turn.figures ?? ""));
+  const found = make("div", { className: "foot" }, make("span", { className: "figures" }, turn.figures ?? (turn.unfinished ? "unfinished" : "")));
   if (last && chat.live) return found;
   if (turn.content && navigator.clipboard) found.append(copyButton("Copy this answer", () => splitThinking(turn).reply));
   if (last) {
@@ -41,11 +43,36 @@ function foot(turn, number) {
     if (turn.problem || !turn.content) again.append("Try again");
     again.onclick = () => {
       chat.turns[number] = { role: "assistant", content: "" };
+      chat.before = null;
+      hideNotice();
       begin();
     };
     found.append(again);
   }
   return found;
+}
+
+/** A question in a box, to be sent again. */
+function editTurn(item, number) {
+  const text = make("textarea", { value: chat.turns[number].content, ariaLabel: "Edit message", rows: 1 });
+  const cancel = make("button", { type: "button" }, "Cancel"), send = make("button", { type: "submit", className: "main" }, "Send");
+  const note = make("p", { className: "note" }, number < chat.turns.length - 2 ? "What was said after it is replaced." : "Its answer is replaced.");
+  const box = make("form", { className: "editing" }, text, note, make("div", { className: "row" }, cancel, send));
+  const end = () => { drawTurn(number); turns.children[number].querySelector(".edit").focus(); };
+  cancel.onclick = end;
+  box.onsubmit = (event) => {
+    event.preventDefault();
+    if (!text.value.trim() || chat.live) return;
+    resend(number, text.value.trim());
+    question.focus();
+  };
+  text.oninput = () => fit(text);
+  text.onkeydown = (event) => { if (sends(event)) { event.preventDefault(); box.requestSubmit(); } };
+  box.onkeydown = (event) => { if (event.key === "Escape" && !event.isComposing) { event.stopPropagation(); end(); } };
+  item.lastChild.remove();
+  item.lastChild.replaceWith(box);
+  fit(text);
+  text.focus();
 }
 
 function drawAll() {
@@ -78,6 +105,7 @@ function showLive() {
   $("stop").hidden = !live;
   $("send").hidden = live;
   $("send").disabled = !question.value.trim();
+  for (const edit of turns.querySelectorAll(".edit")) edit.hidden = live;
   for (const item of turns.children) item.classList.toggle("live", live && item === turns.lastChild);
   turns.children[turns.children.length - 3]?.querySelector(".again")?.remove();
   showFigures();
@@ -101,11 +129,52 @@ function showBanner(text, label = "Dismiss", act = () => {}) {
 
 function hideBanner() { $("banner").hidden = true; }
 
-function showState(state, why) {
-  const label = { ready: "Connected", connecting: "Connecting", waiting: "Reconnecting", locked: "Token needed", off: "Not connected" }[state];
-  $("status").dataset.state = state;
-  $("status").firstChild.title = address.href;
+/** What was done, and perhaps a way back. */
+function showNotice(text, label = "", act = () => {}) {
+  const [span, button, dismiss] = $("notice").children;
+  span.textContent = text;
+  button.textContent = label;
+  button.hidden = !label;
+  button.onclick = () => { hideNotice(); act(); };
+  dismiss.onclick = () => { hideNotice(); chat.before = null; save(); question.focus(); };
+  $("notice").hidden = false;
+}
+
+function hideNotice() { $("notice").hidden = true; }
+
+function offerUndo() { showNotice("The question was replaced, with what was said after it.", "Undo", undoEdit); }
+
+function showDropped(titles) {
+  showNotice(`This browser keeps ${MOST_CONVERSATIONS} conversations. The oldest was deleted: ${titles.map((title) => `“${title}”`).join(", ")}.`);
+}
+
+function showKeepProblem(error) {
+  const full = error.name === "QuotaExceededError";
+  const words = full ? "This browser's storage is full: the conversation is not kept beyond this tab." : `The conversation is not kept beyond this tab: ${error.message}`;
+  showBanner(words, full ? "Delete others" : "Dismiss", full ? openList : undefined);
+}
+
+let toldFull = false;
+
+function showStorageFull() {
+  if (toldFull) return;
+  toldFull = true;
+  showBanner("This tab's storage is full or not allowed: a reload goes back to what was kept before.");
+}
+
+/** The state in a word. Without a network only a server on this machine answers. */
+function showLabel() {
+  const { state } = connection, isOffline = !navigator.onLine && (state === "ready" ? connection.isDoubted : ["waiting", "connecting"].includes(state));
+  const shown = isOffline ? "offline" : state;
+  const label = { ready: "Connected", connecting: "Connecting", waiting: "Reconnecting", locked: "Token needed", off: "Not connected", offline: "Offline" }[shown];
+  $("status").dataset.state = shown;
   if ($("status").textContent !== label) $("status").firstChild.textContent = label;
+  return shown;
+}
+
+function showState(state, why) {
+  const isOffline = showLabel() === "offline";
+  $("status").firstChild.title = address.href;
   if (state === "ready") {
     hideBanner();
     $("model").textContent = connection.hello.model;
@@ -120,7 +189,8 @@ function showState(state, why) {
     if (why.code === 1009 && chat.live && !chat.live.token) finish({ problem: "The server takes no message that long. Start a new chat, or write less." });
     const words = why.code === 1001 ? "The server is shutting down." : why.code === 1013 ? "The server is busy." : null;
     const lost = connection.hello ? "The connection is lost." : `There is no answer from ${address.host}.`;
-    if (words || why.failures > 2) showBanner(`${words ?? lost} Trying again by itself.`, "Try now", () => connection.retry());
+    if (isOffline) showBanner("This device is offline. The page connects again by itself.", "Try now", () => connection.retry());
+    else if (words || why.failures > 2) showBanner(`${words ?? lost} Trying again by itself.`, "Try now", () => connection.retry());
   } else if (state === "off" && why.message) {
     showBanner(`This address cannot be used: ${why.message}`);
   } else if (state === "locked") {
