@@ -348,7 +348,7 @@ def test_with_the_keyboard_alone(wire: Callable[..., Relay], visit: Callable[...
     page.wait_done()
     assert page.kept()["turns"][0]["content"] == "One\ntwo"
     names = []
-    for _ in range(4):
+    for _ in range(5):
         keyboard.press("Shift+Tab")
         names.append(page.page.evaluate(focused))
     assert {"Conversation", "Settings"} <= set(names)
