@@ -21,13 +21,14 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from asyncgen_apps.serving.read_budget import running_budget
+from asyncgen_apps.websocket.chat_page import PAGE
 from asyncgen_apps.websocket.connection import (
     CLOSE_SECONDS,
     ConnectionLimit,
     FlushQueue,
     StreamConnection,
 )
-from asyncgen_apps.websocket.http_routes import PAGE, STREAM_PATHS, HttpRoutes
+from asyncgen_apps.websocket.http_routes import STREAM_PATHS, HttpRoutes
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ConnectionServer:
 
         Args:
             service: Requests and limits of all connections.
-            page: File for ``GET /``; ``None`` for no page.
+            page: File for ``GET /``, or a folder of sources to join; ``None`` for no page.
             paths: Paths at which WebSockets connect.
         """
         self._service = service

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from asyncgen_apps.metrics import exposition
 from asyncgen_apps.serving.origins import PROBES, is_host_of, unknown_host
+from asyncgen_apps.websocket.chat_page import PAGE, joined
 from asyncgen_apps.websocket.metrics import CountersCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from asyncgen_apps.websocket.service import StreamService
 
-
-PAGE = Path(__file__).parent / "page.html"
-"""Web page with a chat over the protocol."""
 
 STREAM_PATHS = frozenset({"/", "/v1/stream"})
 """Paths at which WebSockets connect."""
@@ -59,7 +57,7 @@ class HttpRoutes:
 
         Args:
             service: Service whose health and metrics are asked for.
-            page: File for ``GET /``; ``None`` for no page.
+            page: File for ``GET /``, or a folder of sources to join; ``None`` for no page.
         """
         self._service = service
         self._is_open = service.settings.open_metrics or not service.authenticator.needs_token
@@ -123,9 +121,10 @@ class HttpRoutes:
 
 
 def _page(file: Path | None) -> HttpReply:
-    if file is None or not file.is_file():
+    if file is None or not file.exists():
         return _text_reply("no page is here; a WebSocket may connect")
-    return HttpReply(200, file.read_bytes(), "text/html; charset=utf-8", _PAGE_HEADERS)
+    content = joined(file).encode() if file.is_dir() else file.read_bytes()
+    return HttpReply(200, content, "text/html; charset=utf-8", _PAGE_HEADERS)
 
 
 def _text_reply(text: str, status: int = 200) -> HttpReply:

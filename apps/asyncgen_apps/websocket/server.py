@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from asyncgen_apps.serving.accepting import Accepting
 from asyncgen_apps.serving.origins import is_address, is_loopback
 from asyncgen_apps.serving.sockets import listen
+from asyncgen_apps.websocket.chat_page import PAGE
 from asyncgen_apps.websocket.connection_server import ConnectionServer
-from asyncgen_apps.websocket.http_routes import PAGE
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
 
@@ -91,7 +91,7 @@ async def serve_websocket(
         port: Port; 0 chooses one, see :attr:`StreamServer.port`.
         settings: Limits, tokens, times.
         allow_anonymous: True serves without a token even if other machines reach the address.
-        page: File for ``GET /``; ``None`` for no page.
+        page: File for ``GET /``, or a folder of sources to join; ``None`` for no page.
         sock: Listening socket, in place of ``host`` and ``port``.
 
     Yields:
@@ -138,7 +138,7 @@ async def listening(
             of the others. It is drained at the end.
         host: Address to listen on.
         port: Port; 0 chooses one.
-        page: File for ``GET /``; ``None`` for no page.
+        page: File for ``GET /``, or a folder of sources to join; ``None`` for no page.
         sock: Listening socket, in place of ``host`` and ``port``.
 
     Yields:

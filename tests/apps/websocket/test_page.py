@@ -5,14 +5,19 @@ The longer tests in a browser are in ``test_page_browser.py``.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from asyncgen_apps.engine.end_words import END_WORDS
+from asyncgen_apps.websocket.chat_page import PAGE, joined
 from tests.apps.gradio_chat.browsing import chromium
 from tests.apps.websocket.relay import relaying
-from tests.apps.websocket.sealing import PAGE, sealed
 from tests.apps.websocket.web_page import WebPage
 from tests.apps.websocket.web_serving import paced_model
 
@@ -23,12 +28,33 @@ if TYPE_CHECKING:
 
     from tests.apps.websocket.web_serving import Model
 
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = joined()
 QUESTION = "Tell me a story about a fox."
 
 
-def test_the_policy_names_the_script_and_the_style() -> None:
-    assert sealed(TEXT) == TEXT, "run: python -m tests.apps.websocket.sealing"
+@pytest.mark.parametrize("tag", ["script", "style"])
+def test_the_policy_names_the_script_and_the_style(tag: str) -> None:
+    (inside,) = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", TEXT, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+    assert f"{tag}-src 'sha256-{digest}';" in TEXT
+
+
+def test_one_file_is_joined_from_sources_that_are_read_in_one_sitting() -> None:
+    sources = {path.name: path.read_text(encoding="utf-8") for path in PAGE.iterdir()}
+    assert "{{" not in TEXT
+    for name, source in sources.items():
+        assert source.count("\n") <= 250, name
+        assert name == "page.html" or TEXT.count(source) == 1, f"{name} is not on the page"
+
+
+def test_the_page_has_the_words_of_each_end() -> None:
+    (table,) = re.findall(r"const ENDS = \{(.*?)\};", TEXT)
+    assert dict(re.findall(r'(\w+): "(\w+)"', table)) == END_WORDS
+
+
+def test_the_file_for_another_web_server() -> None:
+    command = [sys.executable, "-m", "asyncgen_apps.websocket.chat_page"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout.decode() == TEXT
 
 
 def test_the_policy_allows_nothing_but_sockets() -> None:
@@ -86,7 +112,7 @@ def test_an_answer_survives_a_reload_and_a_cut_and_stop_stops_it(
         relay.cut()
         assert page.wait_done() == wanted.text
         assert page.figures.startswith("100 tokens · first after ")
-        assert page.figures.endswith(" tokens/s · length limit reached")
+        assert page.figures.endswith(" tokens/s · length")
         assert relay.connections >= 3
         assert model.llm.asked == 1
 
