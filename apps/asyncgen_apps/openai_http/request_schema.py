@@ -334,22 +334,39 @@ class EmbeddingRequest(StrictModel):
     cache_salt: Text | None = None
 
 
-class TokenizeRequest(StrictModel):
-    """Body of ``POST /tokenize``."""
+class TemplateFields(StrictModel):
+    """What a chat template is told beside the messages."""
 
     model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
-    prompt: Text | None = Field(None, description="A text; or else `messages`.")
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
     tools: Tools | None = None
+    tool_choice: Choice | NamedTool | None = None
     chat_template_kwargs: Variables | None = None
     enable_thinking: Boolean | None = None
     reasoning_effort: Text | None = None
     continue_final_message: Boolean | None = None
 
+
+class TokenizeRequest(TemplateFields):
+    """Body of ``POST /tokenize``."""
+
+    prompt: Text | None = Field(None, description="A text; or else `messages`.")
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
+
     @classmethod
     def _is_idle(cls, name: object, value: object) -> bool:
         """Return whether a value asks only for what is done in any case."""
         return name in ("add_special_tokens", "add_generation_prompt") and value is True
+
+
+class ApplyTemplateRequest(TemplateFields):
+    """Body of ``POST /apply-template``."""
+
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
+
+    @classmethod
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """Return whether a value asks only for what is done in any case."""
+        return name == "add_generation_prompt" and value is True
 
 
 class DetokenizeRequest(StrictModel):

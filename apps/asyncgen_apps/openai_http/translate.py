@@ -194,7 +194,7 @@ def _shared(
     """Parameters that both routes have, and what the client called them."""
     given = request.model_fields_set
     extras = {name: getattr(request, name) for name in EXTRAS if name in given}
-    extras = {name: _plain(value) for name, value in extras.items() if value is not None}
+    extras = {name: plain_field(value) for name, value in extras.items() if value is not None}
     params = {name: value for name, value in extras.items() if name not in OTHER_NAMES}
     names: dict[str, str] = {}
     for name, ours in OTHER_NAMES.items():
@@ -216,7 +216,7 @@ def _shared(
     return params, names
 
 
-def _plain(value: Any) -> Any:
+def plain_field(value: Any) -> Any:
     """Return the value of a field without classes of the schema, as the library takes it."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
