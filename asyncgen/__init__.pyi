@@ -128,7 +128,10 @@ from asyncgen.errors import (
 )
 from asyncgen.reference.family_classes import PreTrainedTokenizerFast as PreTrainedTokenizerFast
 from asyncgen.checkpoints.push_to_hub import PushToHubMixin as PushToHubMixin
-from asyncgen.generation.config import CompileConfig as CompileConfig
+from asyncgen.generation.config import (
+    STREAM_PARAMETERS as STREAM_PARAMETERS,
+    CompileConfig as CompileConfig,
+)
 from asyncgen.generation.config.modes import GenerationMode as GenerationMode
 from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
 from asyncgen.generation.logits.bans import (
