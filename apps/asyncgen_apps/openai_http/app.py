@@ -30,12 +30,18 @@ from asyncgen_apps.openai_http.middleware import (
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.request_schema import MAX_INPUTS, MAX_PROMPTS
-from asyncgen_apps.openai_http.routes import Service, api_routes, fast_path_handlers, token_routes
+from asyncgen_apps.openai_http.routes import (
+    BODY_OF,
+    Service,
+    api_routes,
+    fast_path_handlers,
+    token_routes,
+)
 from asyncgen_apps.openai_http.tokens import PROMPT_PATHS
 from asyncgen_apps.serving.clients import Keys, Proxies
 from asyncgen_apps.serving.get_turns import GetTurns
 from asyncgen_apps.serving.limits import MOST_BODY, longest_request
-from asyncgen_apps.serving.origins import CheckHost
+from asyncgen_apps.serving.origins import CheckHost, route_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -212,7 +218,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
-        return _reply(from_validation(error.errors()))
+        body = BODY_OF.get(route_path(request.scope))
+        return _reply(from_validation(error.errors(), body))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import CompletionResponse, UsageOptions
-from asyncgen_apps.openai_http.bodies import BODIES, plan_reply, require_model
+from asyncgen_apps.openai_http.bodies import BODIES, checked, plan_reply, require_model
 from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsResponse
 from asyncgen_apps.openai_http.errors import LONG, ApiError
 from asyncgen_apps.openai_http.request_schema import (
@@ -48,12 +48,25 @@ from asyncgen_apps.openai_http.tokens import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import BaseModel
+
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
 
+
+BODY_OF: Mapping[str, type[BaseModel]] = {
+    **BODIES,
+    EMBED_PATH: EmbeddingRequest,
+    TOKENIZE_PATH: TokenizeRequest,
+    DETOKENIZE_PATH: DetokenizeRequest,
+    TEMPLATE_PATH: ApplyTemplateRequest,
+}
+"""What is sent to each path."""
 
 _LONGEST = (
     ("prompt", "max_position_embeddings", "the context holds {} tokens", LONG),
@@ -172,22 +185,22 @@ def fast_path_handlers(service: Service) -> Answers:
         request_id: str,
     ) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.answer(kind.model_validate(content), request_id)
+        return service.answer(checked(kind, content), request_id)
 
     def embed(content: object, request_id: str) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.embed(EmbeddingRequest.model_validate(content))
+        return service.embed(checked(EmbeddingRequest, content))
 
     def tokenize(content: object, request_id: str) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.tokenize(TokenizeRequest.model_validate(content))
+        return service.tokenize(checked(TokenizeRequest, content))
 
     def apply_template(content: object, request_id: str) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.apply_template(ApplyTemplateRequest.model_validate(content))
+        return service.apply_template(checked(ApplyTemplateRequest, content))
 
     def detokenize(content: object, request_id: str) -> CancellableResponse:
-        return service.detokenize(DetokenizeRequest.model_validate(content))
+        return service.detokenize(checked(DetokenizeRequest, content))
 
     others = {
         EMBED_PATH: embed,
