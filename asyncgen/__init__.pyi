@@ -24,6 +24,7 @@ from asyncgen.errors import (
     UnsupportedModelError as UnsupportedModelError,
 )
 from asyncgen.generation.config import (
+    STREAM_PARAMETERS as STREAM_PARAMETERS,
     CompileConfig as CompileConfig,
     GenerationConfig as GenerationConfig,
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from asyncgen.errors import UnknownOptionError, did_you_mean
-from asyncgen.generation.config.rules import Range, Rule, require, switch
+from asyncgen.generation.config.rules import Range, Rule, must_be, require, switch
 from asyncgen.runtime.progress import progress_option
 
 if TYPE_CHECKING:
@@ -99,20 +99,19 @@ class EngineOptions:
 
 
 def _scheduler(value: object) -> str | None:
-    if value in ("fifo", "prefill_first") or isinstance(value, type):
-        return None
-    return '"fifo", "prefill_first" or a subclass of Scheduler'
+    is_known = value in ("fifo", "prefill_first") or isinstance(value, type)
+    return must_be('"fifo", "prefill_first" or a subclass of Scheduler', is_known)
 
 
 def _cache_dtype(value: object) -> str | None:
-    return None if value in ("auto", "int8") else '"auto" or "int8"'
+    return must_be('"auto" or "int8"', value in ("auto", "int8"))
 
 
 def _memory(value: Any) -> str | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and value > 0 and (isinstance(value, int) or value <= 1):
         return None
-    return "a number of bytes (int) or a fraction above 0 and at most 1 (float)"
+    return must_be("a number of bytes (int) or a fraction above 0 and at most 1 (float)")
 
 
 _COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)

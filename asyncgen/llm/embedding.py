@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from asyncgen.errors import EngineClosedError, InvalidRequestError, OverloadedError
 from asyncgen.generation.config.checks import check_values
-from asyncgen.generation.config.rules import Range, label, require, switch
+from asyncgen.generation.config.rules import Range, label, must_be, require, switch
 from asyncgen.llm.answer import Answer
 from asyncgen.llm.together import noted
 from asyncgen.runtime.progress import Progress
@@ -64,7 +64,7 @@ class EmbedParams(TypedDict, total=False):
 
 
 def _pooling(value: object) -> str | None:
-    return None if value in ("last", "mean") else "'last' or 'mean'"
+    return must_be("'last' or 'mean'", value in ("last", "mean"))
 
 
 def _name(value: object) -> str | None:

@@ -28,7 +28,7 @@ from asyncgen.text.foreign_tokenizer import given_tokenizer
 from asyncgen.types import check_prompt, length_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Never, NoReturn
 
     import torch
@@ -203,12 +203,29 @@ class EngineHandle:
     async def _tokenize(
         self, prompt: Prompt, given: Mapping[str, Any], waiting: Waiting
     ) -> list[int]:
+        ids: list[int] = await self._prepared(_token_ids, prompt, given, waiting)
+        return ids
+
+    async def _render(self, prompt: Prompt, given: Mapping[str, Any], waiting: Waiting) -> str:
+        text: str = await self._prepared(_rendered, prompt, given, waiting)
+        return text
+
+    async def _prepared(
+        self,
+        read: Callable[[Opened, Prompt, Mapping[str, Any]], Any],
+        prompt: Prompt,
+        given: Mapping[str, Any],
+        waiting: Waiting,
+    ) -> Any:
+        """Return what a function makes of a prompt, among the prompts of streams."""
         self._thread.require_own_process()
         check_prompt(prompt)
-        read = partial(_token_ids, self._opened, prompt, given)
-        length = length_of(prompt)
         return await waiting.prepared(
-            self._preparing, read, length=length, limited=True, client=None
+            self._preparing,
+            partial(read, self._opened, prompt, given),
+            length=length_of(prompt),
+            limited=True,
+            client=None,
         )
 
     def __reduce__(self) -> NoReturn:
@@ -297,6 +314,13 @@ def _token_ids(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> list
     from asyncgen.engine.requests.prepare import read_prompt
 
     return read_prompt(opened.served, prompt, given)[0]
+
+
+def _rendered(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> str:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.requests.prepare import render_prompt
+
+    return render_prompt(opened.served, prompt, given)
 
 
 def _named(source: object) -> str:

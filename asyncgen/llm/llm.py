@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.stream_params import PromptParams, StreamParams
     from asyncgen.generation.generate.streamer_feed import Streamer
     from asyncgen.llm.embedding import EmbeddingPrompt, EmbedParams
-    from asyncgen.types import Embedding, Prompt
+    from asyncgen.types import Embedding, Message, Prompt
 
 __all__ = ["LLM", "AsyncLLM", "Completion", "SyncTextStream", "TextStream"]
 
@@ -150,6 +150,23 @@ class AsyncLLM(EngineHandle):
     async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
         """Tell the token ids of a prompt, as a stream would have them; see :meth:`count_tokens`."""
         return await self._tokenize(prompt, params, InLoop())
+
+    async def apply_chat_template(
+        self, messages: Sequence[Message], **params: Unpack[PromptParams]
+    ) -> str:
+        """Return the prompt that a stream makes of messages, as one text.
+
+        Args:
+            messages: As in :meth:`stream`.
+            **params: As in :meth:`count_tokens`.
+
+        Raises:
+            InvalidRequestError: Something else than messages, or messages with a control token that
+                stays text (`special_tokens_in_content`), as one text could not tell it from the
+                template's own.
+            AsyncgenError: As in :meth:`count_tokens`.
+        """
+        return await self._render(messages, params, InLoop())
 
     @overload
     async def embed(  # type: ignore[overload-overlap]  # a text is no list of texts
@@ -330,6 +347,12 @@ class LLM(EngineHandle):
     def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
         """Tell the token ids of a prompt; as :meth:`AsyncLLM.tokenize`."""
         return run_blocking(lambda: self._tokenize(prompt, params, InThread()))
+
+    def apply_chat_template(
+        self, messages: Sequence[Message], **params: Unpack[PromptParams]
+    ) -> str:
+        """Return messages as one text; as :meth:`AsyncLLM.apply_chat_template`."""
+        return run_blocking(lambda: self._render(messages, params, InThread()))
 
     @overload
     def embed(  # type: ignore[overload-overlap]

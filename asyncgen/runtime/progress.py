@@ -36,7 +36,7 @@ def progress_option(value: object) -> str | None:
     """Check a `ProgressOption`; return the allowed values if it is invalid."""
     if value is None or value is False or callable(value):
         return None
-    return "None (automatic), False, or a function of what, done and total"
+    return "must be None (automatic), False, or a function of what, done and total"
 
 
 def tell(progress: Callable[[str, int, int], object], what: str, done: int, total: int) -> None:

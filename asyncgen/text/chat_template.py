@@ -146,7 +146,7 @@ def render_chat(
     if not isinstance(template, str):
         raise InvalidRequestError("chat_template", template, "give jinja text")
     if not isinstance(trust_template, bool):
-        raise InvalidRequestError("trust_template", trust_template, "True or False")
+        raise InvalidRequestError("trust_template", trust_template, "must be True or False")
     check_messages(messages)
     _check_mappings(tools, "tools", "the JSON schema of a function")
     _check_mappings(documents, "documents", "a document")

@@ -50,7 +50,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 
 
-Question: TypeAlias = Literal["count", "embed", "measure", "tokenize"]
+Question: TypeAlias = Literal["apply_chat_template", "count", "embed", "measure", "tokenize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Order:
     """Order of the parent; ``number`` names the answer to it."""
 
     number: int
-    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure", "tokenize"]
+    kind: Literal["stream", "cancel", "leave"] | Question
     given: tuple[Any, ...] = ()
 
 
@@ -194,6 +194,9 @@ class EngineProcess:
     async def tokenize(self, prompt: Prompt, **params: Any) -> list[int]:
         found: list[int] = await self._ask("tokenize", prompt, params)
         return found
+
+    async def apply_chat_template(self, messages: Sequence[Any], **params: Any) -> str:
+        return str(await self._ask("apply_chat_template", messages, params))
 
     async def measure(self) -> MetricsSnapshot:
         found: MetricsSnapshot = await self._ask("measure")
@@ -485,6 +488,9 @@ class _Child:
             elif order.kind == "tokenize":
                 prompt, params = order.given
                 self._tell(order, await self.llm.tokenize(prompt, **params))
+            elif order.kind == "apply_chat_template":
+                messages, params = order.given
+                self._tell(order, await self.llm.apply_chat_template(messages, **params))
             else:
                 prompt, params = order.given
                 count = await self.llm.count_tokens(prompt, **params)

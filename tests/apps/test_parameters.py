@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.generation.config.parameters import BY_NAME, PARAMETERS
-from asyncgen_apps.cli.settings import SETTINGS, Setting
+from asyncgen_apps.cli.settings import SETTINGS, Setting, SettingError
 from asyncgen_apps.gradio_chat.fields import FIELDS, Field
 from asyncgen_apps.openai_http.request_schema import GenerationFields, RequestFields
 from asyncgen_apps.websocket.params import REFUSED
@@ -46,10 +46,18 @@ def test_settings_of_the_command_line(setting: Setting) -> None:
     assert not row.elsewhere
     assert kinds.get(row.type, list) is setting.kind
     assert setting.default == row.default
-    # A stream is greedy at a temperature of 0; a GenerationConfig has none of 0.
-    above = setting.above or setting.name == "temperature"
-    low = setting.low + 0.01 if above and setting.low is not None else setting.low
-    assert takes(row.name, low) and takes(row.name, setting.high)
+    limits = () if row.range is None else (row.range.low, row.range.high)
+    for limit in limits:
+        for value in () if limit is None else (limit - 1, limit, limit + 1):
+            assert takes(row.name, value) == _is_taken(setting, value)
+
+
+def _is_taken(setting: Setting, value: float) -> bool:
+    """Tell whether a setting takes a value."""
+    try:
+        return setting.check(value) == value
+    except SettingError:
+        return False
 
 
 @for_each("field", FIELDS, ids=lambda field: field.name)

@@ -122,6 +122,22 @@ def test_http(served: Running, content: str) -> None:
 
 
 @contents
+def test_no_text_tells_such_messages(served: Running, llm: LLM, content: str) -> None:
+    said = served.request("POST", "/apply-template", {"messages": messages_of(content)})
+    assert said.status == 400 and "send the messages themselves" in said.json()["error"]["message"]
+    with pytest.raises(InvalidRequestError, match="send the messages themselves"):
+        llm.apply_chat_template(messages_of(content))
+    for many in ([messages_of("a")[0]] * 5000, messages_of("a" * 10**6)):
+        said = served.request("POST", "/apply-template", {"messages": many})
+        assert (said.status, said.error["code"]) == (400, "context_length_exceeded")
+        assert said.error["param"] == "messages"
+    plain = messages_of("Who are you?")
+    text = served.request("POST", "/apply-template", {"messages": plain}).json()["prompt"]
+    assert text == llm.apply_chat_template(plain)
+    assert tokenizer().encode_ids(text, add_special_tokens=False) == llm.tokenize(plain)
+
+
+@contents
 def test_tokens_over_http(served: Running, content: str) -> None:
     found = served.request("POST", "/tokenize", {"messages": messages_of(content)}).json()
     assert found["tokens"] == wanted(content)

@@ -527,6 +527,7 @@ def test_forked_child_gets_an_error() -> None:
                 llm.start, lambda: llm.generate("abc"), lambda: llm.generate(["abc"]),
                 lambda: llm.stream("abc"), lambda: next(stream),
                 lambda: llm.tokenize("abc"), lambda: llm.count_tokens("abc"),
+                lambda: llm.apply_chat_template([{"role": "user", "content": "abc"}]),
             ):
                 try:
                     use()

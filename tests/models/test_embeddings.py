@@ -141,7 +141,7 @@ def test_drawn_rows(tied: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"new_num_tokens": 0}, "`new_num_tokens` is 0: a whole number of at least 1"),
+        ({"new_num_tokens": 0}, "`new_num_tokens` is 0: must be a whole number of at least 1"),
         ({"new_num_tokens": "100"}, "`new_num_tokens` is '100'"),
         ({"pad_to_multiple_of": -8}, "`pad_to_multiple_of` is -8"),
     ],

@@ -86,7 +86,7 @@ def test_switch_that_is_neither_true_nor_false_is_refused_by_name(
     doors: Doors, name: str, value: Any
 ) -> None:
     doors.write({name: value})
-    with pytest.raises(ModelLoadError, match=f"_config.json: `{name}` is .*True or False"):
+    with pytest.raises(ModelLoadError, match=f"_config.json: `{name}` is .*must be True or False"):
         load_model(doors.folder, progress=False)
 
 

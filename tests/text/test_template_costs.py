@@ -493,7 +493,7 @@ def test_a_trusted_template_calls_what_the_sandbox_allows() -> None:
     assert text == "X"
     with pytest.raises(ChatTemplateError, match="unsafe"):
         render_chat("{{ messages.append(1) }}", MESSAGES, trust_template=True)
-    with pytest.raises(InvalidRequestError, match="`trust_template` is 1: True or False"):
+    with pytest.raises(InvalidRequestError, match="`trust_template` is 1: must be True or False"):
         render_chat("x", MESSAGES, trust_template=1)  # type: ignore[arg-type]
 
 

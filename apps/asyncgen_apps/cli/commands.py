@@ -119,7 +119,7 @@ def _set(session: Session, argument: str) -> Effect:
         setting = find_setting(name)
         if not text.strip():
             shown = _shown(session, setting)
-            return ShowMessage(f"{shown}: {setting.help} Takes {setting.allowed}.")
+            return ShowMessage(f"{shown}: {setting.help} It {setting.allowed}.")
         value = None if text.strip() in ("default", "none") else setting.parse(text)
         session.settings.set(setting.name, value)
     except SettingError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -29,9 +29,6 @@ class Setting:
         name: Its name in ``/set``; the option is ``--name`` with dashes.
         kind: ``bool``, ``int``, ``float``, or ``list`` (of strings).
         help: One line for ``--help`` and ``/set``.
-        low: Smallest value; ``None`` means no limit.
-        high: Largest value; ``None`` means no limit.
-        above: True if ``low`` itself is excluded.
         parameter: Its name in ``AsyncLLM.stream``, where that differs.
         default: Value if neither the user nor the model gives one.
     """
@@ -39,9 +36,6 @@ class Setting:
     name: str
     kind: type[bool] | type[int] | type[float] | type[list[str]]
     help: str
-    low: float | None = None
-    high: float | None = None
-    above: bool = False
     parameter: str = ""
     default: Value | None = None
 
@@ -49,18 +43,6 @@ class Setting:
     def stream_name(self) -> str:
         """Name of the parameter of ``AsyncLLM.stream``."""
         return self.parameter or self.name
-
-    @property
-    def allowed(self) -> str:
-        """The accepted values in words."""
-        if self.kind is bool:
-            return "on or off"
-        if self.kind is list:
-            return 'text, or several in quotes: "END" "\\n\\n"'
-        noun = "a whole number" if self.kind is int else "a number"
-        lower = "" if self.low is None else f" {'above' if self.above else 'from'} {self.low:g}"
-        upper = "" if self.high is None else f" up to {self.high:g}"
-        return noun + lower + upper
 
     def parse(self, text: str) -> Value:
         """Read a value as typed after ``/set name``.
@@ -73,10 +55,9 @@ class Setting:
             return self._parse_bool(text)
         if self.kind is list:
             return self.check(_parse_strings(text))
-        try:
+        number: object = text
+        with suppress(ValueError):
             number = int(text) if self.kind is int else float(text)
-        except ValueError:
-            raise self._refuse(text) from None
         return self.check(number)
 
     def check(self, value: object) -> Value:
@@ -90,33 +71,40 @@ class Setting:
         if self.kind is list and isinstance(value, list) and value:
             if all(isinstance(item, str) and item for item in value):
                 return value
-        if self.kind is int and isinstance(value, int) and not isinstance(value, bool):
-            if self._in_range(value):
-                return value
-        if self.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            if self._in_range(value) and abs(value) <= sys.float_info.max:
-                return float(value)
-        raise self._refuse(value)
+        if self.kind in (bool, list) or self._rule(value) is not None:
+            raise self._refuse(value)
+        number = cast("int | float", value)
+        return float(number) if self.kind is float else number
 
-    def _in_range(self, number: float) -> bool:
-        """Tell whether a number lies between the limits; NaN does not."""
-        if self.low is not None and not (number > self.low if self.above else number >= self.low):
-            return False
-        return self.high is None or number <= self.high
+    @property
+    def allowed(self) -> str:
+        """Say what a value must be."""
+        if self.kind is bool:
+            return "must be on or off"
+        if self.kind is list:
+            return 'must be text, or several in quotes: "END" "\\n\\n"'
+        return str(self._rule(None))
 
-    def _parse_bool(self, text: str) -> bool:
+    def _rule(self, value: object) -> str | None:
+        """Apply the rule of the library; return what a value must be, unless it is that."""
+        from asyncgen import STREAM_PARAMETERS  # late: many commands never need the table
+
+        rule = STREAM_PARAMETERS[self.stream_name].rule
+        return None if rule is None else rule(value)
+
+    def _parse_bool(self, text: str) -> Value:
         """Read a switch."""
         word = text.lower()
         if word in ("on", "true", "yes", "1"):
             return True
         if word in ("off", "false", "no", "0"):
             return False
-        raise self._refuse(text)
+        return self.check(text)
 
     def _refuse(self, value: object) -> SettingError:
-        """Compose the error for a value that is not taken."""
+        """Compose the error for a value that is not taken, as the library composes it."""
         shown = value if isinstance(value, str) else json.dumps(value)
-        return SettingError(f"`{self.name}` is {shown}: it takes {self.allowed}")
+        return SettingError(f"`{self.name}` is {shown}: {self.allowed}")
 
 
 def _parse_strings(text: str) -> list[str]:
@@ -136,26 +124,24 @@ def _parse_strings(text: str) -> list[str]:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("max_new_tokens", int, "Longest answer, in tokens.", low=1),
-    Setting("min_new_tokens", int, "Shortest answer, in tokens.", low=0),
-    Setting("max_time", float, "Longest time for an answer, in seconds.", low=0, above=True),
+    Setting("max_new_tokens", int, "Longest answer, in tokens."),
+    Setting("min_new_tokens", int, "Shortest answer, in tokens."),
+    Setting("max_time", float, "Longest time for an answer, in seconds."),
     Setting("temperature", float, "Below 1 safer, above 1 bolder; 0 takes the best token.",
-            low=0, default=1.0),
-    Setting("top_k", int, "Sample from the k most probable tokens; 0 is off.", low=0, default=50),
-    Setting("top_p", float, "Sample from the fewest tokens that hold this share.",
-            low=0, high=1, above=True, default=1.0),
-    Setting("min_p", float, "Drop tokens below this share of the most probable one.",
-            low=0, high=1),
-    Setting("typical_p", float, "Sample from the most typical tokens.",
-            low=0, high=1, above=True, default=1.0),
-    Setting("repetition_penalty", float, "Above 1 repeats less.", low=0, above=True, default=1.0),
+            default=1.0),
+    Setting("top_k", int, "Sample from the k most probable tokens; 0 is off.", default=50),
+    Setting("top_p", float, "Sample from the fewest tokens that hold this share.", default=1.0),
+    Setting("min_p", float, "Drop tokens below this share of the most probable one."),
+    Setting("typical_p", float, "Sample from the most typical tokens.", default=1.0),
+    Setting("repetition_penalty", float, "Above 1 repeats less.", default=1.0),
     Setting("no_repeat_ngram_size", int, "Never repeat a run of this many tokens; 0 is off.",
-            low=0, default=0),
-    Setting("seed", int, "Same seed, same answer.", low=0, high=2**63 - 1),
+            default=0),
+    Setting("seed", int, "Same seed, same answer."),
     Setting("stop", list, "End the answer before this text."),
     Setting("sample", bool, "Draw tokens at random, or take the best.",
             parameter="do_sample", default=False),
 )  # fmt: skip
+"""The ranges of numbers are those of the library's own table, `asyncgen.STREAM_PARAMETERS`."""
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 

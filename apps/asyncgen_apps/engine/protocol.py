@@ -8,10 +8,10 @@ be pickled. Tests run the applications with an engine behind a pipe.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from asyncgen import (
         Completion,
@@ -135,6 +135,15 @@ class Engine(Protocol):
 
         Raises:
             AsyncgenError: The reasons are those of a stream.
+        """
+
+    async def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], **params: Unpack[PromptParams]
+    ) -> str:
+        """Return the prompt that a stream makes of messages, as one text.
+
+        Raises:
+            AsyncgenError: The reasons are those of a stream; or one text cannot tell all of it.
         """
 
     async def embed(

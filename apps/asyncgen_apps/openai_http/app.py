@@ -30,12 +30,18 @@ from asyncgen_apps.openai_http.middleware import (
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.request_schema import MAX_INPUTS, MAX_PROMPTS
-from asyncgen_apps.openai_http.routes import Service, api_routes, fast_path_handlers, token_routes
-from asyncgen_apps.openai_http.tokens import DETOKENIZE_PATH, TOKENIZE_PATH
+from asyncgen_apps.openai_http.routes import (
+    BODY_OF,
+    Service,
+    api_routes,
+    fast_path_handlers,
+    token_routes,
+)
+from asyncgen_apps.openai_http.tokens import PROMPT_PATHS
 from asyncgen_apps.serving.clients import Keys, Proxies
 from asyncgen_apps.serving.get_turns import GetTurns
 from asyncgen_apps.serving.limits import MOST_BODY, longest_request
-from asyncgen_apps.serving.origins import CheckHost
+from asyncgen_apps.serving.origins import CheckHost, route_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -127,12 +133,10 @@ def create_app(
 def _body_limits(llm: Engine, settings: ServerSettings) -> Mapping[str, int]:
     """Most bytes of a body, by path; ``""`` stands for all others."""
     if settings.max_body_bytes is not None:
-        return dict.fromkeys(("", TOKENIZE_PATH, DETOKENIZE_PATH), settings.max_body_bytes)
+        return dict.fromkeys(("", *PROMPT_PATHS), settings.max_body_bytes)
     return {
         "": MOST_BODY,
-        CHAT_PATH: longest_request(llm, MOST_BODY),
-        TOKENIZE_PATH: longest_request(llm, MOST_BODY),
-        DETOKENIZE_PATH: longest_request(llm, MOST_BODY),
+        **dict.fromkeys((CHAT_PATH, *PROMPT_PATHS), longest_request(llm, MOST_BODY)),
         TEXT_PATH: longest_request(llm, MOST_BODY, prompts=MAX_PROMPTS),
         EMBED_PATH: longest_request(llm, MOST_BODY, prompts=MAX_INPUTS),
     }
@@ -142,7 +146,7 @@ def _guarded(settings: ServerSettings) -> frozenset[str]:
     """Paths outside of ``/v1`` that need a key, where there are keys."""
     figures = () if settings.open_metrics else ("/metrics",)
     docs = () if settings.open_docs else ("/docs", "/openapi.json")
-    return frozenset((*figures, *docs, INFO_PATH, TOKENIZE_PATH, DETOKENIZE_PATH))
+    return frozenset((*figures, *docs, INFO_PATH, *PROMPT_PATHS))
 
 
 def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
@@ -214,7 +218,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
-        return _reply(from_validation(error.errors()))
+        body = BODY_OF.get(route_path(request.scope))
+        return _reply(from_validation(error.errors(), body))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

@@ -6,11 +6,11 @@ Knows the API; not how a body came, nor how a reply is sent.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from asyncgen_apps.openai_http.errors import (
     SERVER,
@@ -83,6 +83,26 @@ def plan_reply(
     return planned, CompletionSerializer(head, *options, echo=planned.echo)
 
 
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+def checked(kind: type[_Body], content: object) -> _Body:
+    """Check a parsed body.
+
+    Args:
+        kind: What it should be.
+        content: The body.
+
+    Raises:
+        ApiError: Names the first field that does not fit.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False)
+        raise from_validation([dict(one) for one in details], kind) from None
+
+
 async def whole(streams: RequestStreams, serializer: Serializer) -> Object:
     """Read all streams to their ends, and lay the reply out in one piece.
 
@@ -145,11 +165,7 @@ async def reply_to(
     Raises:
         ApiError: Error that HTTP would answer.
     """
-    try:
-        body = BODIES[path].model_validate(content)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        raise from_validation([dict(one) for one in details]) from None
+    body = checked(BODIES[path], content)
     require_model(body.model, names)
     if body.stream:
         raise ApiError(400, "`stream` is true: replies come in one piece here", param="stream")

@@ -7,7 +7,7 @@ themselves end with the server. Knows the page by what it asks of a model, and b
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -16,7 +16,7 @@ from asyncgen_apps.openai_http.errors import ApiError
 from asyncgen_apps.serving.clients import ANYBODY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -91,6 +91,12 @@ class GatedEngine:
     async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
         """Tell the token ids of a prompt."""
         return await self._llm.tokenize(prompt, **params)
+
+    async def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], **params: Unpack[PromptParams]
+    ) -> str:
+        """Return messages as one text."""
+        return await self._llm.apply_chat_template(messages, **params)
 
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]

@@ -21,30 +21,32 @@ def _some(value: Any) -> Any:
 class TextPart(StrictModel):
     """One text of a message."""
 
-    type: Literal["text"]
-    text: Text
+    type: Literal["text"] = Field(description="The kind of the part.")
+    text: Text = Field(description="The text.")
 
 
 class CalledFunction(StrictModel):
     """The function of a call."""
 
-    name: Text
+    name: Text = Field(description="Of the function.")
     arguments: Text = Field(description="A JSON object.")
 
 
 class MessageCall(StrictModel):
     """A call that the model made in an earlier answer."""
 
-    id: Text
-    type: Literal["function"] = "function"
-    function: CalledFunction
+    id: Text = Field(description="The message of the tool repeats it.")
+    type: Literal["function"] = Field("function", description="The kind of the tool.")
+    function: CalledFunction = Field(description="What is called, and with what.")
     index: Integer | None = Field(None, description="Taken, and not used.")
 
 
 class ChatMessage(StrictModel):
     """One turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
+        description="Who says it; `developer` is `system`."
+    )
     content: Text | Annotated[list[TextPart], Field(fail_fast=True, min_length=1)] | None = Field(
         None, description="May be missing beside `tool_calls`."
     )
@@ -78,8 +80,8 @@ class ChatMessage(StrictModel):
 class Function(StrictModel):
     """A function that the model may call."""
 
-    name: Text
-    description: Text | None = None
+    name: Text = Field(description="By which the model calls it.")
+    description: Text | None = Field(None, description="What it does; the model reads it.")
     parameters: dict[Text, JsonValue] | None = Field(
         None, description="JSON schema of the arguments, an object."
     )
@@ -91,21 +93,21 @@ class Function(StrictModel):
 class Tool(StrictModel):
     """A tool."""
 
-    type: Literal["function"]
-    function: Function
+    type: Literal["function"] = Field(description="The kind of the tool.")
+    function: Function = Field(description="The function.")
 
 
 class NamedFunction(StrictModel):
     """The name of a function."""
 
-    name: Text
+    name: Text = Field(description="That of one of `tools`.")
 
 
 class NamedTool(StrictModel):
     """One tool by its name."""
 
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function"] = Field(description="The kind of the tool.")
+    function: NamedFunction = Field(description="The function to call.")
 
 
 Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)]

@@ -23,6 +23,8 @@ status type                        when
 
 from __future__ import annotations
 
+import difflib
+import json
 import logging
 import math
 from dataclasses import dataclass
@@ -37,10 +39,15 @@ from asyncgen import (
     InvalidScoresError,
     OverloadedError,
 )
+from asyncgen_apps.openai_http.fields import names_at
+from asyncgen_apps.openai_http.ranges import RANGES
+from asyncgen_apps.openai_http.request_schema import NEUTRAL
 from asyncgen_apps.websocket.errors import parameter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pydantic import BaseModel
 
 
 _log = logging.getLogger("asyncgen.http")
@@ -142,11 +149,14 @@ def from_exception(error: Exception, names: Mapping[str, str] | None = None) -> 
     return ApiError(500, f"{type(error).__name__}: the server's log has more", SERVER)
 
 
-def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
+def from_validation(
+    errors: Sequence[Mapping[str, object]], body: type[BaseModel] | None = None
+) -> ApiError:
     """Name the first field that does not fit.
 
     Args:
         errors: Errors of pydantic, at least one.
+        body: What the body should have been; suggests a name for one that is unknown.
 
     Returns:
         A 400. Of the alternatives of a field, each complaint is in the message.
@@ -157,7 +167,7 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
     long = [entry for entry in located if entry[1].get("type") == "too_long"]
     field, error = (unknown or long or located)[0]
     if unknown:
-        message = f"`{field}` is not supported by this server"
+        message = f"`{field}` is not supported by this server{_suggestion(error, body)}"
         return ApiError(400, message, param=field, code="unsupported_parameter")
     if error.get("type") == "json_invalid":
         return ApiError(400, "the body is not JSON in UTF-8", code="invalid_json")
@@ -166,9 +176,55 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
     complaints = "; or ".join(dict.fromkeys(map(_complaint, same)))
     message = f"`{field}`: {complaints}" if field else NO_OBJECT
     missing = error.get("type") == "missing"
+    is_number = any(error.get("type") in _OF_NUMBERS for error in same)
+    if is_number and (allowed := _range_of(field, body)):
+        value = error.get("input", _UNKNOWN)
+        is_told = isinstance(value, str | int | float | None)
+        message = f"`{field}`{f' is {_as_json(value)}' if is_told else ''}: {allowed}"
     return ApiError(
         400, message, param=field or None, code="missing_required_parameter" if missing else None
     )
+
+
+_OF_NUMBERS = frozenset(
+    """int_type float_type finite_number greater_than greater_than_equal less_than less_than_equal
+    int_from_float int_parsing_size""".split()
+)
+"""Errors of pydantic about a number that is none, or out of its range."""
+
+_UNKNOWN: object = object()
+
+
+def _range_of(field: str, body: type[BaseModel] | None) -> str:
+    """Return what a number must be, in the words of the library; empty if it has no range.
+
+    Args:
+        field: Its name.
+        body: What the body should have been: elsewhere a field of the name may mean another thing.
+    """
+    known = body is not None and field in body.model_fields
+    return str(RANGES[field](None)) if known and field in RANGES else ""
+
+
+def _as_json(value: object) -> str:
+    """Show a value as the client wrote it, shortened."""
+    try:
+        return clipped(json.dumps(value))
+    except ValueError:  # thousands of digits
+        return "a number of thousands of digits"
+
+
+def _suggestion(error: Mapping[str, object], body: type[BaseModel] | None) -> str:
+    """Return the end of a message about an unknown field: a name that is close to it."""
+    location = error.get("loc")
+    if body is None or not isinstance(location, tuple | list) or not location:
+        return ""
+    if location[-1] in NEUTRAL:  # spelled as the API has it
+        return ""
+    *parents, name = location[1:] if location[:1] == ("body",) else location
+    names = sorted(names_at(body, parents))
+    near = difflib.get_close_matches(str(name)[:LONGEST_WORD], names, n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _complaint(error: Mapping[str, object]) -> str:

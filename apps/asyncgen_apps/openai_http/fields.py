@@ -5,7 +5,8 @@ Long values are looked at entry by entry, so that other threads have their turn 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,12 +14,20 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     JsonValue,
     model_validator,
 )
 
+from asyncgen_apps.openai_http.schema_notes import note
 from asyncgen_apps.serving.template_limits import too_large
 from asyncgen_apps.serving.time_slices import give_way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 T = TypeVar("T")
 
@@ -100,6 +109,36 @@ def few(settings: Any) -> Any:
     return settings
 
 
+@cache
+def field_names(model: type[BaseModel]) -> frozenset[str]:
+    """Return the names of a model's fields, as a client spells them."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+def names_at(model: type[BaseModel], parts: Sequence[object]) -> set[str]:
+    """Return the names that an object inside of a body may have.
+
+    Args:
+        model: Of the body.
+        parts: Where the object is, as pydantic spells it.
+    """
+    models = {model}
+    for part in parts:
+        fields = [field for one in models for field in one.model_fields.items()]
+        found = [field.annotation for name, field in fields if part in (name, field.alias)]
+        if found:
+            models = {one for kind in found for one in _models_in(kind)}
+    return {name for one in models for name in field_names(one)}
+
+
+def _models_in(kind: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that a type is made of."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for one in get_args(kind):
+        yield from _models_in(one)
+
+
 class StrictModel(BaseModel):
     """Refuses what it does not know."""
 
@@ -112,13 +151,22 @@ class StrictModel(BaseModel):
         give_way()
         if not isinstance(data, dict):
             return data
-        known = {name: data[name] for name in cls.model_fields if name in data}
+        known = {name: data[name] for name in field_names(cls) if name in data}
         if len(known) == len(data):
             return data
         for name, value in data.items():
             if name not in known and not cls._is_idle(name, value):
                 return {**known, name: value}
         return known
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe the fields for the page and the document."""
+        found = handler(schema)
+        note(cls.__name__, handler.resolve_ref_schema(found))
+        return found
 
     @classmethod
     def _is_idle(cls, name: object, value: object) -> bool:

@@ -74,10 +74,25 @@ def _fields(api: Schema, schema: Schema) -> str:
     fields = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in needed)
     rows = [
         f"<tr><td><code>{escape(name)}</code>{' (required)' if name in needed else ''}"
-        f"<td>{escape(_kind(api, field))}<td>{_text(field.get('description', ''))}"
+        f"<td>{escape(_kind(api, field))}<td>{_text(field.get('description', ''))}{_example(field)}"
         for name, field in fields
     ]
     return f"<table>{''.join(rows)}</table>"
+
+
+def _example(field: Schema) -> str:
+    """Return an example of a field as HTML."""
+    examples = field.get("examples")
+    if not examples:
+        return ""
+    return f" <small>For example <code>{escape(json.dumps(examples[0]))}</code></small>"
+
+
+def _range(field: Schema) -> str:
+    """Say between which numbers one lies."""
+    words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    said = [f"{sign} {field[word]}" for word, sign in words.items() if word in field]
+    return f" {', '.join(said)}" if said else ""
 
 
 def _kind(api: Schema, field: Schema) -> str:
@@ -96,7 +111,7 @@ def _kind(api: Schema, field: Schema) -> str:
     if field.get("type") == "array":
         inner = _kind(api, field.get("items", {}))
         return f"list of ({inner})" if " or " in inner else f"list of {inner}"
-    return str(field.get("type", "any"))
+    return str(field.get("type", "any")) + _range(field)
 
 
 def _resolved(api: Schema, schema: Schema) -> Schema:

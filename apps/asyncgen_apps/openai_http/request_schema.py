@@ -214,8 +214,10 @@ class RequestFields(GenerationFields):
     """Fields that both routes share."""
 
     model: Text = Field(description="Id of a model of `/v1/models`.")
-    stream: Boolean | None = None
-    stream_options: StreamOptions | None = None
+    stream: Boolean | None = Field(None, description="Events as they come, not one reply.")
+    stream_options: StreamOptions | None = Field(
+        None, description="Outputs of a stream beside its text; needs `stream`."
+    )
     n: Annotated[int, Field(strict=True, ge=1, le=MAX_CHOICES)] | None = Field(
         None, description="Choices for each prompt."
     )
@@ -251,29 +253,29 @@ class RequestFields(GenerationFields):
 class NamedSchema(StrictModel):
     """A JSON schema with its name."""
 
-    name: Text
+    name: Text = Field(description="Of the schema; the model does not see it.")
     description: Text | None = Field(None, description="For people; the model does not see it.")
-    schema_: Schema = Field(alias="schema")
+    schema_: Schema = Field(alias="schema", description="The JSON schema.")
     strict: Boolean | None = Field(None, description="The schema is kept to in any case.")
 
 
 class TextFormat(StrictModel):
     """Any text."""
 
-    type: Literal["text"]
+    type: Literal["text"] = Field(description="Any text.")
 
 
 class ObjectFormat(StrictModel):
     """An object of JSON."""
 
-    type: Literal["json_object"]
+    type: Literal["json_object"] = Field(description="An object of JSON.")
 
 
 class SchemaFormat(StrictModel):
     """A value that a JSON schema allows."""
 
-    type: Literal["json_schema"]
-    json_schema: NamedSchema
+    type: Literal["json_schema"] = Field(description="A value that a schema allows.")
+    json_schema: NamedSchema = Field(description="The schema, and its name.")
 
 
 class ChatCompletionRequest(RequestFields):
@@ -283,7 +285,9 @@ class ChatCompletionRequest(RequestFields):
         Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None
     ) = Field(None, description="What the answer must look like.")
 
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] = Field(
+        description="The conversation; the last message is answered."
+    )
     max_completion_tokens: Integer | None = None
     logprobs: Boolean | None = None
     top_logprobs: Integer | None = None
@@ -334,17 +338,25 @@ class EmbeddingRequest(StrictModel):
     cache_salt: Text | None = None
 
 
-class TokenizeRequest(StrictModel):
-    """Body of ``POST /tokenize``."""
+class TemplateFields(StrictModel):
+    """What a chat template is told beside the messages."""
 
     model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
-    prompt: Text | None = Field(None, description="A text; or else `messages`.")
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
     tools: Tools | None = None
+    tool_choice: Choice | NamedTool | None = None
     chat_template_kwargs: Variables | None = None
     enable_thinking: Boolean | None = None
     reasoning_effort: Text | None = None
     continue_final_message: Boolean | None = None
+
+
+class TokenizeRequest(TemplateFields):
+    """Body of ``POST /tokenize``."""
+
+    prompt: Text | None = Field(None, description="A text; or else `messages`.")
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = Field(
+        None, description="A conversation, as a chat would have it; or else `prompt`."
+    )
 
     @classmethod
     def _is_idle(cls, name: object, value: object) -> bool:
@@ -352,8 +364,21 @@ class TokenizeRequest(StrictModel):
         return name in ("add_special_tokens", "add_generation_prompt") and value is True
 
 
+class ApplyTemplateRequest(TemplateFields):
+    """Body of ``POST /apply-template``."""
+
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] = Field(
+        description="The conversation."
+    )
+
+    @classmethod
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """Return whether a value asks only for what is done in any case."""
+        return name == "add_generation_prompt" and value is True
+
+
 class DetokenizeRequest(StrictModel):
     """Body of ``POST /detokenize``."""
 
     model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
-    tokens: TokenIds
+    tokens: TokenIds = Field(description="Token ids of the model.")

@@ -165,6 +165,12 @@ class DetokenizedText(BaseModel):
     prompt: str
 
 
+class RenderedPrompt(BaseModel):
+    """Reply of ``POST /apply-template``."""
+
+    prompt: str = Field(description="What a chat of these messages goes on behind.")
+
+
 class EmbeddingUsage(BaseModel):
     """Token counts."""
 

@@ -15,10 +15,11 @@ from fastapi import APIRouter, Request, Response
 
 from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import CompletionResponse, UsageOptions
-from asyncgen_apps.openai_http.bodies import BODIES, plan_reply, require_model
+from asyncgen_apps.openai_http.bodies import BODIES, checked, plan_reply, require_model
 from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsResponse
 from asyncgen_apps.openai_http.errors import LONG, ApiError
 from asyncgen_apps.openai_http.request_schema import (
+    ApplyTemplateRequest,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -32,24 +33,40 @@ from asyncgen_apps.openai_http.response_schema import (
     EmbeddingList,
     Model,
     ModelList,
+    RenderedPrompt,
     TextCompletion,
     Tokens,
 )
 from asyncgen_apps.openai_http.strict_route import StrictRoute
 from asyncgen_apps.openai_http.tokens import (
     DETOKENIZE_PATH,
+    TEMPLATE_PATH,
     TOKENIZE_PATH,
+    ApplyTemplateResponse,
     DetokenizeResponse,
     TokenizeResponse,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import BaseModel
+
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
 
+
+BODY_OF: Mapping[str, type[BaseModel]] = {
+    **BODIES,
+    EMBED_PATH: EmbeddingRequest,
+    TOKENIZE_PATH: TokenizeRequest,
+    DETOKENIZE_PATH: DetokenizeRequest,
+    TEMPLATE_PATH: ApplyTemplateRequest,
+}
+"""What is sent to each path."""
 
 _LONGEST = (
     ("prompt", "max_position_embeddings", "the context holds {} tokens", LONG),
@@ -138,6 +155,16 @@ class Service:
             self.require_model(body.model)
         return TokenizeResponse(self.llm, self.gate, self.settings, body)
 
+    def apply_template(self, body: ApplyTemplateRequest) -> ApplyTemplateResponse:
+        """Plan the reply to a request for the text of messages.
+
+        Raises:
+            ApiError: It cannot be answered.
+        """
+        if body.model is not None:
+            self.require_model(body.model)
+        return ApplyTemplateResponse(self.llm, self.gate, self.settings, body)
+
     def detokenize(self, body: DetokenizeRequest) -> DetokenizeResponse:
         """Plan the reply to a request for the text of ids.
 
@@ -158,20 +185,29 @@ def fast_path_handlers(service: Service) -> Answers:
         request_id: str,
     ) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.answer(kind.model_validate(content), request_id)
+        return service.answer(checked(kind, content), request_id)
 
     def embed(content: object, request_id: str) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.embed(EmbeddingRequest.model_validate(content))
+        return service.embed(checked(EmbeddingRequest, content))
 
     def tokenize(content: object, request_id: str) -> CancellableResponse:
         service.check_list_lengths(content)
-        return service.tokenize(TokenizeRequest.model_validate(content))
+        return service.tokenize(checked(TokenizeRequest, content))
+
+    def apply_template(content: object, request_id: str) -> CancellableResponse:
+        service.check_list_lengths(content)
+        return service.apply_template(checked(ApplyTemplateRequest, content))
 
     def detokenize(content: object, request_id: str) -> CancellableResponse:
-        return service.detokenize(DetokenizeRequest.model_validate(content))
+        return service.detokenize(checked(DetokenizeRequest, content))
 
-    others = {EMBED_PATH: embed, TOKENIZE_PATH: tokenize, DETOKENIZE_PATH: detokenize}
+    others = {
+        EMBED_PATH: embed,
+        TOKENIZE_PATH: tokenize,
+        DETOKENIZE_PATH: detokenize,
+        TEMPLATE_PATH: apply_template,
+    }
     return {**{path: partial(answer, kind) for path, kind in BODIES.items()}, **others}
 
 
@@ -210,7 +246,7 @@ def api_routes(service: Service) -> APIRouter:
 
 
 def token_routes(service: Service) -> APIRouter:
-    """Make the routes beside ``/v1``, which are those of vLLM."""
+    """Make the routes beside ``/v1``: two of vLLM, and one of llama.cpp."""
     router = APIRouter(responses=ERRORS, route_class=StrictRoute)
 
     @router.post(TOKENIZE_PATH, response_model=Tokens)
@@ -222,6 +258,11 @@ def token_routes(service: Service) -> APIRouter:
     async def detokenize(body: DetokenizeRequest) -> Response:
         """Tell the text of token ids."""
         return service.detokenize(body)
+
+    @router.post(TEMPLATE_PATH, response_model=RenderedPrompt)
+    async def apply_template(body: ApplyTemplateRequest) -> Response:
+        """Tell the prompt that the chat template makes of a conversation."""
+        return service.apply_template(body)
 
     return router
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from asyncgen_apps.openai_http.echo import Echo
 from asyncgen_apps.openai_http.errors import ApiError, clipped
+from asyncgen_apps.openai_http.ranges import RANGES
 from asyncgen_apps.openai_http.request_schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 COMPLETION_TOKENS = 16
 """What the API gives ``/v1/completions`` where no length is asked for."""
-MAX_TOP_LOGPROBS = 20
 MAX_STREAMS = 1024
 EXTRAS = tuple(GenerationFields.model_fields)
 SAME = ("seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty")
@@ -194,7 +194,7 @@ def _shared(
     """Parameters that both routes have, and what the client called them."""
     given = request.model_fields_set
     extras = {name: getattr(request, name) for name in EXTRAS if name in given}
-    extras = {name: _plain(value) for name, value in extras.items() if value is not None}
+    extras = {name: plain_field(value) for name, value in extras.items() if value is not None}
     params = {name: value for name, value in extras.items() if name not in OTHER_NAMES}
     names: dict[str, str] = {}
     for name, ours in OTHER_NAMES.items():
@@ -216,7 +216,7 @@ def _shared(
     return params, names
 
 
-def _plain(value: Any) -> Any:
+def plain_field(value: Any) -> Any:
     """Return the value of a field without classes of the schema, as the library takes it."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
@@ -264,8 +264,8 @@ def _bias(given: dict[str, float]) -> dict[tuple[int], float]:
         if not _TOKEN_ID.fullmatch(token):
             message = f"`logit_bias` has {clipped(token)!r}: not a token id"
             raise ApiError(400, message, param="logit_bias")
-        if not -100 <= bias <= 100:
-            message = f"`logit_bias` is {bias} for token {token}: from -100 to 100"
+        if allowed := RANGES["logit_bias"](bias):
+            message = f"`logit_bias` is {bias} for token {token}: {allowed}"
             raise ApiError(400, message, param="logit_bias")
         found[(int(token),)] = float(bias)
     return found
@@ -331,6 +331,6 @@ def _text_logprobs(request: CompletionRequest) -> tuple[bool, int]:
 
 
 def _in_range(name: str, value: int) -> int:
-    if not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise ApiError(400, f"`{name}` is {value}: from 0 to {MAX_TOP_LOGPROBS}", param=name)
+    if allowed := RANGES[name](value):
+        raise ApiError(400, f"`{name}` is {value}: {allowed}", param=name)
     return value

@@ -21,7 +21,7 @@ from asyncgen_apps.remote.sessions import session_of
 from asyncgen_apps.remote.streams import RemoteStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -107,6 +107,12 @@ class RemoteLLM:
         """Return the token ids of a prompt."""
         found: list[int] = await self._ask("tokenize", prompt, dict(params))
         return found
+
+    async def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], **params: Unpack[PromptParams]
+    ) -> str:
+        """Return messages as one text."""
+        return str(await self._ask("apply_chat_template", messages, dict(params)))
 
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]

@@ -135,6 +135,10 @@ class Call(Protocol):
         """Stop the stream in the engine. Idempotent."""
 
 
+Question: TypeAlias = Literal["apply_chat_template", "count", "embed", "tokenize"]
+"""What an engine is asked about a prompt."""
+
+
 class Calls(Protocol):
     """Transport to the engines."""
 
@@ -145,7 +149,7 @@ class Calls(Protocol):
     def stream(self, request: StreamRequest) -> Call:
         """Send a request to the engine that suits it best."""
 
-    async def ask(self, kind: Literal["count", "embed", "tokenize"], *given: Any) -> Any:
+    async def ask(self, kind: Question, *given: Any) -> Any:
         """Ask any engine.
 
         Raises:

@@ -44,6 +44,7 @@ async def reply(llm: AsyncLLM, kind: str, given: tuple[Any, ...]) -> Any:
     methods: dict[str, Callable[..., Awaitable[Any]]] = {
         "count": llm.count_tokens,
         "tokenize": llm.tokenize,
+        "apply_chat_template": llm.apply_chat_template,
         "embed": llm.embed,
     }
     prompt, params = given

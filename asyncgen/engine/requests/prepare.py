@@ -326,11 +326,7 @@ def read_prompt(
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if not isinstance(prompt, str):
-        _check_count(context, prompt)
-        given = {name: value for name, value in given.items() if value is not None}
-        messages = cast("Sequence[Message]", prompt)
-        rendered = render(tokenizer, messages, given, served.formats)
-        _check_fits(context, tokenizer, rendered.text)
+        rendered = _rendered(served, tokenizer, prompt, given, context)
         encode = partial(tokenizer.encode_ids, rendered.text, add_special_tokens=False)
         if rendered.prompt is not None:
             encode = partial(tokenizer.encode_chat, rendered.prompt)
@@ -340,6 +336,55 @@ def read_prompt(
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids, None
+
+
+def _rendered(
+    served: ServedModel,
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    given: Mapping[str, Any],
+    context: int | None,
+) -> Rendered:
+    """Render messages, unless the context cannot hold what comes of them."""
+    _check_count(context, prompt)
+    given = {name: value for name, value in given.items() if value is not None}
+    rendered = render(tokenizer, cast("Sequence[Message]", prompt), given, served.formats)
+    _check_fits(context, tokenizer, rendered.text)
+    return rendered
+
+
+def render_prompt(served: ServedModel, prompt: Prompt, given: Mapping[str, Any]) -> str:
+    """Render messages as one text, whose tokens are those of the messages.
+
+    Args:
+        served: The engine's model.
+        prompt: Form already checked.
+        given: As for `read_prompt`.
+
+    Raises:
+        InvalidRequestError: Something else than messages, or messages whose control tokens stay
+            text, as one text would not tell those from the template's own; otherwise as
+            `read_prompt`.
+        ContextLengthError: A text that cannot fit, whatever its tokens are.
+        ChatTemplateError: The chat template refuses the messages, or there is none.
+    """
+    tokenizer = served.tokenizer
+    if isinstance(prompt, str) or not is_messages(prompt) or tokenizer is None:
+        allowed = "a list of messages" if tokenizer else "no text, without a tokenizer"
+        raise InvalidRequestError("prompt", prompt, allowed)
+    check_values({name: given[name] for name in OF_MESSAGES if given.get(name) is not None})
+    rendered = _rendered(served, tokenizer, prompt, given, served.context_length)
+    if rendered.prompt is not None:
+        apart = _encoded(
+            served, rendered.text, prompt, partial(tokenizer.encode_chat, rendered.prompt)
+        )
+        if apart != tokenizer.encode_ids(rendered.text, add_special_tokens=False):
+            allowed = (
+                "they hold a control token as text, which one text cannot tell from the chat"
+                " template's own; send the messages themselves"
+            )
+            raise InvalidRequestError("prompt", size_of(prompt), allowed)
+    return rendered.text
 
 
 def _reasoning_budget(

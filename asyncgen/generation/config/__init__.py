@@ -5,5 +5,6 @@ from asyncgen.generation.config.generation_config import (
     CompileConfig,
     GenerationConfig,
 )
+from asyncgen.generation.config.parameters import STREAM_PARAMETERS
 
-__all__ = ["CONFIG_FILE", "CompileConfig", "GenerationConfig"]
+__all__ = ["CONFIG_FILE", "STREAM_PARAMETERS", "CompileConfig", "GenerationConfig"]

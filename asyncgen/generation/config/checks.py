@@ -17,8 +17,8 @@ from asyncgen.errors import InvalidRequestError, did_you_mean, shorten
 from asyncgen.generation.config import rules
 from asyncgen.generation.config.combinations import SAMPLES, Parameters, check_combinations
 from asyncgen.generation.config.modes import GenerationMode, base_mode
-from asyncgen.generation.config.parameters import BY_NAME, FIELDS, PARAMETERS, SWITCHES
-from asyncgen.generation.config.rules import Documented, require
+from asyncgen.generation.config.parameters import BY_NAME, FIELDS, STREAM_PARAMETERS, SWITCHES
+from asyncgen.generation.config.rules import Documented, must_be, require
 from asyncgen.runtime.exact_values import has_list
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def check_names(params: Mapping[str, object]) -> None:
                 name, value, f"not a parameter of a stream; {parameter.elsewhere}"
             )
         if parameter is None and name not in _of_method(params):
-            hint = did_you_mean(name, (each.name for each in PARAMETERS if not each.elsewhere))
+            hint = did_you_mean(name, STREAM_PARAMETERS)
             raise InvalidRequestError(name, value, f"unknown parameter{hint}")
 
 
@@ -91,8 +91,8 @@ def check_values(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         parameter = BY_NAME.get(name)
-        if value is not None and parameter is not None and parameter.rule is not None:
-            require(name, value, parameter.rule)
+        if parameter is not None:
+            parameter.check(value)
 
 
 _LENIENT = ("early_stopping", "max_length", "pad_token_id", "eos_token_id")
@@ -149,10 +149,10 @@ def hard_rules(config: Any) -> None:
         try:
             accepted = rule.accepts(value)
         except TypeError as error:
-            message = f"`{name}` is {shorten(value)}: must be {rule.allowed}"
+            message = f"`{name}` is {shorten(value)}: {must_be(rule.allowed)}"
             raise TypeError(message) from error
         if not accepted:
-            raise InvalidRequestError(name, value, f"must be {rule.allowed}")
+            raise InvalidRequestError(name, value, str(must_be(rule.allowed)))
     for name in SWITCHES:
         value = getattr(config, name)
         if value is not None and not isinstance(value, bool):
@@ -160,10 +160,10 @@ def hard_rules(config: Any) -> None:
     check_no_text(config, _COMPARED)
     pad = config.pad_token_id
     if pad is not None and rules.one_id(pad) is not None:
-        raise TypeError(f"`pad_token_id` is {shorten(pad)}: must be a token id")
+        raise TypeError(f"`pad_token_id` is {shorten(pad)}: {rules.one_id(pad)}")
     ends = config.eos_token_id
     if ends is not None and rules.token_ids(ends) is not None:
-        raise TypeError(f"`eos_token_id` is {shorten(ends)}: must be {rules.token_ids(ends)}")
+        raise TypeError(f"`eos_token_id` is {shorten(ends)}: {rules.token_ids(ends)}")
     count = config.num_return_sequences
     if count is not None and not isinstance(count, int | float):
         raise TypeError(f"`num_return_sequences` is {shorten(count)}: must be a number")
@@ -327,7 +327,7 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
         else:
             ids = list(_ids(name, value, several=kind.several))
         if not ids and kind.is_written and kind.several:
-            raise InvalidRequestError(name, value, "a token id or a non-empty list of them")
+            raise InvalidRequestError(name, value, "must be a token id or a non-empty list of them")
         if name not in given and not kind.is_written:
             continue
         for token_id in ids:
@@ -385,9 +385,9 @@ def join_equal_ids(config: object) -> None:
 def _ids(name: str, value: Any, *, several: bool) -> Iterator[int]:
     """All ids of a field, each of them a whole number."""
     rows = value.tolist() if has_list(value) else value
-    allowed = "a token id"
+    allowed = "must be a token id"
     if several and not _is_id(rows):
-        allowed = "a token id or a list of token ids"
+        allowed = "must be a token id or a list of token ids"
         if not isinstance(rows, list | tuple | set | frozenset):
             raise InvalidRequestError(name, value, allowed)
     else:

@@ -93,11 +93,11 @@ FIELDS: tuple[Parameter, ...] = (
         _P("top_p", "float", "Draw from the smallest set whose probability reaches this; 1.0 is"
            " off.", 1.0, _SHARE, _SAMPLE, (1.0,)),
         _P("min_p", "float", "Least probability, relative to the most likely token, in [0, 1].",
-           None, _FINITE, _SAMPLE),
+           None, _SHARE, _SAMPLE),
         _P("top_h", "float", "Keep the likeliest tokens up to this share of the entropy, in"
-           " (0, 1].", None, _FINITE, _SAMPLE),
+           " (0, 1].", None, Range(0, 1, above=True), _SAMPLE),
         _P("typical_p", "float", "Keep the most typical tokens up to this mass"
-           " (arXiv 2202.00666); 1.0 is off.", 1.0, _SHARE, _SAMPLE, (1.0,)),
+           " (arXiv 2202.00666); 1.0 is off.", 1.0, Range(0, 1, above=True), _SAMPLE, (1.0,)),
         _P("epsilon_cutoff", "float", "Least probability of a token (arXiv 2210.15191), in (0, 1);"
            " 0 is off.", 0.0, _CUTOFF, _SAMPLE, (0.0,)),
         _P("eta_cutoff", "float", "Entropy-dependent least probability (arXiv 2210.15191), in"
@@ -242,6 +242,10 @@ CALL = group("call",
 
 PARAMETERS = (*FIELDS, *GENERATE_ARGUMENTS, *CALL, *OWN)
 BY_NAME: Mapping[str, Parameter] = {each.name: each for each in PARAMETERS}
+STREAM_PARAMETERS: Mapping[str, Parameter] = {
+    each.name: each for each in PARAMETERS if not each.elsewhere
+}
+"""Parameters of a stream by name: for programs that show them, or check values beforehand."""
 
 SWITCHES = frozenset(each.name for each in FIELDS if each.type == "bool")
 """Fields that are True or False."""

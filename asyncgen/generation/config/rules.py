@@ -63,6 +63,16 @@ def require(name: str, value: object, rule: Rule, note: str = "") -> None:
         raise InvalidRequestError(name, value, allowed + note)
 
 
+def must_be(allowed: str, is_good: object = False) -> str | None:
+    """Say what a value must be, unless it is that already: the one wording of all rules.
+
+    Args:
+        allowed: The accepted values in words, as `Range.allowed`.
+        is_good: Whether the value is one of them.
+    """
+    return None if is_good else f"must be {allowed}"
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Finite numbers between two limits, of a size that a machine computes with.
@@ -87,22 +97,24 @@ class Range:
         """Apply the rule; see `Rule`."""
         is_number = _is_whole(value) or not self.whole and _is_real(value)
         if not is_number:
-            return self.allowed
+            return must_be(self.allowed)
         low, high = self.low, self.high
         over = low is None or (value > low if self.above else value >= low)
         under = high is None or (value < high if self.below else value <= high)
-        return None if over and under else self.allowed
+        return must_be(self.allowed, over and under)
 
     @property
     def allowed(self) -> str:
         """The numbers in words."""
-        words = "a whole number" if self.whole else "a number"
-        if self.low is None:
+        words, low, high = "a whole number" if self.whole else "a number", self.low, self.high
+        if low is None:
             words = words if self.whole else "a finite number"
-        elif self.high is not None:
-            words += f" from {self.low:g} to {'below ' if self.below else ''}{self.high:g}"
+        elif high is None:
+            words += f" {'above' if self.above else 'of at least'} {low:g}"
+        elif self.above:
+            words += f" above {low:g} and {'below' if self.below else 'at most'} {high:g}"
         else:
-            words += f" {'above' if self.above else 'of at least'} {self.low:g}"
+            words += f" from {low:g} to {'below ' if self.below else ''}{high:g}"
         return f"{words}; {self.note}" if self.note else words
 
 
@@ -125,9 +137,9 @@ class Documented:
         if self.rule is not None:
             return self.rule(value)
         try:
-            return None if self.accepts(value) else self.allowed
+            return must_be(self.allowed, self.accepts(value))
         except TypeError:
-            return self.allowed
+            return must_be(self.allowed)
 
 
 def _is_whole(value: object) -> bool:
@@ -140,38 +152,38 @@ def _is_real(value: object) -> bool:
 
 def switch(value: object) -> str | None:
     """Take True and False alone."""
-    return None if isinstance(value, bool) else "True or False"
+    return must_be("True or False", isinstance(value, bool))
 
 
 def seed(value: object) -> str | None:
     """Take what ``torch.manual_seed`` takes, which reduces it to 64 bits."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     is_in_range = is_integer and -_WORD <= value < 2 * _WORD  # type: ignore[operator]
-    return None if is_in_range else "a whole number from -2**63 to 2**64 - 1"
+    return must_be("a whole number from -2**63 to 2**64 - 1", is_in_range)
 
 
 def integer(value: object) -> str | None:
     """Of any size: it is only compared."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return None if is_integer else "a whole number"
+    return must_be("a whole number", is_integer)
 
 
 def early_stopping(value: object) -> str | None:
     """Take the ways in which a beam search may end."""
-    return None if isinstance(value, bool) or value == "never" else 'True, False or "never"'
+    return must_be('True, False or "never"', isinstance(value, bool) or value == "never")
 
 
 def end_ids(value: Any) -> str | None:
     """Take a token id, or a list of them."""
     ids = value if isinstance(value, list | tuple) else [value]
     good = all(_is_whole(token_id) and token_id >= 0 for token_id in ids)
-    return None if good else "a token id or a list of token ids"
+    return must_be("a token id or a list of token ids", good)
 
 
 def token_ids(value: Any) -> str | None:
     """Take a token id, or a list of them, also of tokens that do not exist."""
     ids = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    return None if all(map(_is_whole, ids)) else "a token id or a list of token ids"
+    return must_be("a token id or a list of token ids", all(map(_is_whole, ids)))
 
 
 def is_positive(value: Any) -> bool:
@@ -187,14 +199,14 @@ def is_early_stopping(value: object) -> bool:
 def one_id(value: object) -> str | None:
     """Take a token id, also as a tensor."""
     is_id = has_list(value) or isinstance(value, int) and not isinstance(value, bool)
-    return None if is_id else "a token id"
+    return must_be("a token id", is_id)
 
 
 def stops(value: Any) -> str | None:
     """Strings that a text can hold, and no more of them than a step has time for."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(s, str) and s for s in texts):
-        return "a non-empty string or a list of them"
+        return must_be("a non-empty string or a list of them")
     length = sum(map(len, texts))
     if length > MOST_STOP_CHARACTERS:
         return f"{length} characters in all; at most {MOST_STOP_CHARACTERS}"
@@ -210,30 +222,30 @@ def breakers(value: Any) -> str | None:
     """Take short texts, as each is looked for in every token of the vocabulary."""
     good = isinstance(value, list | tuple) and all(isinstance(s, str) and s for s in value)
     if not good or len(value) > MOST_BREAKERS:
-        return f"a list of at most {MOST_BREAKERS} texts that are not empty"
+        return must_be(f"a list of at most {MOST_BREAKERS} texts that are not empty")
     try:
         longest = max((len(text.encode()) for text in value), default=0)
     except UnicodeEncodeError as error:
         return f"no Unicode text: a lone surrogate at position {error.start}"
-    return None if longest <= MOST_BREAKER_BYTES else f"texts of at most {MOST_BREAKER_BYTES} bytes"
+    return must_be(f"texts of at most {MOST_BREAKER_BYTES} bytes", longest <= MOST_BREAKER_BYTES)
 
 
 def overflow(value: object) -> str | None:
     """Take the ways in which a prompt that is too long is cut."""
     ways = ("refuse", "truncate_middle", "rolling")
-    return None if value in ways else f"one of {', '.join(ways)}"
+    return must_be(f"one of {', '.join(ways)}", value in ways)
 
 
 def truncation(value: object) -> str | None:
     """Take the same as the Responses API says it."""
-    return None if value in ("disabled", "auto") else "`disabled` or `auto`"
+    return must_be("`disabled` or `auto`", value in ("disabled", "auto"))
 
 
 def generated_ids(value: Any) -> str | None:
     """Take the tokens of one sample, or of each."""
     lists = value if _are_lists(value) else [value]
     good = all(isinstance(ids, list | tuple) and all(map(_is_whole, ids)) for ids in lists)
-    return None if good else "a list of token ids, or one such list for each sample"
+    return must_be("a list of token ids, or one such list for each sample", good)
 
 
 def _are_lists(value: Any) -> bool:
@@ -248,13 +260,15 @@ def label(value: object) -> str | None:
         good = good and bool(str(value).encode())
     except UnicodeEncodeError:
         good = False
-    return None if good else f"a text of 1 to {MOST_LABEL_CHARACTERS} characters"
+    return must_be(f"a text of 1 to {MOST_LABEL_CHARACTERS} characters", good)
 
 
 def template_variables(value: object) -> str | None:
     """Take what a chat template may be told beside the messages."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        return 'a dict of the template\'s own variables, such as {"enable_thinking": False}'
+        return must_be(
+            'a dict of the template\'s own variables, such as {"enable_thinking": False}'
+        )
     reserved = next((name for name in value if name in _OF_THE_ENGINE), None)
     return reserved and f"`{reserved}` is no variable that a request may set; leave it out"
 
@@ -262,42 +276,42 @@ def template_variables(value: object) -> str | None:
 def schema(value: object) -> str | None:
     """Take a JSON schema, or a text that may be one."""
     good = isinstance(value, dict | bool) or isinstance(value, str) and bool(value)
-    return None if good else "a JSON schema: a dict, or its JSON as a text"
+    return must_be("a JSON schema: a dict, or its JSON as a text", good)
 
 
 def grammar(value: object) -> str | None:
     """Take a text that may be a grammar."""
-    return None if isinstance(value, str) and value else "a text that is not empty"
+    return must_be("a text that is not empty", isinstance(value, str) and value)
 
 
 def choice(value: Any) -> str | None:
     """Take texts to choose among."""
     good = isinstance(value, list | tuple) and all(isinstance(s, str) and s for s in value)
     if not good or not value:
-        return "a list of texts that are not empty"
+        return must_be("a list of texts that are not empty")
     return None if len(value) <= MOST_ROWS else f"{len(value)} texts; at most {MOST_ROWS}"
 
 
 def callables(value: object) -> str | None:
     """Take a list of what can be called."""
     good = isinstance(value, list) and all(map(callable, value))
-    return None if good else "a list of callables"
+    return must_be("a list of callables", good)
 
 
 def function(value: object) -> str | None:
     """Take what can be called."""
-    return None if callable(value) else "a function"
+    return must_be("a function", callable(value))
 
 
 def method(value: object) -> str | None:
     """Take a decoding method, or where to find one."""
     good = callable(value) or isinstance(value, str | os.PathLike)
-    return None if good else "a function, a folder, or the id of a repository"
+    return must_be("a function, a folder, or the id of a repository", good)
 
 
 def config(value: object) -> str | None:
     """Take what has the face of a `GenerationConfig`."""
-    return None if has("get_generation_mode")(value) else "a GenerationConfig"
+    return must_be("a GenerationConfig", has("get_generation_mode")(value))
 
 
 def has(attribute: str) -> Callable[[object], bool]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from asyncgen.generation.config.rules import must_be
+
 MOST_TOOLS = 128
 MOST_TOOL_CHARACTERS = 2**18
 """Of all tools of a request, as JSON: a template writes them into the prompt."""
@@ -22,7 +24,7 @@ _FUNCTION_KEYS = frozenset({"name", "description", "parameters", "strict"})
 def tools(value: Any) -> str | None:
     """Take functions with JSON schemas of their arguments, as the API of OpenAI has them."""
     if not isinstance(value, list | tuple):
-        return 'a list of tools, each like {"type": "function", "function": {"name": …}}'
+        return must_be('a list of tools, each like {"type": "function", "function": {"name": …}}')
     if len(value) > MOST_TOOLS:
         return f"at most {MOST_TOOLS} tools, and there are {len(value)}"
     for index, tool in enumerate(value):
@@ -76,12 +78,12 @@ def tool_choice(value: Any) -> str | None:
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             return None
     words = ", ".join(f'"{choice}"' for choice in CHOICES)
-    return f'{words}, or {{"type": "function", "function": {{"name": …}}}}'
+    return must_be(f'{words}, or {{"type": "function", "function": {{"name": …}}}}')
 
 
 def effort(value: object) -> str | None:
     """Take the words of the API of OpenAI."""
-    return None if value in EFFORTS else f"one of {', '.join(EFFORTS)}"
+    return must_be(f"one of {', '.join(EFFORTS)}", value in EFFORTS)
 
 
 def stop_ids(value: Any) -> str | None:
@@ -89,4 +91,4 @@ def stop_ids(value: Any) -> str | None:
     good = isinstance(value, list | tuple) and all(
         isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in value
     )
-    return None if good else "a list of token ids"
+    return must_be("a list of token ids", good)

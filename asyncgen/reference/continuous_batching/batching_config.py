@@ -18,7 +18,7 @@ from asyncgen.engine.scheduling.scheduler import FIFOScheduler, PrefillFirstSche
 from asyncgen.errors import InvalidRequestError
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.config import CompileConfig, GenerationConfig
-from asyncgen.generation.config.rules import Range, Rule, has, integer, require, switch
+from asyncgen.generation.config.rules import Range, Rule, has, integer, must_be, require, switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,17 +30,17 @@ _COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)
 
 
 def _graphs(value: object) -> str | None:
-    if value in ((False, False), (False, True), (True, True)) or isinstance(value, bool):
-        return None
-    return "a bool, or a pair for prompts and decode steps; prompts alone are not recorded"
+    is_known = value in ((False, False), (False, True), (True, True)) or isinstance(value, bool)
+    allowed = "a bool, or a pair for prompts and decode steps; prompts alone are not recorded"
+    return must_be(allowed, is_known)
 
 
 def _compiles(value: object) -> str | None:
-    return None if has("to_dict")(value) else "a CompileConfig, or a dict of its fields"
+    return must_be("a CompileConfig, or a dict of its fields", has("to_dict")(value))
 
 
 def _scheduler(value: object) -> str | None:
-    return None if value in ("fifo", "prefill_first") else '"fifo" or "prefill_first"'
+    return must_be('"fifo" or "prefill_first"', value in ("fifo", "prefill_first"))
 
 
 def _nothing(value: object) -> str | None:

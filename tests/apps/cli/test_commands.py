@@ -98,11 +98,12 @@ def test_set_goes_back_to_the_default(session: Session) -> None:
 def test_set_with_a_name_alone_explains_it(session: Session) -> None:
     session.settings.model = {"top_p": 0.9}
     assert said(session, "/set top_p").startswith("top_p = 0.9 (model): Sample from ")
+    assert said(session, "/set top_p").endswith(" It must be a number from 0 to 1.")
 
 
 def test_a_bad_value_changes_nothing(session: Session) -> None:
     run_command(session, "/set top_p 0.5")
-    assert "it takes" in complained(session, "/set top_p 2")
+    assert "must be a number from 0 to 1" in complained(session, "/set top_p 2")
     assert "did you mean `top_p`" in complained(session, "/set topp 0.5")
     assert session.settings.params() == {"top_p": 0.5}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen import StreamParams
+from asyncgen import STREAM_PARAMETERS, StreamParams
 from asyncgen_apps.cli.settings import (
     SETTINGS,
     Setting,
@@ -52,10 +52,12 @@ def test_values_are_read_as_typed(name: str, text: str, value: Value) -> None:
         ("temperature", "nan"),
         ("temperature", "inf"),
         ("temperature", "warm"),
-        ("top_p", "0"),
+        ("top_p", "-0.1"),
         ("top_p", "1.01"),
         ("top_k", "1.5"),
         ("max_new_tokens", "0"),
+        ("typical_p", "0"),
+        ("seed", "18446744073709551616"),
         ("sample", "maybe"),
         ("stop", ""),
         ("stop", '"open'),
@@ -66,6 +68,16 @@ def test_wrong_values_are_refused_with_the_allowed_ones(name: str, text: str) ->
     with pytest.raises(SettingError) as caught:
         find_setting(name).parse(text)
     assert "\n" not in str(caught.value)
+    setting = find_setting(name)
+    if setting.kind in (int, float):
+        rule = STREAM_PARAMETERS[setting.stream_name].rule
+        assert rule is not None and str(caught.value).endswith(f": {rule(text)}")
+
+
+def test_defaults_are_those_of_the_library() -> None:
+    for setting in SETTINGS:
+        if setting.default is not None:
+            assert setting.default == STREAM_PARAMETERS[setting.stream_name].default
 
 
 def test_a_temperature_of_0_is_greedy_and_no_sampling() -> None:
@@ -127,7 +139,7 @@ def test_accepted_values_have_the_right_type_and_range(setting: Setting, value: 
         return
     assert type(checked) is setting.kind
     if isinstance(checked, int | float):
-        assert setting.low is None or checked >= setting.low
-        assert setting.high is None or checked <= setting.high
+        if setting.kind is not bool:
+            STREAM_PARAMETERS[setting.stream_name].check(checked)
     # What was accepted survives a saved conversation.
     assert setting.check(json.loads(json.dumps(checked))) == checked

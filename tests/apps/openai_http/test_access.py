@@ -35,7 +35,12 @@ def key(name: str) -> dict[str, str]:
 def test_a_name_that_was_made_to_point_here_gets_nothing() -> None:
     """DNS rebinding: the page's origin is the host that it asks for, and both are evil."""
     with running(scripted(), allowed_hosts=LOCAL_HOSTS) as served:
-        for method, path in (("POST", "/v1/completions"), ("GET", "/metrics"), ("GET", "/docs")):
+        for method, path in (
+            ("POST", "/v1/completions"),
+            ("POST", "/apply-template"),
+            ("GET", "/metrics"),
+            ("GET", "/docs"),
+        ):
             got = served.request(method, path, SHORT if method == "POST" else None, EVIL)
             assert (got.status, got.error["code"]) == (421, "unknown_host")
             assert "--allowed-host" in got.error["message"]
@@ -88,6 +93,9 @@ def test_a_mounted_application_asks_for_its_key() -> None:
 
 def test_figures_and_fields_obey_the_key() -> None:
     with running(scripted(), api_keys=("k1",)) as served:
+        for path in ("/tokenize", "/detokenize", "/apply-template"):
+            assert served.request("POST", path, {"messages": []}).status == 401
+            assert served.request("POST", path, {"messages": []}, key("k1")).status == 400
         for path in ("/metrics", "/docs", "/openapi.json", "/server_info"):
             for headers in ({}, key("k2")):
                 assert served.request("GET", path, headers=headers).status == 401

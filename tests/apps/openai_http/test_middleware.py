@@ -89,7 +89,7 @@ def test_bodies_are_utf_8_and_not_compressed() -> None:
             {"content_type": 'application/json; a=b; Charset="UTF-16"'},
             {"content_type": "application/json;charset=" + "x" * 10_000},
         ):
-            for path in ("/v1/completions", "/v1/embeddings", "/tokenize"):
+            for path in ("/v1/completions", "/v1/embeddings", "/tokenize", "/apply-template"):
                 status, said = _asked(served, path, body, **headers)
                 assert status == 415, (path, headers)
                 assert "`charset`" in said or "`Content-Encoding`" in said
@@ -102,7 +102,7 @@ def test_bodies_are_utf_8_and_not_compressed() -> None:
             assert _asked(served, "/v1/completions", body, **headers)[0] == 200
         for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-32-be"):  # what no header says
             for more in ("", LONG):
-                for path in ("/v1/completions", "/v1/embeddings", "/tokenize"):
+                for path in ("/v1/completions", "/v1/embeddings", "/tokenize", "/apply-template"):
                     status, said = _asked(served, path, (body + more).encode(encoding))
                     assert (status, "not UTF-8" in said or "in UTF-8" in said) == (400, True), said
         marked = body.encode("utf-8-sig")

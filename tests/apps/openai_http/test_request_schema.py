@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from asyncgen import STREAM_PARAMETERS
 from asyncgen.generation.config.parameters import PARAMETERS
-from asyncgen_apps.openai_http.errors import from_validation
+from asyncgen_apps.openai_http.bodies import checked
+from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.fields import MAX_IDS, MAX_SEQUENCES, MAX_WORDS
 from asyncgen_apps.openai_http.request_schema import (
     MAX_CHOICES,
@@ -17,8 +19,13 @@ from asyncgen_apps.openai_http.request_schema import (
     CompletionRequest,
     GenerationFields,
 )
+from asyncgen_apps.openai_http.routes import BODY_OF
+from asyncgen_apps.openai_http.schema_notes import FIRST
 from asyncgen_apps.serving.template_limits import too_large
 from tests.cases import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -150,3 +157,107 @@ def test_lists_that_hold_everybody_up_are_refused(name: str, value: Any) -> None
     assert "at most" in told.message or "less than or equal" in told.message
     less = value - 1 if isinstance(value, int) else value[:-1] or [value[0][:-1]]
     ChatCompletionRequest.model_validate({**CHAT, name: less})
+
+
+BODY_MODELS = [*dict.fromkeys(BODY_OF.values())]
+
+
+def schemas(model: type[BaseModel]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object in the schema of a body, by the name of its class."""
+    schema = model.model_json_schema()
+    yield model.__name__, schema
+    yield from schema.get("$defs", {}).items()
+
+
+@for_each("model", BODY_MODELS)
+def test_every_field_has_a_description_and_an_example(model: type[BaseModel]) -> None:
+    for owner, schema in schemas(model):
+        for name, field in schema.get("properties", {}).items():
+            assert field.get("description", "").endswith((".", "`")), (owner, name)
+            assert len(field.get("examples", ())) == 1, (owner, name)
+
+
+@for_each("model", [ChatCompletionRequest, CompletionRequest])
+def test_examples_fit_and_common_fields_come_first(model: type[BaseModel]) -> None:
+    fields = model.model_json_schema()["properties"]
+    first = [name for name in FIRST if name in fields]
+    assert list(fields)[: len(first)] == first and first[0] == "model"
+    needed = {name: fields[name]["examples"][0] for name in model.model_json_schema()["required"]}
+    for name, field in fields.items():
+        model.model_validate({**needed, name: field["examples"][0]})
+
+
+@for_each("model", [ChatCompletionRequest, CompletionRequest])
+def test_ranges_are_those_of_the_library(model: type[BaseModel]) -> None:
+    words = {"minimum": "low", "exclusiveMinimum": "low", "maximum": "high"}
+    words["exclusiveMaximum"] = "high"
+    told = 0
+    for name, field in model.model_json_schema()["properties"].items():
+        kinds = field.get("anyOf", [field])
+        found = {key: one[key] for one in kinds for key in words if key in one}
+        row = STREAM_PARAMETERS.get(name)
+        if row is not None and row.range is not None and name not in ("n", "num_beams"):
+            if name not in ("logprobs", "top_logprobs"):
+                limits = {value for value in (row.range.low, row.range.high) if value is not None}
+                assert set(found.values()) == limits, name
+                assert ("exclusiveMinimum" in found) == (row.range.above and bool(limits)), name
+        told += bool(found)
+    assert told > 30
+
+
+def refusal(fields: dict[str, Any], kind: type[BaseModel] = ChatCompletionRequest) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        checked(kind, {**CHAT, **fields} if kind is ChatCompletionRequest else fields)
+    return refused.value
+
+
+@for_each(
+    ("fields", "said"),
+    [
+        ({"top_p": "x"}, '`top_p` is "x": must be a number from 0 to 1'),
+        ({"top_k": 1.5}, "`top_k` is 1.5: must be a whole number of at least 0; 0 is off"),
+        ({"n": 0}, "`n` is 0: must be a whole number from 1 to 128"),
+        ({"n": 129}, "`n` is 129: must be a whole number from 1 to 128"),
+        ({"max_tokens": [1]}, "`max_tokens`: must be a whole number of at least 1"),
+        ({"min_p": float("nan")}, "`min_p` is NaN: must be a number from 0 to 1"),
+        ({"temperature": True}, "`temperature` is true: must be a number of at least 0"),
+        ({"num_beams": 129}, "`num_beams` is 129: must be a whole number from 1 to 128"),
+    ],
+)
+def test_a_number_is_refused_in_the_words_of_the_library(fields: Any, said: str) -> None:
+    assert refusal(fields).message.startswith(said)
+    assert refusal(fields).param in fields
+
+
+@for_each(
+    ("fields", "param", "meant"),
+    [
+        ({"temprature": 1}, "temprature", "temperature"),
+        ({"max_token": 1}, "max_token", "max_tokens"),
+        ({"messages": [{"role": "user", "contents": "a"}]}, "messages[0].contents", "content"),
+        (
+            {"stream_options": {"include_usag": True}},
+            "stream_options.include_usag",
+            "include_usage",
+        ),
+        ({"qqqqqq": "a"}, "qqqqqq", ""),
+        ({"prediction": {"type": "content"}}, "prediction", ""),
+        ({"zzz" * 10_000: 1}, "zzz", ""),
+    ],
+)
+def test_an_unknown_field_gets_the_name_that_was_meant(fields: Any, param: str, meant: str) -> None:
+    error = refusal(fields)
+    assert (error.param or "").startswith(param) and error.code == "unsupported_parameter"
+    end = f"; did you mean `{meant}`?" if meant else "is not supported by this server"
+    assert error.message.endswith(end) and len(error.message) < 300
+
+
+def test_a_name_is_suggested_from_its_own_body_alone() -> None:
+    found = refusal({"promt": "a"}, CompletionRequest)
+    assert found.message.endswith("did you mean `prompt`?")
+
+
+def test_no_field_is_dropped_beside_one_with_an_alias() -> None:
+    named = {"schema": {}, "name": "a", "other": 1}
+    shape = {"type": "json_schema", "json_schema": named}
+    assert (refusal({"response_format": shape}).param or "").endswith("json_schema.other")

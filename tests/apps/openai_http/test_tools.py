@@ -185,6 +185,42 @@ def test_tokens_of_a_text_and_text_of_tokens(served: Running) -> None:
         assert "error" in post(path, body)
 
 
+def test_template_is_applied_as_a_chat_would(served: Running, thinking: Running) -> None:
+    def post(body: dict[str, Any], of: Running = served) -> Any:
+        return of.request("POST", "/apply-template", body)
+
+    part = {"role": "user", "content": [{"type": "text", "text": "How is Paris?"}]}
+    turns = [USER, {"role": "assistant", "content": "It"}]
+    for fields in (
+        {"messages": [USER], "tools": [TOOL]},
+        {"messages": [USER], "tools": [TOOL], "tool_choice": "none", "model": "demo"},
+        {"messages": [*turns, part]},
+        {"messages": turns, "continue_final_message": True},
+        {"messages": [USER], "add_generation_prompt": True, "chat_template_kwargs": {}},
+    ):
+        told = post(fields).json()
+        assert list(told) == ["prompt"] and "How is Paris?" in told["prompt"]
+        tokens = served.request("POST", "/tokenize", fields).json()["tokens"]
+        encode = served.llm.tokenizer.encode_ids
+        assert encode(told["prompt"], add_special_tokens=False) == tokens
+    is_open, is_closed = (
+        post({"messages": [USER], "enable_thinking": on}, thinking).json()["prompt"]
+        for on in (True, False)
+    )
+    assert is_open != is_closed
+    for wrong, param in (
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [USER], "enable_thinking": 1}, "enable_thinking"),
+        ({"messages": [USER], "prompt": "a"}, "prompt"),
+        ({"messages": [USER], "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"messages": [USER], "model": "other"}, "model"),
+        ({"messages": [USER], "chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs"),
+    ):
+        said = post(wrong)
+        assert said.status in (400, 404) and said.error["param"] == param, said.json()
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_over_websocket(served: Running, thinking: Running, backend: str) -> None:
     async def main() -> None:

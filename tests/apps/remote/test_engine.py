@@ -126,6 +126,8 @@ async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
         assert typed.is_healthy and typed.fingerprint == engines[0].fingerprint
         assert await typed.count_tokens(CHAT) == await engines[0].count_tokens(CHAT)
         assert await typed.tokenize(PROMPT) == await engines[0].tokenize(PROMPT)
+        text = await typed.apply_chat_template(CHAT)
+        assert text == await engines[0].apply_chat_template(CHAT)
         ours, theirs = await typed.embed(["a", "b"]), await engines[0].embed(["a", "b"])
         assert [each.vector.tolist() for each in ours] == [each.vector.tolist() for each in theirs]
         one, other = (engine.metrics() for engine in engines)

@@ -148,7 +148,7 @@ def test_a_value_of_another_type_is_refused_by_name(name: str, value: object) ->
 @for_each("name", [*_TYPED, "pad_token_id"])
 def test_a_switch_is_no_number_and_a_number_no_switch(name: str) -> None:
     is_switch = name in {*_SWITCHES, "early_stopping"}
-    switches, numbers = (True, False), (0, 1)
+    switches, numbers = (True, False), (0.5, 1) if name in ("top_h", "typical_p") else (0, 1)
     for wrong in numbers if is_switch else switches:
         with pytest.raises(InvalidRequestError, match=f"`{name}` is {wrong}: "):
             check_values({name: wrong})
@@ -202,10 +202,13 @@ def test_callables() -> None:
         (Range(whole=True), "a whole number"),
         (Range(0, 1), "a number from 0 to 1"),
         (Range(0, 1, below=True), "a number from 0 to below 1"),
+        (Range(0, 1, above=True), "a number above 0 and at most 1"),
+        (Range(0, 1, above=True, below=True), "a number above 0 and below 1"),
         (Range(0, above=True, note="so there"), "a number above 0; so there"),
         (Range(1, whole=True), "a whole number of at least 1"),
         (Range(1, MOST_ROWS, whole=True), f"a whole number from 1 to {MOST_ROWS}"),
     ],
 )
 def test_ranges_in_words(rule: Range, words: str) -> None:
-    assert rule("none") == words
+    assert rule.allowed == words
+    assert rule("none") == f"must be {words}"

@@ -337,7 +337,7 @@ class EarlyExitCandidateGenerator(AssistedCandidateGenerator):
     def _make_forward(self, plan: Plan) -> AssistantForward:
         depth, layers = self.generation_config.assistant_early_exit, plan.core.config
         if depth is None or not 1 <= depth <= layers.num_hidden_layers:
-            allowed = f"a number of layers from 1 to {layers.num_hidden_layers}"
+            allowed = f"must be a number of layers from 1 to {layers.num_hidden_layers}"
             raise InvalidRequestError("assistant_early_exit", depth, allowed)
         self.assistant_early_exit = depth
         return ExitForward(plan, depth)

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,7 @@ def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 def check_count(name: str, value: object) -> None:
     """Refuse anything but an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidRequestError(name, value, "an integer of at least 1")
+    require(name, value, Range(1, whole=True))
 
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
@@ -56,7 +56,7 @@ class DraftSchedule:
         check_count("num_assistant_tokens", count)
         if kind not in SCHEDULES:
             raise InvalidRequestError(
-                "num_assistant_tokens_schedule", kind, f"one of {', '.join(SCHEDULES)}"
+                "num_assistant_tokens_schedule", kind, f"must be one of {', '.join(SCHEDULES)}"
             )
         self.count = count
         self.kind = kind

@@ -258,7 +258,7 @@ def _can_crop(cache: Cache | None) -> bool:
 def _check_depth(depth: object, layers: int) -> None:
     if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= layers:
         raise InvalidRequestError(
-            "assistant_early_exit", depth, f"a number of layers from 1 to {layers}"
+            "assistant_early_exit", depth, f"must be a number of layers from 1 to {layers}"
         )
 
 
