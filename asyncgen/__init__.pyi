@@ -23,11 +23,7 @@ from asyncgen.errors import (
     OverloadedError as OverloadedError,
     UnsupportedModelError as UnsupportedModelError,
 )
-from asyncgen.generation.config import (
-    STREAM_PARAMETERS as STREAM_PARAMETERS,
-    CompileConfig as CompileConfig,
-    GenerationConfig as GenerationConfig,
-)
+from asyncgen.generation.config import GenerationConfig as GenerationConfig
 from asyncgen.llm.llm import (
     LLM as LLM,
     AsyncLLM as AsyncLLM,
@@ -131,8 +127,11 @@ from asyncgen.errors import (
     UnsupportedFrameworkError as UnsupportedFrameworkError,
 )
 from asyncgen.reference.family_classes import PreTrainedTokenizerFast as PreTrainedTokenizerFast
-from asyncgen.checkpoints.hub import check_source as check_source
 from asyncgen.checkpoints.push_to_hub import PushToHubMixin as PushToHubMixin
+from asyncgen.generation.config import (
+    STREAM_PARAMETERS as STREAM_PARAMETERS,
+    CompileConfig as CompileConfig,
+)
 from asyncgen.generation.config.modes import GenerationMode as GenerationMode
 from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
 from asyncgen.generation.logits.bans import (

@@ -45,6 +45,11 @@ _SHOWN = 60
 _PROMPT_FORMS = "a non-empty text, list of chat messages, or list of token ids"
 
 
+def has_list(value: object) -> bool:
+    """Tell whether a value gives its numbers as a list, as arrays and tensors do."""
+    return callable(getattr(value, "tolist", None)) and not isinstance(value, NEVER_IDS)
+
+
 def check_prompt(prompt: Prompt) -> None:
     """Refuse what is no prompt at all.
 

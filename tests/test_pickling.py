@@ -127,8 +127,8 @@ def _is_public_error(found: object) -> bool:
 
 
 def test_the_list_is_complete() -> None:
-    public = {getattr(asyncgen, name) for name in asyncgen.__all__}
-    public |= {getattr(errors, name) for name in errors.__all__}
+    public = [getattr(asyncgen, name) for name in asyncgen.__all__]
+    public += [getattr(errors, name) for name in errors.__all__]
     wanted = {found for found in public if _is_public_error(found)}
     wanted |= {
         found

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from asyncgen.checkpoints.hub import check_source
 from asyncgen.engine.options import refuse_unknown
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.thread import DecodeThread
@@ -19,10 +20,9 @@ from asyncgen.llm.embedding import (
     embed_all,
     embed_one,
 )
-from asyncgen.llm.opening import ModelSource, Opened, open_engine
+from asyncgen.llm.opening import ModelSource, Opened, computing, open_engine
 from asyncgen.llm.preparing import PreparingThreads
 from asyncgen.llm.together import is_prompts
-from asyncgen.runtime.cpu_threads import computing_threads
 from asyncgen.runtime.deprecation import renamed
 from asyncgen.text.foreign_tokenizer import given_tokenizer
 from asyncgen.types import check_prompt, length_of
@@ -172,7 +172,7 @@ class EngineHandle:
         self._thread: DecodeThread[Opened] = DecodeThread(
             partial(open_engine, described, admission=self._admission),
             name="asyncgen-decode",
-            within=partial(computing_threads, described.num_threads),
+            within=partial(computing, described),
         )
         self._access = EngineAccess(self._thread, self._admission, self._preparing)
 
@@ -246,6 +246,20 @@ class EngineHandle:
         state = "closed" if self._thread.is_stopping else "not loaded"
         state = "loaded" if self.is_healthy else state
         return f"<{type(self).__name__} {named}: {state}>"
+
+    @staticmethod
+    def check_source(source: str | os.PathLike[str]) -> None:
+        """Refuse at once a model that is not there; opening does so too, as its first step.
+
+        It imports no torch and asks no hub: whether a repository is there, opening shows.
+
+        Args:
+            source: As of the engine: ``"demo"``, a folder, a file, or the id of a repository.
+
+        Raises:
+            ModelLoadError: It is none of these.
+        """
+        check_source(source)
 
     def metrics(self) -> MetricsSnapshot:
         """Return what the engine has counted since it was loaded; may be called from any thread.

@@ -6,19 +6,22 @@ Torch is imported there as well, and not where an event loop may run: it takes s
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.checkpoints.hub import check_source
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.requests.served_model import ServedModel
 from asyncgen.errors import InvalidRequestError
+from asyncgen.runtime.cpu_threads import computing_threads
 from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.content_guard import check_special_tokens_in_content
 from asyncgen.text.tool_calls.format_detection import check_formats, find_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -125,6 +128,19 @@ class Opened:
     def fingerprint(self) -> str | None:
         """Fingerprint of the engine; ``None`` where nothing is promised."""
         return self.served.fingerprint
+
+
+@contextmanager
+def computing(source: ModelSource) -> Iterator[None]:
+    """Compute on this thread as a source wants it; a model that is not there is refused at once.
+
+    Raises:
+        ModelLoadError: There is no such folder.
+    """
+    if isinstance(source.source, str | os.PathLike):
+        check_source(source.source)  # before torch is imported, which takes seconds
+    with computing_threads(source.num_threads):
+        yield
 
 
 def open_engine(

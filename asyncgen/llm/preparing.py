@@ -27,7 +27,7 @@ from asyncgen.errors import EngineReentryError, InvalidRequestError, OverloadedE
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.user_code import share_thread
-from asyncgen.runtime.wanted import asking
+from asyncgen.runtime.wanted import ASKED
 from streamers import LoopBell, get_interruptibly
 
 if TYPE_CHECKING:
@@ -407,8 +407,9 @@ class _Crew:
             if task is None:
                 return
             if task.is_begun:
-                with asking(partial(self._is_wanted, task)):
-                    task.run()  # raises nothing
+                asked = ASKED.set(partial(self._is_wanted, task))
+                task.run()  # raises nothing
+                ASKED.reset(asked)
             if shared.turns:
                 shared.settle()
             if not self._settle(task, here):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.types import NEVER_IDS
+from asyncgen.types import has_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,11 +20,6 @@ _DEEPEST = 4
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, dict)
 
 BUILT_IN = frozenset((int, float, bool, str, type(None)))
-
-
-def has_list(value: object) -> bool:
-    """Tell whether a value gives its numbers as a list, as arrays and tensors do."""
-    return callable(getattr(value, "tolist", None)) and not isinstance(value, NEVER_IDS)
 
 
 def exact(value: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_asked: ContextVar[Callable[[], bool]] = ContextVar("asked", default=lambda: True)
+ASKED: ContextVar[Callable[[], bool]] = ContextVar("asked", default=lambda: True)
+"""What `is_wanted` asks; set it while something works for a caller, as `asking` does."""
 
 
 class UnwantedError(BaseException):
@@ -30,16 +31,16 @@ def asking(question: Callable[[], bool]) -> Iterator[None]:
     Args:
         question: Whether somebody waits; called at any time, so it must not wait itself.
     """
-    token = _asked.set(question)
+    token = ASKED.set(question)
     try:
         yield
     finally:
-        _asked.reset(token)
+        ASKED.reset(token)
 
 
 def is_wanted() -> bool:
     """Return whether somebody waits for what this thread does."""
-    return _asked.get()()
+    return ASKED.get()()
 
 
 def require_wanted() -> None:

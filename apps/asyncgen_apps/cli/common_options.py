@@ -8,7 +8,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from asyncgen import check_source
 from asyncgen_apps.cli.errors import USAGE, one_line_errors
 from asyncgen_apps.cli.render import error_line
 from asyncgen_apps.cli.settings import SETTINGS, Setting, SettingError, Settings
@@ -134,7 +133,9 @@ def with_source(
     def run(**arguments: Any) -> None:
         source = Source(**{name: arguments.pop(name) for name in ("model", *options)})
         with one_line_errors(arguments["debug"]):
-            check_source(source.model)
+            from asyncgen import AsyncLLM
+
+            AsyncLLM.check_source(source.model)
         command(**arguments, source=source)
 
     shown = []

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen import check_source
 from asyncgen_apps.cli.common_options import Debug, FollowLinks, Revision, Token
 from asyncgen_apps.cli.errors import UserError, one_line_errors
 
@@ -37,7 +36,9 @@ def quantize(
     with one_line_errors(debug=debug):
         if text is not None and not text.is_file():
             raise UserError(f"--text {text}: there is no such file")
-        check_source(source)
+        from asyncgen import AsyncLLM
+
+        AsyncLLM.check_source(source)  # before torch is imported
         from asyncgen import quantize_checkpoint
 
         address: dict[str, Any] = {"revision": revision, "token": token}

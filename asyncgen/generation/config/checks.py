@@ -19,7 +19,7 @@ from asyncgen.generation.config.combinations import SAMPLES, Parameters, check_c
 from asyncgen.generation.config.modes import GenerationMode, base_mode
 from asyncgen.generation.config.parameters import BY_NAME, FIELDS, STREAM_PARAMETERS, SWITCHES
 from asyncgen.generation.config.rules import Documented, must_be, require
-from asyncgen.runtime.exact_values import has_list
+from asyncgen.types import has_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -91,8 +91,8 @@ def check_values(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         parameter = BY_NAME.get(name)
-        if parameter is not None:
-            parameter.check(value)
+        if value is not None and parameter is not None and parameter.rule is not None:
+            require(name, value, parameter.rule)
 
 
 _LENIENT = ("early_stopping", "max_length", "pad_token_id", "eos_token_id")
@@ -152,7 +152,7 @@ def hard_rules(config: Any) -> None:
             message = f"`{name}` is {shorten(value)}: {must_be(rule.allowed)}"
             raise TypeError(message) from error
         if not accepted:
-            raise InvalidRequestError(name, value, str(must_be(rule.allowed)))
+            raise InvalidRequestError(name, value, must_be(rule.allowed))
     for name in SWITCHES:
         value = getattr(config, name)
         if value is not None and not isinstance(value, bool):
@@ -384,7 +384,8 @@ def join_equal_ids(config: object) -> None:
 
 def _ids(name: str, value: Any, *, several: bool) -> Iterator[int]:
     """All ids of a field, each of them a whole number."""
-    rows = value.tolist() if has_list(value) else value
+    is_plain = isinstance(value, int | list | tuple)
+    rows = value if is_plain or not has_list(value) else value.tolist()
     allowed = "must be a token id"
     if several and not _is_id(rows):
         allowed = "must be a token id or a list of token ids"

@@ -46,7 +46,7 @@ def test_greedy_and_nothing_at_all(llm: ScriptedLLM) -> None:
     ("arguments", "says"),
     [
         (["chat", "Hi", "--temperature", "0", "--sample"], "--sample"),
-        (["chat", "Hi", "--top-p", "2"], "up to 1"),
+        (["chat", "Hi", "--top-p", "2"], "from 0 to 1"),
         (["chat", "Hi", "--greedy", "--top-k", "5"], "leave out `top_k`"),
         (["chat", " "], "the prompt is empty"),
         (["chat"], "the prompt is empty"),

@@ -74,7 +74,7 @@ def test_gradio_serves_until_it_is_terminated() -> None:
 def test_a_port_in_use_is_said_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = run_cli("gradio", "--model", "/nowhere", "--port", str(port))
+        result = run_cli("gradio", "--model", "no/where", "--port", str(port))
     assert result.exit_code == 1
     said = " ".join(result.output.split())
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said

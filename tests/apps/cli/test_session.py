@@ -86,7 +86,7 @@ GOOD: dict[str, Any] = {"format": "asyncgen.chat", "version": 1, "messages": [],
         ({**GOOD, "messages": [{"role": "user", "content": 3}]}, '"content" must be a string'),
         ({**GOOD, "settings": []}, '"settings" must be an object'),
         ({**GOOD, "settings": {"temprature": 1}}, "did you mean `temperature`"),
-        ({**GOOD, "settings": {"top_p": 3}}, "up to 1"),
+        ({**GOOD, "settings": {"top_p": 3}}, "from 0 to 1"),
     ],
 )
 def test_a_bad_file_is_refused_and_changes_nothing(saved: object, says: str) -> None:
