@@ -67,6 +67,7 @@ class Interrupter:
         self.num_places = 0
         self.where: str | None = None
         self._place, self._error, self._in_loop = place, error, in_loop
+        self._strike: Callable[..., Any] | None = None
 
     @contextmanager
     def armed(self) -> Iterator[None]:
@@ -98,7 +99,9 @@ class Interrupter:
                 while outer is not None:
                     outer.f_trace = None
                     outer = outer.f_back
-                return _strike(frame)
+                # The interpreter borrows the tracer that it calls, and this one replaces itself.
+                self._strike = _strike(frame)
+                return self._strike
         return self._pass
 
     def _raise(self, number: int, frame: FrameType | None) -> None:

@@ -209,7 +209,7 @@ def test_a_loop_that_is_interrupted_leaves_nothing(
                 run(Interrupter(place, in_loop=True))
             settle(llm)
             # Python drops a coroutine that is interrupted before its first step: none of it ran.
-            assert not [each for each in told.errors if "was never awaited" not in each]
+            assert not [each for each in told.errors if "was never awaited" not in each], place
         assert run(counter) == expected
         anyio.run(llm.aclose, backend=backend)
     finally:
