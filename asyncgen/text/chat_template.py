@@ -175,7 +175,10 @@ def render_chat(
                 raise
             failure = failure or error
     assert failure is not None
-    raise failure
+    try:
+        raise failure
+    finally:
+        del failure  # which holds this frame
 
 
 @lru_cache(maxsize=64)
@@ -357,9 +360,11 @@ def _stopped(error: SecurityError, where: str) -> ChatTemplateError:
 def _where(error: BaseException) -> str:
     """Name the template line of an error, if it has one."""
     lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename in ("<template>", "<unknown>")
+        template.get_corresponding_lineno(line)
+        if (template := frame.f_globals.get("__jinja_template__"))
+        else line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename in ("<template>", "<unknown>")
     ]
     return f" on line {lines[-1]}" if lines else ""
 

@@ -44,6 +44,7 @@ from asyncgen.text.template_table import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import NoReturn
 
     from jinja2 import nodes
     from jinja2.runtime import Context
@@ -100,6 +101,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         for name in ("lipsum", "cycler"):  # which make texts and containers without calls
             del self.globals[name]
         self._functions = {self.globals[name]: cost for name, cost in FUNCTIONS.items()}
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """Raise the error that is handled, as it is where a template was rendered.
+
+        Jinja writes a traceback with lines of the template: a ring of thousands of objects for a
+        deep one, over which the collector stops the process for a sixth of a second.
+        """
+        if source is None:
+            raise
+        super().handle_exception(source)
 
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
         rewrite(source)

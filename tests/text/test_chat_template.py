@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -440,3 +442,13 @@ def test_reasoning_and_content_beside_calls_are_both_returned() -> None:
     )
     messages = [REASONING[0], {**REASONING[1], "content": "Let me see."}]
     assert render_chat(template, messages) == "Rain?;I look.\nLet me see.;"
+
+
+@for_each("template", ["{% macro f() %}\n{{ f() }}{% endmacro %}\n\n{{ f() }}", "\n\n{{ 1 // 0 }}"])
+def test_a_failure_leaves_no_rings_of_frames(template: str) -> None:
+    with pytest.raises(ChatTemplateError, match=r"failed on line [23]: "):
+        render_chat(template, [{"role": "user", "content": "hello"}])
+    gc.collect()
+    with suppress(ChatTemplateError):
+        render_chat(template, [{"role": "user", "content": "hello"}])
+    assert gc.collect() < 100

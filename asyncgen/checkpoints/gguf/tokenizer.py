@@ -314,12 +314,12 @@ def _pieces(
 
 
 def merges_by_score(
-    place: object, texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
+    file: object, texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
     """Return all pairs of tokens that make a token, the best score first, then by ids.
 
     Args:
-        place: The file, for messages.
+        file: The file, for messages.
         texts: Tokens by id.
         kinds: Type of each token.
         scores: Score of each token.
@@ -333,7 +333,7 @@ def merges_by_score(
     for token, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
         if token % _BETWEEN_LOOKS == 0:
             require_wanted()
-            check_size(place, len(texts), len(found))
+            check_size(file, len(texts), len(found))
         if kind not in (_NORMAL, _USER, _UNUSED) or not 1 < len(text) <= _MOST_LETTERS:
             continue
         for place in range(1, len(text)):
@@ -343,7 +343,7 @@ def merges_by_score(
             right = ids.get(text[place:])
             if right is not None:
                 found.append((-scores[token], token, left, right))
-    check_size(place, len(texts), len(found))
+    check_size(file, len(texts), len(found))
     found.sort()
     return [(texts[left], texts[right]) for _, _, left, right in found]
 
