@@ -100,11 +100,11 @@ class EngineOptions:
 
 def _scheduler(value: object) -> str | None:
     is_known = value in ("fifo", "prefill_first") or isinstance(value, type)
-    return must_be('"fifo", "prefill_first" or a subclass of Scheduler', is_known)
+    return None if is_known else must_be('"fifo", "prefill_first" or a subclass of Scheduler')
 
 
 def _cache_dtype(value: object) -> str | None:
-    return must_be('"auto" or "int8"', value in ("auto", "int8"))
+    return None if value in ("auto", "int8") else must_be('"auto" or "int8"')
 
 
 def _memory(value: Any) -> str | None:

@@ -64,7 +64,7 @@ class EmbedParams(TypedDict, total=False):
 
 
 def _pooling(value: object) -> str | None:
-    return must_be("'last' or 'mean'", value in ("last", "mean"))
+    return None if value in ("last", "mean") else must_be("'last' or 'mean'")
 
 
 def _name(value: object) -> str | None:

@@ -90,8 +90,8 @@ def check_values(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         parameter = BY_NAME.get(name)
-        if parameter is not None:
-            parameter.check(value)
+        if value is not None and parameter is not None and parameter.rule is not None:
+            require(name, value, parameter.rule)
 
 
 _LENIENT = ("early_stopping", "max_length", "pad_token_id", "eos_token_id")
@@ -151,7 +151,7 @@ def hard_rules(config: Any) -> None:
             message = f"`{name}` is {shorten(value)}: {must_be(rule.allowed)}"
             raise TypeError(message) from error
         if not accepted:
-            raise InvalidRequestError(name, value, str(must_be(rule.allowed)))
+            raise InvalidRequestError(name, value, must_be(rule.allowed))
     for name in SWITCHES:
         value = getattr(config, name)
         if value is not None and not isinstance(value, bool):

@@ -67,14 +67,13 @@ def require(name: str, value: object, rule: Rule, note: str = "") -> None:
         raise InvalidRequestError(name, value, allowed + note)
 
 
-def must_be(allowed: str, is_good: object = False) -> str | None:
-    """Say what a value must be, unless it is that already: the one wording of all rules.
+def must_be(allowed: str) -> str:
+    """Say what a value must be: the one wording of all rules.
 
     Args:
         allowed: The accepted values in words, as `Range.allowed`.
-        is_good: Whether the value is one of them.
     """
-    return None if is_good else f"must be {allowed}"
+    return f"must be {allowed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class Range:
         low, high = self.low, self.high
         over = low is None or (value > low if self.above else value >= low)
         under = high is None or (value < high if self.below else value <= high)
-        return must_be(self.allowed, over and under)
+        return None if over and under else must_be(self.allowed)
 
     @property
     def allowed(self) -> str:
@@ -141,7 +140,7 @@ class Documented:
         if self.rule is not None:
             return self.rule(value)
         try:
-            return must_be(self.allowed, self.accepts(value))
+            return None if self.accepts(value) else must_be(self.allowed)
         except TypeError:
             return must_be(self.allowed)
 
@@ -156,38 +155,40 @@ def _is_real(value: object) -> bool:
 
 def switch(value: object) -> str | None:
     """Take True and False alone."""
-    return must_be("True or False", isinstance(value, bool))
+    return None if isinstance(value, bool) else must_be("True or False")
 
 
 def seed(value: object) -> str | None:
     """Take what ``torch.manual_seed`` takes, which reduces it to 64 bits."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     is_in_range = is_integer and -_WORD <= value < 2 * _WORD  # type: ignore[operator]
-    return must_be("a whole number from -2**63 to 2**64 - 1", is_in_range)
+    return None if is_in_range else must_be("a whole number from -2**63 to 2**64 - 1")
 
 
 def integer(value: object) -> str | None:
     """Of any size: it is only compared."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return must_be("a whole number", is_integer)
+    return None if is_integer else must_be("a whole number")
 
 
 def early_stopping(value: object) -> str | None:
     """Take the ways in which a beam search may end."""
-    return must_be('True, False or "never"', isinstance(value, bool) or value == "never")
+    return (
+        None if isinstance(value, bool) or value == "never" else must_be('True, False or "never"')
+    )
 
 
 def end_ids(value: Any) -> str | None:
     """Take a token id, or a list of them."""
     ids = value if isinstance(value, list | tuple) else [value]
     good = all(_is_whole(token_id) and token_id >= 0 for token_id in ids)
-    return must_be("a token id or a list of token ids", good)
+    return None if good else must_be("a token id or a list of token ids")
 
 
 def token_ids(value: Any) -> str | None:
     """Take a token id, or a list of them, also of tokens that do not exist."""
     ids = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    return must_be("a token id or a list of token ids", all(map(_is_whole, ids)))
+    return None if all(map(_is_whole, ids)) else must_be("a token id or a list of token ids")
 
 
 def is_positive(value: Any) -> bool:
@@ -203,7 +204,7 @@ def is_early_stopping(value: object) -> bool:
 def one_id(value: object) -> str | None:
     """Take a token id, also as a tensor."""
     is_id = has_list(value) or isinstance(value, int) and not isinstance(value, bool)
-    return must_be("a token id", is_id)
+    return None if is_id else must_be("a token id")
 
 
 def stops(value: Any) -> str | None:
@@ -231,25 +232,29 @@ def breakers(value: Any) -> str | None:
         longest = max((len(text.encode()) for text in value), default=0)
     except UnicodeEncodeError as error:
         return f"no Unicode text: a lone surrogate at position {error.start}"
-    return must_be(f"texts of at most {MOST_BREAKER_BYTES} bytes", longest <= MOST_BREAKER_BYTES)
+    return (
+        None
+        if longest <= MOST_BREAKER_BYTES
+        else must_be(f"texts of at most {MOST_BREAKER_BYTES} bytes")
+    )
 
 
 def overflow(value: object) -> str | None:
     """Take the ways in which a prompt that is too long is cut."""
     ways = ("refuse", "truncate_middle", "rolling")
-    return must_be(f"one of {', '.join(ways)}", value in ways)
+    return None if value in ways else must_be(f"one of {', '.join(ways)}")
 
 
 def truncation(value: object) -> str | None:
     """Take the same as the Responses API says it."""
-    return must_be("`disabled` or `auto`", value in ("disabled", "auto"))
+    return None if value in ("disabled", "auto") else must_be("`disabled` or `auto`")
 
 
 def generated_ids(value: Any) -> str | None:
     """Take the tokens of one sample, or of each."""
     lists = value if _are_lists(value) else [value]
     good = all(isinstance(ids, list | tuple) and all(map(_is_whole, ids)) for ids in lists)
-    return must_be("a list of token ids, or one such list for each sample", good)
+    return None if good else must_be("a list of token ids, or one such list for each sample")
 
 
 def _are_lists(value: Any) -> bool:
@@ -264,7 +269,7 @@ def label(value: object) -> str | None:
         good = good and bool(str(value).encode())
     except UnicodeEncodeError:
         good = False
-    return must_be(f"a text of 1 to {MOST_LABEL_CHARACTERS} characters", good)
+    return None if good else must_be(f"a text of 1 to {MOST_LABEL_CHARACTERS} characters")
 
 
 def template_variables(value: object) -> str | None:
@@ -280,12 +285,12 @@ def template_variables(value: object) -> str | None:
 def schema(value: object) -> str | None:
     """Take a JSON schema, or a text that may be one."""
     good = isinstance(value, dict | bool) or isinstance(value, str) and bool(value)
-    return must_be("a JSON schema: a dict, or its JSON as a text", good)
+    return None if good else must_be("a JSON schema: a dict, or its JSON as a text")
 
 
 def grammar(value: object) -> str | None:
     """Take a text that may be a grammar."""
-    return must_be("a text that is not empty", isinstance(value, str) and value)
+    return None if isinstance(value, str) and value else must_be("a text that is not empty")
 
 
 def choice(value: Any) -> str | None:
@@ -299,23 +304,23 @@ def choice(value: Any) -> str | None:
 def callables(value: object) -> str | None:
     """Take a list of what can be called."""
     good = isinstance(value, list) and all(map(callable, value))
-    return must_be("a list of callables", good)
+    return None if good else must_be("a list of callables")
 
 
 def function(value: object) -> str | None:
     """Take what can be called."""
-    return must_be("a function", callable(value))
+    return None if callable(value) else must_be("a function")
 
 
 def method(value: object) -> str | None:
     """Take a decoding method, or where to find one."""
     good = callable(value) or isinstance(value, str | os.PathLike)
-    return must_be("a function, a folder, or the id of a repository", good)
+    return None if good else must_be("a function, a folder, or the id of a repository")
 
 
 def config(value: object) -> str | None:
     """Take what has the face of a `GenerationConfig`."""
-    return must_be("a GenerationConfig", has("get_generation_mode")(value))
+    return None if has("get_generation_mode")(value) else must_be("a GenerationConfig")
 
 
 def has(attribute: str) -> Callable[[object], bool]:

@@ -83,7 +83,7 @@ def tool_choice(value: Any) -> str | None:
 
 def effort(value: object) -> str | None:
     """Take the words of the API of OpenAI."""
-    return must_be(f"one of {', '.join(EFFORTS)}", value in EFFORTS)
+    return None if value in EFFORTS else must_be(f"one of {', '.join(EFFORTS)}")
 
 
 def stop_ids(value: Any) -> str | None:
@@ -91,4 +91,4 @@ def stop_ids(value: Any) -> str | None:
     good = isinstance(value, list | tuple) and all(
         isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in value
     )
-    return must_be("a list of token ids", good)
+    return None if good else must_be("a list of token ids")

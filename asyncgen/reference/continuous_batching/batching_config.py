@@ -32,15 +32,15 @@ _COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)
 def _graphs(value: object) -> str | None:
     is_known = value in ((False, False), (False, True), (True, True)) or isinstance(value, bool)
     allowed = "a bool, or a pair for prompts and decode steps; prompts alone are not recorded"
-    return must_be(allowed, is_known)
+    return None if is_known else must_be(allowed)
 
 
 def _compiles(value: object) -> str | None:
-    return must_be("a CompileConfig, or a dict of its fields", has("to_dict")(value))
+    return None if has("to_dict")(value) else must_be("a CompileConfig, or a dict of its fields")
 
 
 def _scheduler(value: object) -> str | None:
-    return must_be('"fifo" or "prefill_first"', value in ("fifo", "prefill_first"))
+    return None if value in ("fifo", "prefill_first") else must_be('"fifo" or "prefill_first"')
 
 
 def _nothing(value: object) -> str | None:
