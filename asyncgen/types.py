@@ -9,7 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from asyncgen.errors import InvalidRequestError, shorten
 
@@ -302,6 +302,22 @@ class TokenEvent:
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
+class PromptProgress(NamedTuple):
+    """How far the prompt of a request has been read.
+
+    Attributes:
+        total: Tokens of the prompt.
+        cached: Those of them whose keys and values were there already.
+        processed: Those that have been read, the cached ones included.
+        seconds: Since the first step of the request; 0 while it waits in the queue.
+    """
+
+    total: int
+    cached: int
+    processed: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,14 @@ TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 
 """Upper bounds of token counts: 1 to 500,000."""
 
 
+class HasComputed(Protocol):
+    """Sequence, as readers of another thread see it."""
+
+    @property
+    def num_computed(self) -> int:
+        """Number of its tokens whose keys and values are there."""
+
+
 @dataclass(slots=True)
 class RequestProgress:
     """Times and counts of a request while it runs; times are in seconds of the engine's clock.
@@ -34,6 +42,7 @@ class RequestProgress:
         last_token_at: Time of its newest token.
         num_tokens: Tokens generated here so far, those of all samples together.
         cached_tokens: Tokens of the prompt whose keys and values were there already.
+        sequence: The sequence that reads the prompt, from its first step to the request's end.
         has_old_weights: Whether the model's weights are those with which the engine opened.
         user_draws: Random numbers of the user's code; ``None`` before any of it ran.
     """
@@ -43,6 +52,7 @@ class RequestProgress:
     last_token_at: float = 0.0
     num_tokens: int = 0
     cached_tokens: int = 0
+    sequence: HasComputed | None = None
     has_old_weights: bool = True
     user_draws: UserDraws | None = None
 

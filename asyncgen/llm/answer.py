@@ -28,7 +28,16 @@ from asyncgen.runtime.deprecation import renamed
 from asyncgen.runtime.exact_values import BUILT_IN
 from asyncgen.runtime.user_code import run_user_code
 from asyncgen.structured.answer_reader import AnswerReader
-from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
+from asyncgen.types import (
+    Completion,
+    PromptProgress,
+    Timing,
+    TokenEvent,
+    Usage,
+    counted,
+    length_of,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -185,6 +194,30 @@ class Answer:
         """
         given = self._begun.params.generated_ids or ((),) * self._num_samples
         return tuple(len(ids) + self._num_read.get(index, 0) for index, ids in enumerate(given))
+
+    @property
+    def prompt_progress(self) -> PromptProgress:
+        """How much of the prompt has been read; for whoever shows that while a long one is.
+
+        A request that runs alone tells nothing before its first token. What is taken out of the
+        memory for others, and read again, counts anew.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        request, progress = self._begun, self._begun.progress
+        total, started, first = (
+            len(request.prompt_ids),
+            progress.started_at,
+            progress.first_token_at,
+        )
+        sequence = progress.sequence
+        if first is not None:
+            processed = total
+        else:
+            processed = 0 if sequence is None else min(sequence.num_computed, total)
+        seconds = 0.0 if started is None else (clock() if first is None else first) - started
+        return PromptProgress(total, min(progress.cached_tokens, processed), processed, seconds)
 
     @property
     def is_separated(self) -> bool:

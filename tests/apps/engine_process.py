@@ -301,6 +301,10 @@ class PipedStream:
         return self._told.is_separated
 
     @property
+    def prompt_progress(self) -> None:
+        """Nobody tells."""
+
+    @property
     def position(self) -> tuple[int, ...]:
         counts = list(self._told.position)
         for index, sample in self._samples.items():

@@ -113,6 +113,10 @@ def serve(
     head_seconds: Annotated[
         float, typer.Option(min=0.1, help="Seconds within which the head of a request must come.")
     ] = 10.0,
+    ping_seconds: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds of silence after which a stream sends a comment."),
+    ] = 5.0,
     notice: Annotated[
         float,
         typer.Option(
@@ -171,6 +175,7 @@ def serve(
                 max_requests=max_requests,
                 max_connections=_connections(max_connections, 1 if ws_port is None else 2),
                 head_seconds=head_seconds,
+                ping_seconds=ping_seconds,
                 with_chat=with_chat,
                 chat_max_body_bytes=access.mebibytes(chat_max_body),
                 chat_max_memory_bytes=access.mebibytes(chat_max_memory),

@@ -75,6 +75,10 @@ class EngineStream(EventStream, Protocol):
     def position(self) -> tuple[int, ...]:
         """Number of tokens of each sample that were read, with its ``generated_ids``."""
 
+    @property
+    def prompt_progress(self) -> tuple[int, int, int, float] | None:
+        """Tokens of the prompt, those cached, those read, and seconds; ``None``: nobody tells."""
+
     def drop_logprobs(self) -> None:
         """Leave log-probabilities out of ``result``; call it before the first read."""
 

@@ -13,6 +13,7 @@ from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
 from asyncgen_apps.openai_http.large_replies import LargeReply
+from asyncgen_apps.openai_http.prompt_reports import PromptReports
 from asyncgen_apps.openai_http.request_streams import RequestStreams
 from asyncgen_apps.openai_http.response_writer import MARK, EventTemplate, event_line
 from asyncgen_apps.openai_http.serializers import counts_object
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.echo import Echo
     from asyncgen_apps.openai_http.request_streams import Take
     from asyncgen_apps.openai_http.response_writer import ResponseWriter
-    from asyncgen_apps.openai_http.serializers import Serializer
+    from asyncgen_apps.openai_http.serializers import Object, Serializer
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.translate import Plan
 
@@ -38,10 +39,12 @@ class UsageOptions:
     Attributes:
         usage: A last chunk with the token counts.
         continuous_usage: Token counts in every chunk.
+        progress: Chunks that tell how much of the prompt is read.
     """
 
     usage: bool = False
     continuous_usage: bool = False
+    progress: bool = False
 
 
 class CompletionResponse(CancellableResponse):
@@ -144,12 +147,37 @@ class CompletionResponse(CancellableResponse):
                 line = template.line(event.text)
             return reply.lines(line)
 
-        await streams.read(
-            take if echo is None else self._echoing(echo, take, reply, usage_options)
-        )
+        told = take if echo is None else self._echoing(echo, take, reply, usage_options)
+        if usage_options.progress:
+            await self._read_telling_progress(streams, told, reply, usage_options)
+        else:
+            await streams.read(told)
         if usage_options.usage:
             await reply.events([self._serializer.closing(streams.usage())])
         await reply.finish()
+
+    async def _read_telling_progress(
+        self, streams: RequestStreams, take: Take, reply: ResponseWriter, options: UsageOptions
+    ) -> None:
+        """Read all streams, and tell meanwhile how much of each prompt is read."""
+
+        async def tell(index: int, progress: Object) -> None:
+            chunk = {**self._serializer.empty(index), "prompt_progress": progress}
+            if options.usage:
+                chunk["usage"] = self._usage_so_far() if options.continuous_usage else None
+            await reply.events([chunk])
+
+        told = PromptReports(streams.reading(), tell)
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(told.run)
+            try:
+                await streams.read(told.before(take))
+            except Exception as error:  # raised behind the group, which would wrap it
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def _echoing(
         self, echo: Echo, take: Take, reply: ResponseWriter, usage_options: UsageOptions

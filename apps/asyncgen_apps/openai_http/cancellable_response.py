@@ -121,7 +121,9 @@ class CancellableResponse(Response, ABC):
         settings, streams = self._settings, self._streams
         while True:
             early = streams and not reply.is_streaming
-            with anyio.move_on_after(PATIENCE if early else settings.ping_seconds):
+            rest = settings.ping_seconds - (time.monotonic() - reply.sent_at)
+            pause = rest if streams and rest > 0 else settings.ping_seconds
+            with anyio.move_on_after(PATIENCE if early else pause):
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     running.cancel()

@@ -144,6 +144,11 @@ class GatedStream:
         """Seed of its draws."""
         return self._stream.seed
 
+    @property
+    def prompt_progress(self) -> tuple[int, int, int, float] | None:
+        """How far the prompt has been read."""
+        return self._stream.prompt_progress
+
     def drop_logprobs(self) -> None:
         """Leave log-probabilities out of ``result``; call it before the first read."""
         self._stream.drop_logprobs()

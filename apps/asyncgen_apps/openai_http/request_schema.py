@@ -218,6 +218,9 @@ class RequestFields(GenerationFields):
     stream_options: StreamOptions | None = Field(
         None, description="Outputs of a stream beside its text; needs `stream`."
     )
+    return_progress: Boolean | None = Field(
+        None, description="Chunks with `prompt_progress` while the prompt is read; needs `stream`."
+    )
     n: Annotated[int, Field(strict=True, ge=1, le=MAX_CHOICES)] | None = Field(
         None, description="Choices for each prompt."
     )

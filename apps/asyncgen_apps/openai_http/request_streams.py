@@ -142,6 +142,11 @@ class RequestStreams:
         pairs = zip(self._parts, self._streams, strict=True)
         return [stream.result.prompt_logprobs for part, stream in pairs if part.counts_prompt]
 
+    def reading(self) -> dict[int, EngineStream]:
+        """Return the stream of each prompt by the first choice that it gives."""
+        pairs = zip(self._parts, self._streams, strict=True)
+        return {part.first: stream for part, stream in pairs if part.counts_prompt}
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""

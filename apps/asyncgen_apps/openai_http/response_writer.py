@@ -25,7 +25,7 @@ encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=F
 encode_text = json.encoder.encode_basestring
 encode_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
-PING = ": still here\n\n"
+PING = ": ping\n\n"
 DONE = "data: [DONE]\n\n"
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

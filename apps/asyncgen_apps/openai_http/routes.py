@@ -275,18 +275,22 @@ def _are_ids(prompt: object) -> bool:
 def _usage_options(body: ChatCompletionRequest | CompletionRequest) -> UsageOptions | None:
     """Return the streaming options; ``None`` for a reply in one piece."""
     options = body.stream_options
+    progress = bool(body.return_progress)
     if not body.stream:
+        if progress:
+            message = "`return_progress` needs `stream: true`"
+            raise ApiError(400, message, param="return_progress")
         if options is not None:
             message = "`stream_options` needs `stream: true`"
             raise ApiError(400, message, param="stream_options")
         return None
     if options is None:
-        return UsageOptions()
+        return UsageOptions(progress=progress)
     continuous = bool(options.continuous_usage_stats)
     if continuous and not options.include_usage:
         name = "stream_options.continuous_usage_stats"
         raise ApiError(400, f"`{name}` needs `include_usage`", param=name)
-    return UsageOptions(bool(options.include_usage), continuous)
+    return UsageOptions(bool(options.include_usage), continuous, progress)
 
 
 def _reply(model: type) -> dict[int | str, dict[str, object]]:

@@ -136,6 +136,7 @@ EXAMPLES: Schema = {
     "repeat_penalty": 1.1,
     "repetition_penalty": 1.1,
     "response_format": {"type": "json_object"},
+    "return_progress": True,
     "return_token_ids": True,
     "role": "user",
     "safety_identifier": "user-7",

@@ -63,6 +63,9 @@ class Serializer(Protocol):
     def chunk(self, index: int, event: TokenEvent) -> Object:
         """Return the chunk of an event."""
 
+    def empty(self, index: int) -> Object:
+        """Return a chunk in which nothing is said."""
+
     def closing(self, usage: Usage) -> Object:
         """Return the last chunk: no choices, only counts."""
 
@@ -152,6 +155,10 @@ class ChatSerializer:
             calls.append({**call, "function": {**function, "arguments": each.arguments}})
         found: Object = {"tool_calls": calls} if calls else {}
         return {**found, "tool_call_errors": errors} if errors else found
+
+    def empty(self, index: int) -> Object:
+        """Return a chunk in which nothing is said."""
+        return self._chunk(index, {}, None, None, None)
 
     def closing(self, usage: Usage) -> Object:
         """Return the counts, and an empty list of choices."""
@@ -249,6 +256,10 @@ class CompletionSerializer:
         if self.token_ids:
             choice["token_ids"] = list(event.token_ids)
         return {**self._top(), "choices": [choice]}
+
+    def empty(self, index: int) -> Object:
+        """Return a chunk in which nothing is said."""
+        return {**self._top(), "choices": [_text_choice(index, "", None, None, None)]}
 
     def closing(self, usage: Usage) -> Object:
         """Return the counts, and an empty list of choices."""

@@ -68,7 +68,7 @@ class ServerSettings:
     open_docs: bool = False
     max_body_bytes: int | None = None
     max_requests: int = 1024
-    ping_seconds: float = 15.0
+    ping_seconds: float = 5.0
     stall_seconds: float = 60.0
     body_seconds: float = 60.0
     body_rate: int = 1024

@@ -74,6 +74,10 @@ class RemoteStream:
         return self._started.is_separated
 
     @property
+    def prompt_progress(self) -> None:
+        """An engine of another process does not tell how far it has read."""
+
+    @property
     def position(self) -> tuple[int, ...]:
         """Number of tokens of each sample that were read, with its ``generated_ids``."""
         given = self._started.position

@@ -384,6 +384,7 @@ class Batch:
         # Later sequences may find the blocks of the first one.
         if not any(map(request.goes_on, range(sequence.index))):
             request.progress.cached_tokens = cached
+            request.progress.sequence = sequence
         if metrics is not None:
             metrics.prefix_cache_queries += len(request.prompt_ids)
             metrics.prefix_cache_hits += cached
@@ -515,6 +516,7 @@ class Batch:
         for sequence in list(self.requests[request]):
             self._end(sequence)
         del self.requests[request]
+        request.progress.sequence = None
         self.running.pop(request, None)
         if not self.requests:
             self._begun = self._sampler.plan = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.generation.config.rules import Documented, Range, require
+from asyncgen.generation.config.rules import Documented, Range
 
 if TYPE_CHECKING:
     from asyncgen.generation.config.rules import Rule
@@ -67,15 +67,6 @@ class Parameter:
         """The numbers that a request may give; None where they are not of a range."""
         rule = self.rule.rule if isinstance(self.rule, Documented) else self.rule
         return rule if isinstance(rule, Range) else None
-
-    def check(self, value: object) -> None:
-        """Hold a value to the rule.
-
-        Raises:
-            InvalidRequestError: Names the parameter, the value and what is allowed.
-        """
-        if value is not None and self.rule is not None:
-            require(self.name, value, self.rule)
 
     def is_neutral(self, value: object) -> bool:
         """Tell whether ``value`` leaves the parameter switched off."""

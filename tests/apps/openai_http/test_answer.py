@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def test_a_long_wait_is_not_silent() -> None:
         try:
             wire = served.begin("/completions", {"model": "demo", "prompt": [1], "stream": True})
             got = b""
-            while got.count(b": still here") < 3:
+            while got.count(b": ping") < 3:
                 got += wire.recv(1000)
             assert got.startswith(b"HTTP/1.1 200")
             assert b"data:" not in got
@@ -104,6 +105,103 @@ def test_a_long_wait_is_not_silent() -> None:
         while b"[DONE]" not in got:
             got += wire.recv(1000)
         wire.close()
+
+
+COUNTS = [0, 16, 32, 48]
+"""Tokens that are read after each chunk of a prompt."""
+
+
+def reports(events: list[Any]) -> list[dict[str, int]]:
+    return [event["prompt_progress"] for event in events if "prompt_progress" in event]
+
+
+@pytest.mark.parametrize("path", ["/completions", "/chat/completions"])
+def test_the_progress_of_a_prompt_is_told_where_asked_for(path: str) -> None:
+    gate = Gate()
+    with running(scripted(gate)) as served:
+        body: dict[str, Any] = {"model": "demo", "max_tokens": 3, "stream": True}
+        body |= {"stream_options": {"include_usage": True}, "return_progress": True}
+        content = "x" * 100
+        body |= (
+            {"prompt": content}
+            if path == "/completions"
+            else {"messages": [{"role": "user", "content": content}]}
+        )
+        try:
+            wire = served.begin(path, body)
+            got = b""
+            for count in COUNTS:
+                while b'"processed":%d,' % count not in got:
+                    got += wire.recv(1000)
+                gate.allow(1)
+        finally:
+            gate.open()
+        while b"[DONE]" not in got:
+            got += wire.recv(1000)
+        wire.close()
+        events = [json.loads(line) for line in re.findall(r"data: ({.*})\n", got.decode())]
+        told = reports(events)
+        total = events[-1]["usage"]["prompt_tokens"]
+        assert [one["processed"] for one in told][:4] == COUNTS and told[-1]["processed"] == total
+        assert all(one["total"] == total and one["cache"] == 0 for one in told)
+        times = [one["time_ms"] for one in told]
+        assert times == sorted(times) and set(told[0]) == {"total", "cache", "processed", "time_ms"}
+        places = [place for place, event in enumerate(events) if "prompt_progress" in event]
+        assert places == list(range(len(told))), "before the first token"
+        assert all(event["usage"] is None for event in events[:-1])
+        plain = served.post(path, {**body, "return_progress": False}).events()[:-1]
+        assert not reports(plain)
+        usual = ("id", "created", "usage")
+        texts = [
+            [{key: one[key] for key in one if key not in usual} for one in each]
+            for each in (plain, [event for event in events if "prompt_progress" not in event])
+        ]
+        assert texts[0] == texts[1]
+        again = served.post(path, body).events()[:-1]
+        assert reports(again)[-1]["cache"] > 0 and reports(again)[-1]["processed"] == total
+
+
+def test_progress_needs_a_stream_and_an_error_keeps_its_shape() -> None:
+    def hook(ids: Any, positions: Any) -> None:
+        raise ValueError("broken")
+
+    body = {"model": "demo", "prompt": "a", "return_progress": True}
+    with running(scripted(hook)) as served:  # type: ignore[arg-type]
+        refused = served.post("/completions", body)
+        assert (refused.status, refused.error["param"]) == (400, "return_progress")
+        failed = served.post("/completions", {**body, "stream": True})
+        error = failed.error if failed.status != 200 else failed.events()[-1]["error"]
+        assert error["type"] == "server_error" and "broken" not in error["message"]
+
+
+@pytest.mark.gate
+def test_an_engine_that_does_not_tell_refuses_to(either: Running) -> None:
+    body = {**ENDLESS, "prompt": "a", "max_tokens": 2, "stream": True, "return_progress": True}
+    got = either.post("/completions", body)
+    if isinstance(either.llm, EngineProcess):
+        assert (got.status, got.error["param"]) == (400, "return_progress")
+    else:
+        last = reports(got.events()[:-1])[-1]
+        assert last["processed"] == last["total"]
+
+
+def test_pings_come_while_a_prompt_is_read_and_in_the_queue() -> None:
+    gate = Gate()
+    model = TableModel(hook=gate, context_length=4096)
+    make = lambda: AsyncLLM(model, tokenizer=byte_tokenizer(), max_running=1)  # noqa: E731
+    with running(make, ping_seconds=0.05) as served:
+        body = {"model": "demo", "prompt": [1], "stream": True, "max_tokens": 2}
+        wires = [served.begin("/completions", body) for _ in range(2)]
+        try:
+            for wire in wires:
+                got = b""
+                while got.count(b": ping\n\n") < 2:
+                    got += wire.recv(1000)
+                assert b"data:" not in got
+        finally:
+            gate.open()
+        for wire in wires:
+            wire.close()
 
 
 def test_a_failure_in_the_middle_is_an_event() -> None:

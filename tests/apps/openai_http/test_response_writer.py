@@ -83,9 +83,7 @@ async def test_a_stream() -> None:
     await reply.events([{"a": 1}, {"b": "\n\n"}])
     await reply.ping()
     await reply.finish()
-    assert wire.body == (
-        b'data: {"a":1}\n\ndata: {"b":"\\n\\n"}\n\n: still here\n\ndata: [DONE]\n\n'
-    )
+    assert wire.body == (b'data: {"a":1}\n\ndata: {"b":"\\n\\n"}\n\n: ping\n\ndata: [DONE]\n\n')
     assert not wire.messages[-1].get("more_body")
     await reply.fail(ApiError(500, "late"))
     assert b"late" not in wire.body
