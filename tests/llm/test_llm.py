@@ -384,7 +384,7 @@ async def test_too_long_requests_raise_context_length_error(
     async with make(TableModel(context_length=64)) as llm:
         with pytest.raises(ContextLengthError) as caught:
             await llm.generate([1] * length, **params)
-        assert caught.value.parameter == next(iter(params), "max_new_tokens")
+        assert caught.value.parameter == next(iter(params), "prompt")
         assert str(length) in str(caught.value)
         completion = await llm.generate([1] * 60, max_new_tokens=4)
         assert completion.usage.completion_tokens == 4

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_values
+from asyncgen.types import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ def fit_prompt(
             f"its last turn alone, with what the system says, has {len(ids)} tokens, and there is"
             f" room for {room}; shorten it"
         )
-        raise ContextLengthError("prompt", "messages", allowed)
+        raise ContextLengthError("prompt", size_of(prompt), allowed)
     if len(ids) > room:
         ids = _cut(ids, room, policy, served)
     return ids, rendered, total - len(ids)

@@ -35,6 +35,7 @@ from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 from asyncgen.runtime.exact_values import exact
 from asyncgen.structured.output_format import OUTPUT_FORMATS, read_output_format
+from asyncgen.types import counted
 
 if TYPE_CHECKING:
     import os
@@ -325,6 +326,10 @@ def _end_of_text(
     if context is not None and name not in given:
         # A default that reaches beyond the context means: to its end.
         end = min(end, context)
+    if context is not None and prompt_length >= context and name not in given:
+        much = prompt_length - context + 1
+        allowed = f"the context holds {context} tokens, an answer included; shorten it by {much}"
+        raise ContextLengthError("prompt", counted(prompt_length, "token"), allowed)
     if context is not None and (end > context or prompt_length >= context):
         raise ContextLengthError(
             name,
@@ -387,7 +392,8 @@ def _set_end(config: GenerationConfig, end: int, prompt_length: int) -> None:
     config.max_length, config.max_new_tokens = end, None
     least, most = config.min_new_tokens, end - prompt_length
     if least is not None and least > most:
-        raise InvalidRequestError("min_new_tokens", least, f"at most {most} tokens can follow")
+        allowed = f"at most {counted(most, 'token')} can follow"
+        raise InvalidRequestError("min_new_tokens", least, allowed)
 
 
 def _fill(config: GenerationConfig, values: Mapping[str, Any], keep_length: bool = False) -> None:

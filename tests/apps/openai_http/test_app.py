@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -142,6 +143,27 @@ def test_json_must_say_so(demo: Running) -> None:
     """A page of another origin can only send what does not."""
     got = demo.request("POST", "/v1/chat/completions", CHAT, {"content-type": "text/plain"})
     assert got.status == 400
+
+
+def test_errors_of_length_name_what_the_client_sent(either: Running) -> None:
+    """And nothing of the inside: no class, no function, no default that nobody gave."""
+    many = [{"role": "user", "content": "a fox " * 60}] * 10
+    for path, fields, named in (
+        ("/chat/completions", {"messages": many}, "messages"),
+        ("/chat/completions", {"messages": many, "max_tokens": 5}, "max_tokens"),
+        ("/chat/completions", {"messages": [*many, many[0]] * 9}, "messages"),
+        ("/chat/completions", {"messages": many[:1], "max_completion_tokens": 5000},
+         "max_completion_tokens"),
+        ("/completions", {"prompt": "a", "max_tokens": 5000}, "max_tokens"),
+        ("/completions", {"prompt": "a", "max_length": 1}, "max_length"),
+        ("/completions", {"prompt": "a " * 9000}, "prompt"),
+        ("/embeddings", {"input": "a " * 9000}, "input"),
+    ):  # fmt: skip
+        error = either.post(path, {"model": "demo", **fields}).error
+        assert (error["param"], error["code"]) == (named, "context_length_exceeded"), error
+        text = error["message"]
+        assert text.startswith(f"`{named}` is ") and "None" not in text
+        assert not re.search(r"[a-z]\(|[a-z]\.[a-z]|[A-Z][a-z]+[A-Z]", text), text
 
 
 def test_health_and_metrics(either: Running) -> None:
