@@ -145,6 +145,24 @@ def test_json_must_say_so(demo: Running) -> None:
     assert got.status == 400
 
 
+def test_what_is_wrong_is_said_alike_in_small_and_large_bodies(demo: Running) -> None:
+    filler = {"user": "x" * (LARGE + 1)}
+    for path, fields, said in (
+        ("/v1/completions", {"prompt": "a", "top_p": "x"}, 'is "x": must be a number from 0 to 1'),
+        ("/v1/completions", {"prompt": "a", "top_p": 7.5}, "is 7.5: must be a number from 0 to 1"),
+        ("/v1/completions", {"prompt": "a", "n": 0}, "is 0: must be a whole number from 1 to 128"),
+        ("/v1/completions", {"promt": "a"}, "did you mean `prompt`?"),
+        ("/v1/embeddings", {"inputs": "a"}, "did you mean `input`?"),
+        ("/tokenize", {"promt": "a"}, "did you mean `prompt`?"),
+        ("/apply-template", {"message": []}, "did you mean `messages`?"),
+    ):
+        body = {"model": "demo", **fields}
+        small = demo.request("POST", path, body).error["message"]
+        assert said in small
+        if path.startswith("/v1"):
+            assert demo.request("POST", path, {**body, **filler}).error["message"] == small
+
+
 def test_errors_of_length_name_what_the_client_sent(either: Running) -> None:
     """And nothing of the inside: no class, no function, no default that nobody gave."""
     many = [{"role": "user", "content": "a fox " * 60}] * 10

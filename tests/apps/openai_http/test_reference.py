@@ -38,11 +38,18 @@ def page(field: dict[str, Any], **more: Any) -> str:
         ({"enum": ["a", 1]}, "&quot;a&quot; or 1"),
         ({"prefixItems": [{"type": "integer"}, {"type": "number"}]}, "[integer, number]"),
         ({"type": "array", "items": {"$ref": "#/components/schemas/Part"}}, "list of {type}"),
+        ({"type": "integer", "minimum": 1, "maximum": 3}, "integer ≥ 1, ≤ 3"),
+        ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}]}, "number &gt; 0"),
         ({}, "any"),
     ],
 )
 def test_reference_page_shows_the_type_of_a_field(field: dict[str, Any], said: str) -> None:
     assert f"<td><code>x</code><td>{said}<td>" in page(field)
+
+
+def test_an_example_is_shown_as_json() -> None:
+    found = page({"type": "string", "description": "It.", "examples": ["<a>"]})
+    assert "<td>It. <small>For example <code>&quot;&lt;a&gt;&quot;</code></small>" in found
 
 
 def test_required_fields_come_first_and_text_is_escaped() -> None:
