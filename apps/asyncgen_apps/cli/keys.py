@@ -30,7 +30,8 @@ def keys_unseen() -> Iterator[None]:
         yield
         return
     unseen = [*before]
-    unseen[3] = before[3] & ~(termios.ECHO | termios.ICANON)
+    # Without NOFLSH, Ctrl-C throws away what is typed, and output that is not on the screen yet.
+    unseen[3] = before[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
     termios.tcsetattr(terminal, termios.TCSANOW, unseen)
     try:
         yield

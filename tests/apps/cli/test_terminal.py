@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -47,6 +49,7 @@ class Terminal:
     def __init__(self, code: str, state: Path, *arguments: str, width: int = 80) -> None:
         master, slave = pty.openpty()
         self._master = master
+        self._name = os.ttyname(slave)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             stdin=slave,
@@ -96,6 +99,17 @@ class Terminal:
         """Press keys."""
         os.write(self._master, keys.encode())
 
+    def wait_until_typed(self, count: int) -> None:
+        """Wait until so many keys wait to be read: the system passes them on when it has time."""
+        terminal = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
+        deadline = time.monotonic() + 60
+        try:
+            while _count_typed(terminal) != count:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+        finally:
+            os.close(terminal)
+
     def interrupt(self) -> None:
         """Send what Ctrl-C sends while no line is read."""
         self._process.send_signal(2)
@@ -109,6 +123,12 @@ class Terminal:
             except OSError:
                 break
         return self._process.wait(timeout=60)
+
+
+def _count_typed(terminal: int) -> int:
+    """Count the keys that wait to be read."""
+    found = fcntl.ioctl(terminal, termios.FIONREAD, bytes(4))
+    return int.from_bytes(found, sys.byteorder)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -192,7 +212,8 @@ def test_keys_that_are_pressed_during_an_answer_do_not_show(tmp_path: Path) -> N
         terminal.type("Hi\r")
         terminal.wait_for(r"\x1b\[\?2004l")  # the line is read
         shown = terminal.wait_for(r"(A\s+paragraph\s+){20}")
-        terminal.type("\x03more")
+        terminal.type("mo\x03re")
+        terminal.wait_until_typed(4)  # Ctrl-C is no key, and throws nothing away
         terminal.interrupt()
         shown += terminal.wait_for(CANCELLED)
         screen = Screen(80, 24)

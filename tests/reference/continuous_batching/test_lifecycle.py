@@ -53,9 +53,9 @@ def in_thread(function: Callable[[], object]) -> threading.Thread:
 
 
 def test_a_running_request_goes_on_with_changed_weights() -> None:
-    model = TableModel()
+    model, length = TableModel(context_length=4096), 2000  # some of it, whenever the pause comes
     manager = running(model)
-    manager.add_request([1, 2], "it", 40, streaming=True)
+    manager.add_request([1, 2], "it", length, streaming=True)
     first = manager.get_result("it", timeout=PATIENCE)
     assert first is not None
     with manager.pause():
@@ -68,8 +68,8 @@ def test_a_running_request_goes_on_with_changed_weights() -> None:
         assert before == greedy_ids(model, [1, 2], len(before))
         change(model)
     *_, last = manager.request_id_iter("it")
-    after = greedy_ids(model, [1, 2, *before], 40 - len(before))
-    assert last.generated_tokens == before + after and len(before) < 40
+    after = greedy_ids(model, [1, 2, *before], length - len(before))
+    assert last.generated_tokens == before + after and len(before) < length
     manager.stop()
 
 
