@@ -9,11 +9,9 @@ disconnected: the keep-alive of the library does not notice it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from contextlib import ExitStack
+from collections import deque
 from functools import partial
 from http import HTTPStatus
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.connection import Connection
@@ -23,8 +21,8 @@ from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
 from asyncgen_apps.serving.limits import LARGE
-from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE, has_left
-from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN, short_turns
+from asyncgen_apps.serving.sockets import HEAD_BYTES, LINGER_BYTES, has_left
+from asyncgen_apps.websocket.flush_queue import FlushQueue
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,11 +30,8 @@ if TYPE_CHECKING:
     from websockets.http11 import Request
 
     from asyncgen_apps.serving.read_budget import ReadBudget
+    from asyncgen_apps.websocket.connection_limit import ConnectionLimit
     from asyncgen_apps.websocket.session import Session
-
-
-FLUSH_BATCH = 8
-"""Connections with one stream that are flushed together; with more the first would wait long."""
 
 
 CLOSE_SECONDS = 5.0
@@ -59,55 +54,6 @@ _BAD_REQUEST = (
 )
 
 
-class ConnectionLimit:
-    """Limits the sockets of a server, also those without a finished handshake.
-
-    Some sockets beyond the limit stay open, to be told that the server is full and to ask for its
-    health. Beyond those, a socket without a place is closed: the oldest of the address that has
-    most of them, so that nobody else is cut off.
-
-    Attributes:
-        connections: Sockets that are open.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Begin without sockets.
-
-        Args:
-            most: Connections that may stay open.
-        """
-        self._most = most + RESERVE
-        self.connections: set[StreamConnection] = set()
-        self._without: dict[StreamConnection, str] = {}
-        """Addresses of those without a place: they wait for one, or were refused."""
-
-    def add(self, connection: StreamConnection) -> None:
-        """Count an opened socket; close one if there are too many."""
-        self.connections.add(connection)
-        self._without[connection] = connection.peer
-        if len(self.connections) > self._most:
-            counts = Counter(self._without.values())
-            most = max(counts.values())
-            oldest = next(each for each, peer in self._without.items() if counts[peer] == most)
-            del self._without[oldest]
-            oldest.abort()
-
-    def note_place(self, connection: StreamConnection) -> None:
-        """Note that a socket has a session with a place of its client."""
-        self._without.pop(connection, None)
-
-    def abort_unopened(self) -> None:
-        """Close the sockets without a finished handshake."""
-        for connection in [*self.connections]:
-            if connection.state is not State.OPEN:
-                connection.abort()
-
-    def remove(self, connection: StreamConnection) -> None:
-        """Forget a closed socket."""
-        self.connections.discard(connection)
-        self._without.pop(connection, None)
-
-
 class StreamConnection(ServerConnection):
     """A connection that takes its messages from a session."""
 
@@ -115,7 +61,11 @@ class StreamConnection(ServerConnection):
     most_unread = 0
 
     def __init__(
-        self, limit: ConnectionLimit, budget: ReadBudget, *args: Any, **kwargs: Any
+        self,
+        limit: ConnectionLimit[StreamConnection],
+        budget: ReadBudget,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Make it; the server does.
 
@@ -431,81 +381,3 @@ class StreamConnection(ServerConnection):
             if not self._writable.done():
                 self._writable.set_result(None)
             self._writable = None
-
-
-class FlushQueue:
-    """Queue of the connections of a server that have something to send.
-
-    Those with one stream are flushed a few at a time: such a connection has nothing to gather, so
-    it need not wait for the end of the turn. Flushing each one alone would cost a third more time:
-    other code runs in between, and the receivers fall asleep.
-
-    All together send `BYTES_OF_A_TURN` in one turn of the loop. Those that have more wait, and then
-    leave half of the time to others.
-    """
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._waiting: list[StreamConnection] = []
-        self._later: deque[StreamConnection] = deque()
-        self._spent = 0
-        self._seconds = 0.0  # that the last turn of those that wait took
-        self._is_resting = False
-        self._short = ExitStack()
-
-    @property
-    def allowance(self) -> int:
-        """Bytes that may still be sent in this turn."""
-        return BYTES_OF_A_TURN - self._spent
-
-    def spend(self, num_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Count what was sent in this turn."""
-        if not self._spent:
-            loop.call_soon(self._begin_turn, loop)
-        self._spent += max(1, num_bytes)
-
-    def defer(self, connection: StreamConnection) -> None:
-        """Flush a connection in a later turn; something was sent in this one."""
-        if not self._later and not self._is_resting:
-            self._short.enter_context(short_turns())
-        self._later.append(connection)
-
-    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._spent = 0
-        if self._later and not self._is_resting:
-            self._is_resting = True
-            loop.call_later(self._seconds, self._go_on)
-
-    def _go_on(self) -> None:
-        """Flush connections that wait, the one that has waited longest first."""
-        began = perf_counter()
-        for _ in range(len(self._later)):
-            if self._spent >= BYTES_OF_A_TURN:
-                break
-            self._flush_one(self._later.popleft())
-        self._seconds = perf_counter() - began
-        self._is_resting = False
-        if not self._later:
-            self._short.close()
-
-    def add(self, connection: StreamConnection) -> None:
-        """Flush a connection soon, at the latest when this turn of the loop is over."""
-        self._waiting.append(connection)
-        if len(self._waiting) >= FLUSH_BATCH:
-            self._flush()
-        elif len(self._waiting) == 1:
-            connection.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            self._flush_one(connection)
-
-    @staticmethod
-    def _flush_one(connection: StreamConnection) -> None:
-        try:
-            connection.flush()
-        except Exception as error:  # must not stop the flush of the other connections
-            context = {"message": "a flush has failed", "exception": error}
-            connection.loop.call_exception_handler(context)
-            connection.abort()

@@ -22,12 +22,9 @@ from websockets.server import ServerProtocol
 
 from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.websocket.chat_page import PAGE
-from asyncgen_apps.websocket.connection import (
-    CLOSE_SECONDS,
-    ConnectionLimit,
-    FlushQueue,
-    StreamConnection,
-)
+from asyncgen_apps.websocket.connection import CLOSE_SECONDS, StreamConnection
+from asyncgen_apps.websocket.connection_limit import ConnectionLimit
+from asyncgen_apps.websocket.flush_queue import FlushQueue
 from asyncgen_apps.websocket.http_routes import STREAM_PATHS, HttpRoutes
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 
@@ -74,7 +71,9 @@ class ConnectionServer:
         self._service = service
         self._paths = paths
         self._plain = HttpRoutes(service, page=page)
-        self._limit = ConnectionLimit(service.settings.max_connections)
+        self._limit: ConnectionLimit[StreamConnection] = ConnectionLimit(
+            service.settings.max_connections
+        )
         self._flush_queue = FlushQueue()
         self._is_closed = False
         self.open_seconds = service.settings.open_seconds

@@ -6,12 +6,12 @@ import asyncio
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from asyncgen_apps.serving.time_slices import BYTES_OF_A_TURN
-from asyncgen_apps.websocket.connection import FLUSH_BATCH, FlushQueue, StreamConnection
+from asyncgen_apps.websocket.flush_queue import FLUSH_BATCH, FlushQueue
 from tests.apps.websocket.serving import STORY, Served, served, teller, wait_for
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import Gate
@@ -136,7 +136,7 @@ async def test_connections_with_one_stream_take_turns_a_few_at_a_time() -> None:
     flush_queue = FlushQueue()
     many = [Flushed() for _ in range(FLUSH_BATCH + 2)]
     for one in many:
-        flush_queue.add(cast("StreamConnection", one))
+        flush_queue.add(one)
     assert [one.flushes for one in many] == [1] * FLUSH_BATCH + [0, 0]
     await asyncio.sleep(0)
     assert [one.flushes for one in many] == [1] * len(many)
@@ -148,31 +148,31 @@ async def test_failing_flush_ends_one_connection_only() -> None:
     flush_queue = FlushQueue()
     many = [Flushed(failing=number == 1) for number in range(3)]
     for one in many:
-        flush_queue.add(cast("StreamConnection", one))
+        flush_queue.add(one)
     await asyncio.sleep(0)
     assert [one.flushes for one in many] == [1, 1, 1]
     assert [one.is_aborted for one in many] == [False, True, False]
     assert str(told[0]["exception"]) == "broken"
 
 
-class Burst:
+class Burst(Flushed):
     """A connection with bytes to send."""
 
     def __init__(self, queue: FlushQueue, left: int, log: list[int]) -> None:
+        super().__init__()
         self.queue, self.left, self.log = queue, left, log
-        self.loop = asyncio.get_running_loop()
 
     def flush(self) -> None:
         most = self.queue.allowance
         if most <= 0:
-            self.queue.defer(cast("StreamConnection", self))
+            self.queue.defer(self)
             return
         count = min(self.left, most)
         self.left -= count
         self.log[-1] += count
         self.queue.spend(count, self.loop)
         if self.left:
-            self.queue.defer(cast("StreamConnection", self))
+            self.queue.defer(self)
 
 
 async def test_what_waits_goes_out_in_many_turns() -> None:
