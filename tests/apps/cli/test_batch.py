@@ -129,9 +129,17 @@ def test_figures_estimate_the_remaining_time(tmp_path: Path) -> None:
 
 COUNT = 60
 
+PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from asyncgen_apps.cli import main
+main()
+"""
+"""As in a terminal: a shell that runs the tests behind it has the signal ignored."""
+
 
 def start(prompts: Path, answers: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "asyncgen_apps.cli", "batch", str(prompts), "-o", str(answers)]
+    command = [sys.executable, "-c", PROGRAM, "batch", str(prompts), "-o", str(answers)]
     command += ["--max-running", "3", "--threads", "1", *options]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "apps")])
     return subprocess.Popen(
