@@ -48,8 +48,11 @@ def describe(error: Exception) -> str:
         return f"The model has stopped unexpectedly, and must be started again. ({error})"
     if isinstance(error, EngineClosedError):
         return "The server is closing."
-    if isinstance(error, ContextLengthError) and error.value is None:
-        return f"This chat is too long for the model: {error.allowed}"
+    if isinstance(error, ContextLengthError) and (
+        error.value is None or error.parameter == "prompt"
+    ):
+        has = "" if error.value is None else f"it has {error.value}; "
+        return f"This chat is too long for the model: {has}{error.allowed}"
     if isinstance(error, AsyncgenError):
         return f"This cannot be done: {error}"
     name = type(error).__name__

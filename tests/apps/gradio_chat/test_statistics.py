@@ -51,6 +51,10 @@ def test_figures_of_an_answer_stopped_before_its_first_token() -> None:
             ContextLengthError("max_new_tokens", None, "it has 9"),
             "too long for the model: it has 9",
         ),
+        (
+            ContextLengthError("prompt", "12 tokens", "the context holds 9"),
+            "too long for the model: it has 12 tokens; the context holds 9",
+        ),
         (ContextLengthError("max_new_tokens", 99, "only 9"), "`max_new_tokens` is 99: only 9"),
         (KeyError("k"), "KeyError: 'k'"),
         (RuntimeError(), "Something went wrong: RuntimeError"),

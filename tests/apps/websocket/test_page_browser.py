@@ -358,7 +358,7 @@ def test_with_the_keyboard_alone(wire: Callable[..., Relay], visit: Callable[...
     keyboard.press("Enter")
     page.page.get_by_role("dialog", name="Settings").wait_for()
     keyboard.press("Escape")
-    assert page.page.evaluate(focused) == "question"
+    page.page.wait_for_function(f"({focused}) === 'question'")
 
 
 def test_live_region_announces_the_answer(
