@@ -57,8 +57,9 @@ _ROLES: Final = {
 }
 _DEFAULT_UNKNOWN: Final = {"llama": 0, "gemma4": 3, "t5": 2, "bert": 100}
 _MOST_LETTERS: Final = 128
-_BETWEEN_LOOKS: Final = 4096  # tokens
 """Most letters of a token that merges may build; no longer one is useful."""
+_BETWEEN_LOOKS: Final = 4096
+"""Tokens between two looks at whether anybody still waits."""
 
 
 @contextmanager
