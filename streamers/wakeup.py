@@ -111,10 +111,10 @@ class LoopBell:
 
         Returns:
             The function that ends the wait, to be called in the loop, and the object: a future of
-            asyncio, which costs a fraction of an `anyio.Event`, or on trio that.
+            asyncio, which costs a fraction of an `anyio.Event`, or on trio one of those.
         """
         if self._asyncio is None:
-            event = anyio.Event()
+            event = _TrioEvent()
             return event.set, event
         future = self._loop.create_future()
         return partial(_resolve, future), future
@@ -214,8 +214,14 @@ class LoopBell:
             self._pending = False
             if self._wakes and not self._schedule_run(self._schedule_inside):
                 self._mark_gone()
-        for wake in wakes:
-            wake()
+        left = iter(wakes)
+        try:
+            for wake in left:
+                wake()
+        finally:
+            # Ctrl-C in the midst of one, which asyncio makes a cancellation, ends that one alone.
+            for wake in left:
+                self.ring(wake)
 
     def _schedule_run(self, schedule: Callable[[Callable[[], None]], Any]) -> bool:
         self._pending = True
@@ -234,6 +240,29 @@ def _resolve(future: Any) -> None:
         except Exception:
             if not future.done():
                 raise  # else Ctrl-C, whose handler cancels the task, came in between
+
+
+class _TrioEvent:
+    """Event of one task that wakes nobody once the task has left.
+
+    Ctrl-C in the midst of ``wait`` leaves the task among those that trio wakes; trio would run it
+    once more behind its end, and die.
+    """
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._is_left = False
+
+    def set(self) -> None:
+        if not self._is_left:
+            self._event.set()
+
+    async def wait(self) -> None:
+        try:
+            await self._event.wait()
+        except BaseException:
+            self._is_left = True
+            raise
 
 
 class Mailbox(Generic[T]):

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-import anyio
-
 from asyncgen.engine.commands import Abort, Add, Command, Evict, Pause, Stop
 from asyncgen.engine.core import Engine
 from asyncgen.engine.pauses import Pauses
@@ -99,14 +97,15 @@ class Signal:
 
     async def wait(self) -> None:
         """Wait until it is set; can be cancelled."""
-        event = anyio.Event()
-        ring = partial(LoopBell.current().ring, event.set)
+        bell = LoopBell.current()
+        wake, waiter = bell.waiter()
+        ring = partial(bell.ring, wake)
         with self._lock:
             if self._set:
                 return
             self._calls.append(ring)
         try:
-            await event.wait()
+            await bell.await_waiter(waiter, wake, None)
         finally:
             self._drop(ring)
 

@@ -106,12 +106,12 @@ class PreparingThreads:
         """
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who is leaving
         self._refuse(length)
-        places, bell, ended = self._of_loop(), LoopBell.current(), anyio.Event()
-        limiter = places.limiter
+        places, bell = self._of_loop(), LoopBell.current()
+        limiter, (wake, ended) = places.limiter, bell.waiter()
 
         def end() -> None:
-            ended.set()
             limiter.release_on_behalf_of(ended)
+            wake()
 
         seconds = self._seconds if limited else None
         crew, task = self._for_loops, _Task(function, partial(bell.ring, end), seconds)
@@ -123,8 +123,7 @@ class PreparingThreads:
                 async with places.door(client):
                     await limiter.acquire_on_behalf_of(ended)
             crew.add(task)
-            with anyio.move_on_after(seconds):
-                await ended.wait()
+            await bell.await_waiter(ended, wake, seconds)
         except BaseException:
             if crew.leave(task):
                 with suppress(RuntimeError):  # it had no place yet

@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trio
+import trio.testing
 import uvloop
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
@@ -160,6 +161,44 @@ async def test_an_error_does_not_swallow_gathered_rings() -> None:
 
     await run_sync(job)
     await event.wait()
+
+
+def test_a_wake_that_raises_swallows_no_other() -> None:
+    """As where Ctrl-C, which asyncio makes a cancellation, comes in the midst of one."""
+
+    async def main() -> None:
+        bell, woken, errors = LoopBell.current(), asyncio.Event(), []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
+        in_threads(lambda: [bell.ring(each) for each in ({}.popitem, woken.set)])
+        await asyncio.wait_for(woken.wait(), 10)
+        assert isinstance(errors[0]["exception"], KeyError)
+
+    asyncio.run(main())
+
+
+def test_ctrl_c_in_the_midst_of_a_wait_leaves_nobody_to_wake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def interrupted(abort: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async def wait(bell: LoopBell, wakes: list[Callable[[], object]]) -> None:
+        wake, waiter = bell.waiter()
+        wakes.append(wake)
+        monkeypatch.setattr("trio._core.wait_task_rescheduled", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await bell.await_waiter(waiter, wake, None)
+
+    async def main() -> None:
+        wakes: list[Callable[[], object]] = []
+        async with trio.open_nursery() as nursery:
+            monkeypatch.setattr("trio._core.wait_task_rescheduled", interrupted)
+            nursery.start_soon(wait, LoopBell.current(), wakes)
+            await trio.testing.wait_all_tasks_blocked()
+            wakes.pop()()
+
+    trio.run(main)
 
 
 def test_a_loop_that_closes_before_gathered_rings_sound() -> None:
