@@ -167,9 +167,11 @@ def test_a_wake_that_raises_swallows_no_other() -> None:
     """As where Ctrl-C, which asyncio makes a cancellation, comes in the midst of one."""
 
     async def main() -> None:
-        bell, woken, errors = LoopBell.current(), asyncio.Event(), []
+        bell, woken = LoopBell.current(), asyncio.Event()
+        errors: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
-        in_threads(lambda: [bell.ring(each) for each in ({}.popitem, woken.set)])
+        wakes: list[Callable[[], object]] = [{}.popitem, woken.set]
+        in_threads(lambda: [bell.ring(wake) for wake in wakes])
         await asyncio.wait_for(woken.wait(), 10)
         assert isinstance(errors[0]["exception"], KeyError)
 
@@ -179,25 +181,25 @@ def test_a_wake_that_raises_swallows_no_other() -> None:
 def test_ctrl_c_in_the_midst_of_a_wait_leaves_nobody_to_wake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def interrupted(abort: object) -> None:
-        monkeypatch.undo()
+    async def interrupted(event: Any) -> None:
+        event._tasks.add(trio.lowlevel.current_task())  # as `wait` does before it waits
         raise KeyboardInterrupt
 
     async def wait(bell: LoopBell, wakes: list[Callable[[], object]]) -> None:
         wake, waiter = bell.waiter()
         wakes.append(wake)
-        monkeypatch.setattr("trio._core.wait_task_rescheduled", interrupted)
         with pytest.raises(KeyboardInterrupt):
             await bell.await_waiter(waiter, wake, None)
 
     async def main() -> None:
         wakes: list[Callable[[], object]] = []
         async with trio.open_nursery() as nursery:
-            monkeypatch.setattr("trio._core.wait_task_rescheduled", interrupted)
             nursery.start_soon(wait, LoopBell.current(), wakes)
             await trio.testing.wait_all_tasks_blocked()
-            wakes.pop()()
+        wakes.pop()()
+        await trio.lowlevel.checkpoint()
 
+    monkeypatch.setattr(trio.Event, "wait", interrupted)
     trio.run(main)
 
 
