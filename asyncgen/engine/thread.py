@@ -97,6 +97,8 @@ class Signal:
 
     async def wait(self) -> None:
         """Wait until it is set; can be cancelled."""
+        if self._set:
+            return
         bell = LoopBell.current()
         wake, waiter = bell.waiter()
         ring = partial(bell.ring, wake)

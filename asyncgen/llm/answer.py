@@ -306,10 +306,11 @@ class Answer:
         """Post the request, once."""
         if self._request is not None or self._ended:
             return
-        place, request = Seat(self._admission, self._params.get("client")), None
+        place = request = None
         try:
             self._thread.start()
             opened = await self._waiting.loaded(self._thread)
+            place = Seat(self._admission, self._params.get("client"))
             place.enter()
             prompt, params = self._prompt, self._params
             given = opened, prompt, params, self._cancel, self._mailbox, place
@@ -322,7 +323,8 @@ class Answer:
             )
             self._thread.post(request)
         except BaseException as error:
-            place.left()
+            if place is not None:
+                place.left()
             if request is not None:
                 self._thread.cancel(request)  # it may have been posted
             if isinstance(error, Exception):

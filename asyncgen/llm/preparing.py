@@ -109,12 +109,12 @@ class PreparingThreads:
         places, bell = self._of_loop(), LoopBell.current()
         limiter, (wake, ended) = places.limiter, bell.waiter()
 
-        def end() -> None:
-            limiter.release_on_behalf_of(ended)
-            wake()
+        def end() -> None:  # in two calls: Ctrl-C in the midst of one leaves the other
+            bell.ring(partial(limiter.release_on_behalf_of, ended))
+            bell.ring(wake)
 
         seconds = self._seconds if limited else None
-        crew, task = self._for_loops, _Task(function, partial(bell.ring, end), seconds)
+        crew, task = self._for_loops, _Task(function, end, seconds)
         try:
             try:
                 limiter.acquire_on_behalf_of_nowait(ended)

@@ -26,7 +26,7 @@ from asyncgen.generation.config.combinations import (
     check_combinations,
 )
 from asyncgen.generation.config.generation_config import own_copy, plain_values
-from asyncgen.generation.config.modes import GenerationMode, uses_beams
+from asyncgen.generation.config.modes import GenerationMode, generation_mode, uses_beams
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
 from asyncgen.generation.config.samplers import SAMPLER_NAMES, ask_samplers, fit_samplers
 from asyncgen.generation.custom_methods import choose_method
@@ -242,7 +242,7 @@ def _check(
     check_config(config, given)
     check_supported(config)
     join_equal_ids(config)
-    mode = config.get_generation_mode(params.get("assistant_model"))
+    mode = generation_mode(config, params.get("assistant_model"))
     check_combinations(COMBINATIONS, Parameters(config, params, mode))
     if mode is GenerationMode.CONSTRAINED_BEAM_SEARCH:
         check_constraints(config)
