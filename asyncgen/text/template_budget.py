@@ -16,7 +16,7 @@ from jinja2.runtime import LoopContext
 
 from asyncgen.errors import clip
 from asyncgen.runtime.wanted import is_wanted
-from asyncgen.text.template_turns import Turn, taking_turns
+from asyncgen.text.template_turns import Turn
 from asyncgen.text.template_weights import MOST_DEPTH, Weights
 
 TEXT = 64
@@ -157,13 +157,13 @@ class Budget(Weights):
 
     def grant(self, given: object) -> None:
         """Enlarge the budget in proportion to the input."""
-        weight = self.measure(given)[0]
+        weight, items, _, _ = self.measure(given)
         self._characters += TIMES * weight
         self._most += TIMES * weight
         self._work += READ * weight
         self._look += READ * weight
         self._most_work += READ * weight
-        self._seconds += SECONDS_EACH * self.count_items(given)
+        self._seconds += SECONDS_EACH * items
 
     def count(self, value: Any, source: object = None) -> Any:
         """Count a value that was made, and return it; of an iterator, each item when it comes.
@@ -270,11 +270,12 @@ def rendering(given: object = None, begun: float | None = None) -> Iterator[None
         given: Input of the template; a larger one gets a larger budget.
         begun: Time of the processor when the first of several renderings began.
     """
-    with taking_turns() as turn:
-        budget = Budget(MOST_CHARACTERS, begun, turn)
-        budget.grant(given)
-        token = _budget.set(budget)
-        try:
-            yield
-        finally:
-            _budget.reset(token)
+    turn = Turn()
+    budget = Budget(MOST_CHARACTERS, begun, turn)
+    budget.grant(given)
+    token = _budget.set(budget)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+        turn.end()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, modifies_known_mutable
 from jinja2.utils import Joiner, Namespace
 
 from asyncgen.errors import clip
@@ -119,8 +119,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Read an attribute or an entry, of a dictionary without a detour."""
-        if type(obj) is dict and attribute in obj and attribute not in _OF_DICT:
-            return obj[attribute]
+        if type(obj) is dict and attribute not in _OF_PLAIN[dict]:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -130,7 +130,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         try:
             return obj[argument]
         except (TypeError, LookupError):
-            return super().getitem(obj, argument)
+            names = _OF_PLAIN.get(type(obj))
+            if names is None or type(argument) is not str or argument in names:
+                return super().getitem(obj, argument)
+            return self.undefined(obj=obj, name=argument)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Tell as jinja does, of what most templates read without its many questions."""
+        if type(obj) in _ASKED and not attr.startswith("_") and attr not in _CHANGING:
+            return True
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a filter by its name, as ``map`` does."""
@@ -202,7 +211,7 @@ class _Undefined(Undefined):
 
     def __init__(self, hint: Any = None, obj: Any = None, name: Any = None, **more: Any) -> None:
         if isinstance(name, str):
-            name = clip(name, _MOST_NAME)
+            name = name if len(name) <= _MOST_NAME else clip(name, _MOST_NAME)
         elif not isinstance(name, int | None):
             name = type(name).__name__
         if obj is None:
@@ -212,7 +221,11 @@ class _Undefined(Undefined):
 
 
 _FLAT = frozenset({str, int, bool, type(None), Counted, LoopContext})
-_OF_DICT = frozenset(dir(dict))
+_OF_PLAIN = {kind: frozenset(dir(kind)) for kind in (dict, list, str, int, float, bool)}
+_ASKED = {*_OF_PLAIN, LoopContext, _Names}
+_CHANGING = frozenset(
+    name for one in ([], {}) for name in dir(one) if modifies_known_mutable(one, name)
+)
 _OF_TEMPLATES = (Macro, BlockReference, LoopContext, Joiner)
 _HASHABLE = (FunctionType, type)
 

@@ -200,7 +200,7 @@ COSTLY = {
         "{% for a in [1] %}" * 100 + "{{ x }}" * 2500 + "{% endfor %}" * 100,
         "{% if a %}" * 90 + "{{ x }}" * 2500 + "{% endif %}" * 90,
         "{% set a %}" * 60 + "{{ x }}" * 2500 + "{% endset %}" * 60,
-        "{{ x }}" * 3800,
+        "{{ x }}" * 5700,
     ],
     "wordwrap": [
         "{{ ('x' * 999999)|wordwrap(1) }}",
@@ -325,7 +325,7 @@ COSTLY = {
         "{{ x }}" * 9000,
         "{{ x }}" * 90000,
         "".join(f"{{% macro f{i}() %}}{{% endmacro %}}" for i in range(3000)),
-        "{{ [" + "1," * 9000 + "] }}",
+        "{{ [" + "1," * 13000 + "] }}",
     ],
 }
 for name, templates in COSTLY.items():
@@ -575,3 +575,11 @@ def test_a_template_beyond_all_bounds_is_not_looked_into() -> None:
         with pytest.raises(ChatTemplateError, match=r"sandbox stopped.*of a template"):
             template_variables(template)
     assert render_chat("x" * (MOST_SOURCE + 1), MESSAGES, trust_template=True)
+
+
+def test_a_template_twice_the_size_of_most_is_rendered() -> None:
+    """The largest real one (K2 Horizon) has 8,800 parts; a template of nearly 12,000 is taken."""
+    turn = "{%% if m.role == 'r%d' %%}{{ m.content }}{%% elif m.role == 'user' %%}.{%% endif %%}"
+    loop = "{% for m in messages %}" + "".join(turn % number for number in range(450))
+    text = render_chat(loop + "{% endfor %}", MESSAGES)
+    assert text == "." * 450 * sum(one["role"] == "user" for one in MESSAGES)
