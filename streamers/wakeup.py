@@ -117,6 +117,10 @@ class LoopBell:
             event = _TrioEvent()
             return event.set, event
         future = self._loop.create_future()
+        if self._pending:
+            # A second Ctrl-C may have taken the wake-up out of the loop's queue, unseen: nobody
+            # would schedule another one, and the engine's close would wait for good.
+            self._schedule_inside(self._run_callbacks)
         return partial(_resolve, future), future
 
     async def await_waiter(

@@ -178,6 +178,20 @@ def test_a_wake_that_raises_swallows_no_other() -> None:
     asyncio.run(main())
 
 
+def test_a_wait_makes_up_for_a_wake_up_that_ctrl_c_took() -> None:
+    """As where it comes while asyncio takes one out of its queue."""
+
+    async def main() -> None:
+        bell, mailbox = LoopBell.current(), Mailbox[int]()
+        schedule, bell._schedule = bell._schedule, lambda wake: None
+        assert bell.ring(lambda: None)
+        bell._schedule = schedule
+        threading.Timer(0.01, mailbox.put_nowait, [1]).start()
+        assert await asyncio.wait_for(read(mailbox, 1), 10) == [1]
+
+    asyncio.run(main())
+
+
 def test_ctrl_c_in_the_midst_of_a_wait_leaves_nobody_to_wake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
