@@ -311,16 +311,22 @@ def write_changes(wanted: Changes) -> None:
             _set_function_modes(modes)
 
 
-def restore_thread() -> None:
-    """Give this thread the state of torch of one on which nothing has run."""
-    found = [(field, value, field.read()) for field, value in zip(_OF_TORCH, _fresh, strict=True)]
+def read_thread() -> State:
+    """Read the fields that torch has for each thread."""
+    return tuple([field.read() for field in _OF_TORCH])
+
+
+def restore_thread(wanted: State | None = None) -> None:
+    """Give this thread an earlier state of torch; by default that on which nothing has run."""
+    pairs = zip(_OF_TORCH, _fresh if wanted is None else wanted, strict=True)
+    found = [(field, value, field.read()) for field, value in pairs]
     write_changes([(field, value) for field, value, now in found if value != now])
 
 
 def _read_fresh() -> State:
     """Read the fields that torch has for each thread, on a new one."""
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(field.read() for field in _OF_TORCH))
+    thread = threading.Thread(target=lambda: found.extend(read_thread()))
     thread.start()
     thread.join()
     return tuple(found)

@@ -14,12 +14,13 @@ those that the application makes on another thread meanwhile, and these are put 
 engine does not depend on (the event loop of the thread, filters of warnings, ``sys.stdout``,
 signals, the locale) belongs to the application, and stays as it was left. So do settings of the
 process that a destructor (``__del__``) changes, as Python runs it outside of any call; what it
-changes of the thread ends with the turn.
+changes of the thread ends with the turn, or with the collection of cycles that runs it.
 """
 
 from __future__ import annotations
 
 import contextvars
+import gc
 import importlib
 import inspect
 import secrets
@@ -85,6 +86,7 @@ class SharedThread:
         draws: Those of the request that it computes for; of its own where it is none's turn.
         active: Those of the code of a user that runs just now.
         mode: Redirects what such code draws; ``None`` before there was any.
+        collecting: State of torch in front of the collection of cycles that runs on it.
     """
 
     def __init__(self) -> None:
@@ -94,6 +96,7 @@ class SharedThread:
         self.draws = UserDraws(secrets.randbits(64))
         self.active: UserDraws | None = None
         self.mode: Any = None
+        self.collecting: State | None = None
 
     def settle(self) -> None:
         """Put back at the end of a turn what was changed beside a call, as a destructor may."""
@@ -104,7 +107,21 @@ class SharedThread:
 def share_thread() -> SharedThread:
     """Note that this thread computes for many requests, until it ends."""
     thread = _here.thread = SharedThread()
+    if _around_collection not in gc.callbacks:
+        gc.callbacks.append(_around_collection)
     return thread
+
+
+def _around_collection(phase: str, _: dict[str, int]) -> None:
+    """Put back what destructors change of this thread, which run in the midst of a step."""
+    thread: SharedThread | None = getattr(_here, "thread", None)
+    if thread is None or thread.is_user or _state is None:
+        return
+    if phase == "start":
+        thread.collecting = _state.read_thread()
+    elif thread.collecting is not None:
+        before, thread.collecting = thread.collecting, None
+        _state.restore_thread(before)
 
 
 def is_of_user(thing: object) -> bool:

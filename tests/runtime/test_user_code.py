@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -228,5 +229,27 @@ def test_inference_modes_that_alternate_keep_few_objects() -> None:
             assert not torch.is_inference_mode_enabled()
         generator.close()
         assert read_state() == before
+
+    on_a_thread(run)
+
+
+def test_a_destructor_that_enters_a_mode_ends_with_its_collection() -> None:
+    """The collector runs it wherever something is made: in the midst of a step of all."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            FakeTensorMode().__enter__()
+
+    def run() -> None:
+        gc.collect()
+        run_user_code(Cycle)
+        with torch.no_grad():
+            before = read_state()
+            gc.collect()
+            assert read_state() == before
+            assert not torch.is_grad_enabled()
 
     on_a_thread(run)
