@@ -211,7 +211,9 @@ class BatchSampler:
                     _raise_failure(rows[number], scores.raw(number), height)
         for number in plan.needs_scores:
             if number not in failures:
-                sampled.scores[number] = apart.get(number, scores.values[number : number + 1])
+                # A copy, since criteria of users may keep their scores, or write to them.
+                own = apart[number] if number in apart else scores.values[number : number + 1]
+                sampled.scores[number] = own.clone()
         if plan.wants_logprobs:
             _add_logprobs(sampled, scores, plan.wants_logprobs)
         return sampled

@@ -336,6 +336,8 @@ def test_processed_scores_are_for_criteria_that_look_at_them() -> None:
     assert sampled.scores.keys() == {1, 2}
     assert torch.equal(sampled.scores[1], rows[1].processors(torch.tensor([[1, 2]]), logits[1:2]))
     assert torch.equal(sampled.scores[2], logits[2:])
+    for scores in sampled.scores.values():  # nothing of the others' rows lies behind them
+        assert scores.untyped_storage().nbytes() == scores.nbytes
 
 
 def test_rows_are_planned_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
