@@ -77,8 +77,11 @@ class RowStreamer(BaseStreamer):
             `skip_special_tokens`; or one dict of them, as `decode_kwargs=`.
 
         Raises:
-            TypeError: `tokenizer` cannot decode, or `decode_kwargs=` is no dict.
+            TypeError: `tokenizer` cannot decode, `skip_prompt` is a text, or `decode_kwargs=` is
+                no dict.
         """
+        if isinstance(skip_prompt, str | bytes):
+            raise TypeError(f"skip_prompt={skip_prompt!r:.40} must be True or False")
         if not callable(getattr(tokenizer, "decode", None)):
             raise TypeError(f"tokenizer={type(tokenizer).__name__} must have a method decode(ids)")
         self.tokenizer = tokenizer

@@ -292,6 +292,16 @@ def _flat_part(
     return keys[:, :, wanted].flatten(0, 1)[:, None], values[:, :, wanted].flatten(0, 1)[:, None]
 
 
+def check_size(name: str, value: object) -> None:
+    """Check a number of rows or positions.
+
+    Raises:
+        InvalidRequestError: It is no integer of at least 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(name, value, "must be an integer of at least 1")
+
+
 def positions_left(length: int, max_length: int | None, tokens_to_remove: int | None) -> int:
     """Return how many of ``length`` positions cropping leaves.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asyncgen.cache.layer_base import CacheLayerMixin, positions_left
+from asyncgen.cache.layer_base import CacheLayerMixin, check_size, positions_left
 from asyncgen.errors import CacheFullError, InvalidRequestError
 
 _CAPACITY_STEP = 64
@@ -316,7 +316,11 @@ class StaticLayer(BufferLayer):
             rows: Batch rows, or ``None``: those of the first keys.
             dtype: Of keys and values, or ``None``: that of the first keys.
             device: Device of the buffer, or ``None``: that of the first keys.
+
+        Raises:
+            InvalidRequestError: ``max_cache_len`` is no integer of at least 1.
         """
+        check_size("max_cache_len", max_cache_len)
         super().__init__(max_cache_len, rows)
         self.max_cache_len = max_cache_len
         self.dtype = dtype

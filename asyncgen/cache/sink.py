@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.cache.caches import Cache
+from asyncgen.cache.layer_base import check_size
 from asyncgen.cache.layers import DynamicLayer
 from asyncgen.errors import InvalidRequestError
 
@@ -107,8 +108,11 @@ class SinkCache(Cache):
         Raises:
             InvalidRequestError: A number is out of range.
         """
+        if isinstance(num_sink_tokens, bool) or not isinstance(num_sink_tokens, int):
+            raise InvalidRequestError("num_sink_tokens", num_sink_tokens, "must be an integer")
         if num_sink_tokens < 0:
             raise InvalidRequestError("num_sink_tokens", num_sink_tokens, "at least 0")
+        check_size("window_length", window_length)
         if window_length <= num_sink_tokens:
             allowed = f"more than `num_sink_tokens` ({num_sink_tokens})"
             raise InvalidRequestError("window_length", window_length, allowed)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncgen.cache.layer_base import check_size
 from asyncgen.cache.layers import DynamicLayer, StaticLayer, dtype_or_rows_error
 from asyncgen.errors import InvalidRequestError
 
@@ -29,7 +30,12 @@ class DynamicSlidingWindowLayer(DynamicLayer):
     is_sliding = True
 
     def __init__(self, sliding_window: int) -> None:
-        """Fix the window; shape, dtype and device are those of the first keys."""
+        """Fix the window; shape, dtype and device are those of the first keys.
+
+        Raises:
+            InvalidRequestError: It is no integer of at least 1.
+        """
+        check_size("sliding_window", sliding_window)
         super().__init__()
         self.sliding_window = sliding_window
         self.record_past = False
@@ -156,6 +162,8 @@ class StaticSlidingWindowLayer(StaticLayer):
     ) -> None:
         """Fix the window; no more than it is kept of ``max_cache_len``. Others as of
         `StaticLayer`."""
+        check_size("max_cache_len", max_cache_len)
+        check_size("sliding_window", sliding_window)
         length = min(max_cache_len, sliding_window)
         super().__init__(length, rows=rows, dtype=dtype, device=device)
         self.capacity = sliding_window + _SLACK

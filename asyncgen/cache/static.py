@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.caches import Cache
+from asyncgen.cache.layer_base import check_size
 from asyncgen.cache.layer_windows import layer_windows
 from asyncgen.cache.layers import StaticLayer
 from asyncgen.cache.offloaded_layers import OffloadedStaticLayer
@@ -65,8 +66,8 @@ class StaticCache(Cache):
                 "max_cache_len", None, "the model has no longest context; give a length"
             )
         for name, value in (("max_batch_size", rows), ("max_cache_len", length)):
-            if value is not None and value < 1:
-                raise InvalidRequestError(name, value, "must be at least 1")
+            if value is not None:
+                check_size(name, value)
         devices: Mapping[Any, str | torch.device | int] = layer_device_map or {}
         everywhere = devices.get("", device)  # as `hf_device_map` has it
         self.max_batch_size = rows

@@ -16,6 +16,7 @@ from asyncgen.generation.logits.base import (
     Definition,
     LogitsProcessor,
     Stage,
+    check_count,
 )
 from asyncgen.generation.logits.batched import Ban, BatchScores, Columns, RowProcessor
 from asyncgen.runtime.transfer import host_ints, to_device
@@ -282,9 +283,12 @@ class SuppressTokensAtBeginLogitsProcessor(TimedBan):
             begin_suppress_tokens: Token ids; those outside of the vocabulary have no effect.
             begin_index: Length at which they are banned, that of the prompt.
             device: Where the ids are kept.
+
+        Raises:
+            InvalidRequestError: ``begin_index`` is no integer of at least 0.
         """
         self.begin_suppress_tokens = VocabularyIds(token_list(begin_suppress_tokens), device)
-        self.begin_index = begin_index
+        self.begin_index = check_count("begin_index", begin_index, least=0)
 
     def due(self, length: int) -> VocabularyIds | None:
         """Return the tokens at the first step."""

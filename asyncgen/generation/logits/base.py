@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
@@ -27,8 +28,6 @@ from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.batched import Batched
@@ -273,9 +272,10 @@ class FilterWarper(ColumnsProcessor):
             min_tokens_to_keep: Tokens that are left at least; 1 or more.
 
         Raises:
-            InvalidRequestError: ``min_tokens_to_keep`` is not a positive integer.
+            InvalidRequestError: ``filter_value`` is no number, or ``min_tokens_to_keep`` is not a
+                positive integer.
         """
-        self.filter_value = filter_value
+        self.filter_value = check_number("filter_value", filter_value)
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
 
 
@@ -371,7 +371,22 @@ def check_positive(name: str, value: object, note: str = "") -> float:
     return value
 
 
-def check_share(name: str, value: float, *, open_interval: bool = False) -> float:
+def check_number(name: str, value: Any, allowed: str = "must be a number") -> float:
+    """Check a number that a processor is built with, infinite ones included; return it as a float.
+
+    Raises:
+        InvalidRequestError: It is none, but perhaps a text that reads like one.
+    """
+    try:
+        number = None if isinstance(value, bool | str | bytes | bytearray) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = None
+    if number is None or number != number:
+        raise InvalidRequestError(name, value, allowed)
+    return number
+
+
+def check_share(name: str, value: Any, *, open_interval: bool = False) -> float:
     """Check a probability that a processor is built with.
 
     Args:
@@ -385,10 +400,10 @@ def check_share(name: str, value: float, *, open_interval: bool = False) -> floa
     Raises:
         InvalidRequestError: It is out of range.
     """
-    share = float(value)
+    allowed = "must be a float " + ("above 0 and below 1" if open_interval else "from 0 to 1")
+    share = check_number(name, value, allowed)
     if not 0 <= share <= 1 or (open_interval and share in (0, 1)):
-        allowed = "above 0 and below 1" if open_interval else "from 0 to 1"
-        raise InvalidRequestError(name, value, f"must be a float {allowed}")
+        raise InvalidRequestError(name, value, allowed)
     return share
 
 
@@ -406,6 +421,22 @@ def check_count(name: str, value: object, least: int = 1) -> int:
     Raises:
         InvalidRequestError: It is no integer, or too small.
     """
-    if not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidRequestError(name, value, f"must be an integer of at least {least}")
+    return value
+
+
+def check_ids(name: str, value: Any) -> Tensor:
+    """Check token ids of rows, int64 [B, T] or [T], that a processor is built with.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        InvalidRequestError: It is no tensor of integers.
+    """
+    is_tensor = isinstance(value, Tensor) and value.dim() in (1, 2)
+    if not is_tensor or value.is_floating_point() or value.dtype == torch.bool:
+        allowed = "must be a tensor of integers [batch, length]"
+        raise InvalidRequestError(name, value, allowed)
     return value

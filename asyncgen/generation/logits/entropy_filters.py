@@ -20,6 +20,7 @@ from asyncgen.generation.logits.base import (
     FilterWarper,
     Stage,
     build_filter,
+    check_number,
     check_share,
     round_to_dtype,
 )
@@ -275,7 +276,7 @@ class TopHLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: It is out of range.
         """
-        if not 0 < top_h <= 1:
+        self.top_h = check_share("top_h", top_h)
+        if not self.top_h:
             raise InvalidRequestError("top_h", top_h, "must be a float above 0 and at most 1")
-        self.top_h = top_h
-        self.filter_value = filter_value
+        self.filter_value = check_number("filter_value", filter_value)

@@ -25,6 +25,7 @@ from asyncgen.generation.logits.base import (
     as_float,
     build_filter,
     check_count,
+    check_number,
     check_positive,
     check_share,
 )
@@ -343,10 +344,11 @@ class TopKLogitsWarper(ColumnsProcessor):
             min_tokens_to_keep: Lower bound of k.
 
         Raises:
-            InvalidRequestError: ``top_k`` is not a positive integer.
+            InvalidRequestError: ``top_k`` is not a positive integer, or another one is no number.
         """
-        self.top_k = max(check_count("top_k", top_k), min_tokens_to_keep)
-        self.filter_value = filter_value
+        least = check_count("min_tokens_to_keep", min_tokens_to_keep, least=0)
+        self.top_k = max(check_count("top_k", top_k), least)
+        self.filter_value = check_number("filter_value", filter_value)
 
 
 class TopPLogitsWarper(FilterWarper):
@@ -405,6 +407,5 @@ class MinPLogitsWarper(FilterWarper):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        check_share("min_p", min_p)
-        self.min_p = min_p
+        self.min_p = check_share("min_p", min_p)
         super().__init__(filter_value, min_tokens_to_keep)

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, is_finite
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Stage,
+    check_ids,
+    is_finite,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,10 +220,12 @@ def _options(model: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _check_prompt(ids: Tensor, mask: Tensor | None) -> None:
-    if ids.dim() != 2 or ids.shape[1] == 0 or ids.is_floating_point():
+    check_ids("negative_prompt_ids", ids)
+    if ids.dim() != 2 or ids.shape[1] == 0:
         value = f"{tuple(ids.shape)} {ids.dtype}"
         allowed = "must be integers of shape [batch, length], at least one token long"
         raise InvalidRequestError("negative_prompt_ids", value, allowed)
-    if mask is not None and mask.shape != ids.shape:
+    if mask is not None and getattr(mask, "shape", None) != ids.shape:
         allowed = f"must have the shape of the ids, {tuple(ids.shape)}"
-        raise InvalidRequestError("negative_prompt_attention_mask", tuple(mask.shape), allowed)
+        given = tuple(getattr(mask, "shape", ())) or mask
+        raise InvalidRequestError("negative_prompt_attention_mask", given, allowed)

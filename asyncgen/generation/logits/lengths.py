@@ -184,8 +184,14 @@ class ForcedBOSTokenLogitsProcessor(_ForcedTokenProcessor):
 
         Args:
             bos_token_id: The token to force, below V.
+
+        Raises:
+            InvalidRequestError: It is not one token id.
         """
-        self.bos_token_id = bos_token_id
+        listed = token_list(bos_token_id)
+        if len(listed) != 1:
+            raise InvalidRequestError("bos_token_id", bos_token_id, "must be one token id")
+        self.bos_token_id = listed[0]
 
     def forced(self, length: int) -> list[int] | None:
         """Return the token at length 1."""
@@ -219,9 +225,10 @@ class ForcedEOSTokenLogitsProcessor(_ForcedTokenProcessor):
             device: Where the ids are kept.
 
         Raises:
-            InvalidRequestError: A token id is negative.
+            InvalidRequestError: A token id is negative, or ``max_length`` is no integer of at least
+                0.
         """
-        self.max_length = max_length
+        self.max_length = check_count("max_length", max_length, least=0)
         self.eos_token_id = _end_ids(eos_token_id, device)
 
     def forced(self, length: int) -> list[int] | None:
@@ -286,7 +293,8 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
             input_ids_seq_length: Length of the prompt.
 
         Raises:
-            InvalidRequestError: The first is no pair of numbers, or a token id is negative.
+            InvalidRequestError: The first is no pair of numbers, a token id is negative, or the
+                length is no integer of at least 0.
         """
         pair = exponential_decay_length_penalty
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -299,7 +307,8 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
         if not is_finite(factor):
             allowed = "its factor must be a finite number"
             raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
-        self.regulation_start = start + input_ids_seq_length
+        length = check_count("input_ids_seq_length", input_ids_seq_length, least=0)
+        self.regulation_start = start + length
         self.regulation_factor = float(factor)
         self.eos_token_id = _end_ids(eos_token_id, "cpu")
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Stage,
+    check_count,
+    check_ids,
+)
 from asyncgen.generation.logits.batched import Ban
 from asyncgen.generation.logits.sequence_memory import Memories, with_fresh_memory
 
@@ -159,10 +165,12 @@ class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
             encoder_input_ids: The tokens whose n-grams are banned, int64 [B, T] or [T].
 
         Raises:
-            InvalidRequestError: ``encoder_ngram_size`` is no positive integer.
+            InvalidRequestError: ``encoder_ngram_size`` is no positive integer, or the tokens are
+                no tensor of integers.
         """
         self.ngram_size = check_count("encoder_ngram_size", encoder_ngram_size)
-        rows = encoder_input_ids[None] if encoder_input_ids.dim() == 1 else encoder_input_ids
+        ids = check_ids("encoder_input_ids", encoder_input_ids)
+        rows = ids[None] if ids.dim() == 1 else ids
         self._rows = [NGramIndex(self.ngram_size, row) for row in rows.tolist()]
         self.largest = int(rows.max()) if rows.numel() else -1
 

@@ -15,6 +15,7 @@ from asyncgen.generation.logits.base import (
     Stage,
     as_float,
     check_count,
+    check_ids,
     check_positive,
     is_finite,
     round_to_dtype,
@@ -139,6 +140,11 @@ def _memory(start: int, last_n: int | None) -> SeenTokens:
     return SeenTokens(start) if last_n is None else RecentTokens(last_n, start)
 
 
+def _check_last(last_n: int | None) -> None:
+    if last_n is not None:
+        check_count("last_n", last_n, least=0)
+
+
 def _last_n(setting: BuildContext) -> int | None:
     """Return how many of the last tokens are penalised; None for all of them."""
     last_n: int | None = setting.value("repeat_last_n")
@@ -251,9 +257,12 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         """
         self.penalty = check_positive("penalty", penalty)
         ignored = prompt_ignore_length
-        if ignored is not None and not isinstance(ignored, Tensor):
+        if isinstance(ignored, Tensor):
+            check_ids("prompt_ignore_length", ignored)
+        elif ignored is not None:
             check_count("prompt_ignore_length", ignored, least=0)
         self.prompt_ignore_length = ignored
+        _check_last(last_n)
         self.memories = Memories(
             lambda row: _memory(
                 int(ignored[row]) if isinstance(ignored, Tensor) else ignored or 0, last_n
@@ -290,10 +299,11 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
             encoder_input_ids: The tokens that are meant, int64 [B, T].
 
         Raises:
-            InvalidRequestError: The penalty is out of range.
+            InvalidRequestError: The penalty is out of range, or the tokens are no tensor of
+                integers.
         """
         self.penalty = 1 / check_positive("penalty", penalty)
-        self.encoder_input_ids = encoder_input_ids
+        self.encoder_input_ids = check_ids("encoder_input_ids", encoder_input_ids)
 
     change = staticmethod(RepetitionPenaltyLogitsProcessor.change)
 
@@ -345,6 +355,7 @@ class _CountsProcessor(_SeenTokensProcessor):
             raise InvalidRequestError("penalty", penalty, "must be a finite number")
         self.penalty = float(penalty)
         self.prompt_length = check_count("prompt_length", prompt_length, least=0)
+        _check_last(last_n)
         self.memories = Memories(lambda _: _memory(prompt_length, last_n), tail_only=tail_only)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
 from asyncgen.runtime.user_code import run_user_code
 
@@ -77,8 +78,11 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
             num_beams: Rows that belong to one prompt.
 
         Raises:
-            InvalidRequestError: ``num_beams`` is no positive integer.
+            InvalidRequestError: The first is no function, or ``num_beams`` no positive integer.
         """
+        if not callable(prefix_allowed_tokens_fn):
+            allowed = "must be a function of the prompt's number and the ids so far"
+            raise InvalidRequestError("prefix_allowed_tokens_fn", prefix_allowed_tokens_fn, allowed)
         self._allowed = prefix_allowed_tokens_fn
         self.num_beams = check_count("num_beams", num_beams)
 

@@ -20,7 +20,10 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config.checks import check_made_once
+from asyncgen.generation.config.rules import Range, require
+from asyncgen.generation.logits.base import check_number, check_share
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
+from asyncgen.runtime.exact_values import plain
 from asyncgen.runtime.plain_values import runs_user_code
 from asyncgen.runtime.transfer import plain_tensor
 from asyncgen.runtime.user_code import run_user_code
@@ -128,8 +131,15 @@ class MaxLengthCriteria(StoppingCriteria):
             max_length: Tokens of prompt and output.
             max_position_embeddings: What the model was made for; generating on beyond it is
                 logged as a warning.
+
+        Raises:
+            InvalidRequestError: One of them is no whole number of at least 0.
         """
-        self.max_length = max_length
+        least = Range(0, whole=True)
+        self.max_length: int = plain(max_length)
+        require("max_length", self.max_length, least)
+        if max_position_embeddings is not None:
+            require("max_position_embeddings", max_position_embeddings, least)
         self.max_position_embeddings = max_position_embeddings
         self._warned = False
 
@@ -168,7 +178,7 @@ class MaxTimeCriteria(StoppingCriteria):
             initial_time: The documented spelling of the same.
 
         Raises:
-            InvalidRequestError: Both spellings are given and disagree.
+            InvalidRequestError: Both spellings are given and disagree, or one of them is no number.
         """
         if initial_time is not None and initial_timestamp not in (None, initial_time):
             raise InvalidRequestError(
@@ -176,9 +186,11 @@ class MaxTimeCriteria(StoppingCriteria):
                 initial_time,
                 f"`initial_timestamp` is {initial_timestamp!r}; pass one of them",
             )
-        self.max_time = max_time
+        self.max_time = check_number("max_time", max_time)
         initial_timestamp = initial_time if initial_timestamp is None else initial_timestamp
-        self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
+        if initial_timestamp is None:
+            initial_timestamp = time.time()
+        self.initial_timestamp = check_number("initial_timestamp", initial_timestamp)
 
     @property
     def initial_timestamp(self) -> float:
@@ -268,8 +280,13 @@ class ConfidenceCriteria(StoppingCriteria):
     """Ends a row whose newest token was less probable than a threshold, as a draft should."""
 
     def __init__(self, assistant_confidence_threshold: float) -> None:
-        """Keep the threshold, from 0 (never ends) to 1."""
-        self.assistant_confidence_threshold = assistant_confidence_threshold
+        """Keep the threshold, from 0 (never ends) to 1.
+
+        Raises:
+            InvalidRequestError: It is out of range.
+        """
+        name = "assistant_confidence_threshold"
+        self.assistant_confidence_threshold = check_share(name, assistant_confidence_threshold)
 
     def __call__(
         self, input_ids: Tensor, scores: Tensor | Sequence[Tensor] | None, **kwargs: Any

@@ -18,6 +18,7 @@ from asyncgen.checkpoints.hub import checked_folder, read_json, resolve
 from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.saved_folder import SavedFolder
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
+from asyncgen.generation.logits.base import check_count
 from asyncgen.generation.outputs import ModelOutput
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class BayesianDetectorConfig:
         if not 0 < base_rate < 1:
             raise InvalidRequestError("base_rate", base_rate, "must be above 0 and below 1")
         depth = watermarking_depth
-        if depth is not None and (not isinstance(depth, int) or depth < 1):
-            raise InvalidRequestError("watermarking_depth", depth, "must be a positive integer")
+        if depth is not None:
+            check_count("watermarking_depth", depth)
         self.watermarking_depth = watermarking_depth
         self.base_rate = base_rate
         self.model_name: str | None = None

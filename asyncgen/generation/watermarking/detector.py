@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.rules import Range, require, switch
 from asyncgen.generation.watermarking.config import watermark_from
 from asyncgen.generation.watermarking.greenlist import GreenLists, WatermarkingConfig
 
@@ -70,6 +71,9 @@ class WatermarkDetector:
         Raises:
             InvalidRequestError: The settings are out of range or of another watermark.
         """
+        require("ignore_repeated_ngrams", ignore_repeated_ngrams, switch)
+        if max_cache_size is not None:  # as of `functools.lru_cache`
+            require("max_cache_size", max_cache_size, Range(0, whole=True))
         config = watermark_from(watermarking_config)
         if not isinstance(config, WatermarkingConfig):
             allowed = "is detected with a SynthIDTextWatermarkDetector"

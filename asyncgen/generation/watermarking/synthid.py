@@ -81,6 +81,9 @@ class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
             )
         for key in self.keys:
             check_integer("keys", key, -WORD // 2, WORD // 2 - 1)
+        for name in ("skip_first_ngram_calls", "debug_mode"):
+            if not isinstance(getattr(self, name), bool):
+                raise watermark_error(name, getattr(self, name), "must be True or False")
 
     def construct_processor(
         self, vocab_size: int, device: str | torch.device
@@ -185,7 +188,13 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
             InvalidRequestError: One of them is out of range.
         """
         config = SynthIDTextWatermarkingConfig(
-            ngram_len, keys, context_history_size, sampling_table_seed, sampling_table_size
+            ngram_len,
+            keys,
+            context_history_size,
+            sampling_table_seed,
+            sampling_table_size,
+            skip_first_ngram_calls,
+            debug_mode,
         )
         config.validate()
         self.ngram_len = ngram_len

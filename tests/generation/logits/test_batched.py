@@ -131,11 +131,13 @@ def test_batched_form_equals_the_processor_and_leaves_other_rows(setting: dict[s
 
 
 def test_tokens_outside_of_the_vocabulary_are_left_to_the_processor() -> None:
+    changed = ForcedBOSTokenLogitsProcessor(1)
+    changed.bos_token_id = "a"  # type: ignore[assignment]
     for processor in (
         SequenceBiasLogitsProcessor([[[5000], -2.0]]),
         ForcedEOSTokenLogitsProcessor(9, 5000),
         ForcedBOSTokenLogitsProcessor(5000),
-        ForcedBOSTokenLogitsProcessor("a"),  # type: ignore[arg-type]
+        changed,
         EncoderNoRepeatNGramLogitsProcessor(2, torch.tensor([[1, 5000]])),
         PrefixConstrainedLogitsProcessor(lambda prompt, ids: [1], 2),
     ):

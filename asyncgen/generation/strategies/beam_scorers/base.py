@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,8 +107,14 @@ class BeamHypotheses:
             max_length: Longest sequence, prompt included.
 
         Raises:
-            InvalidRequestError: ``early_stopping`` is a string and there is no ``max_length``.
+            InvalidRequestError: ``early_stopping`` is a string and there is no ``max_length``; or
+                a number is none.
         """
+        rules.require("num_beams", num_beams, rules.Range(1, whole=True))
+        rules.require("length_penalty", length_penalty, rules.Range())
+        rules.require("do_early_stopping", early_stopping, rules.early_stopping)
+        if max_length is not None:
+            rules.require("max_length", max_length, rules.Range(0, whole=True))
         if not isinstance(early_stopping, bool) and max_length is None:
             raise InvalidRequestError(
                 "do_early_stopping", early_stopping, "a string needs `max_length`; give both"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.strategies.beam_scorers.base import (
     BeamHypotheses,
     BeamScorer,
@@ -88,7 +89,7 @@ class BeamSearchScorer(BeamScorer):
             InvalidRequestError: A number is out of range.
         """
         groups = 1 if num_beam_groups is None else num_beam_groups
-        if not isinstance(num_beams, int) or num_beams <= 1:
+        if isinstance(num_beams, bool) or not isinstance(num_beams, int) or num_beams <= 1:
             raise InvalidRequestError(
                 "num_beams", num_beams, "an integer of at least 2; for one beam search greedily"
             )
@@ -96,6 +97,8 @@ class BeamSearchScorer(BeamScorer):
             raise InvalidRequestError(
                 "num_beam_groups", groups, f"an integer that divides `num_beams` ({num_beams})"
             )
+        require("batch_size", batch_size, Range(0, whole=True))
+        require("num_beam_hyps_to_keep", num_beam_hyps_to_keep or 1, Range(1, whole=True))
         self.num_beams = num_beams
         self.device = device
         self.length_penalty = 1.0 if length_penalty is None else length_penalty

@@ -17,6 +17,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
 from asyncgen.generation.generate.defaults import resolve_config
 from asyncgen.generation.generate.plan_parts import make_plan, make_processors
+from asyncgen.generation.logits.bans import token_list
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.logits.build import eos_ids
 from asyncgen.generation.logits.lengths import MinLengthLogitsProcessor
@@ -115,9 +116,15 @@ class PromptLookupCandidateGenerator(CandidateGenerator):
 
         Raises:
             InvalidRequestError: A number is below 1, or there are processors and no size.
+            TypeError: The ids that end the text are none.
         """
         check_count("num_output_tokens", num_output_tokens)
         check_count("max_matching_ngram_size", max_matching_ngram_size)
+        check_count("max_length", max_length)
+        if vocab_size is not None:
+            check_count("vocab_size", vocab_size)
+        if eos_token_id is not None:
+            token_list(eos_token_id)
         if logits_processor and vocab_size is None:
             allowed = "the size of the scores, which `logits_processor` needs"
             raise InvalidRequestError("vocab_size", None, allowed)
