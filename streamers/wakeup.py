@@ -136,7 +136,8 @@ class LoopBell:
         if self._asyncio is None:
             if most is None:
                 return await waiter.wait()
-            with anyio.move_on_after(most):
+            # Ctrl-C in the midst of anyio's scope leaves trio one that its task never exits.
+            with sys.modules["trio"].move_on_after(most):
                 return await waiter.wait()
             # trio holds what ended the wait, an exception with all frames of the reader, until the
             # task yields once more; dropped before that, a reader would go on unseen.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -21,6 +22,7 @@ from anyio.to_thread import run_sync
 
 from streamers import wakeup
 from streamers.wakeup import LoopBell, Mailbox
+from tests.doubles.interrupts import Interrupter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,6 +217,31 @@ def test_ctrl_c_in_the_midst_of_a_wait_leaves_nobody_to_wake(
 
     monkeypatch.setattr(trio.Event, "wait", interrupted)
     trio.run(main)
+
+
+def test_ctrl_c_anywhere_in_a_limited_wait_leaves_trio_whole() -> None:
+    async def main(interrupter: Interrupter) -> int:
+        bell = LoopBell.current()
+        wake, waiter = bell.waiter()
+        async with trio.open_nursery():
+            with interrupter.armed():
+                await bell.await_waiter(waiter, wake, 0.0)
+                return interrupter.num_places
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        counter = Interrupter(0, in_loop=True)
+        for place in range(1, trio.run(main, counter)):
+            error: BaseException | None = None
+            try:
+                trio.run(main, Interrupter(place, in_loop=True))
+            except BaseException as caught:
+                error = caught
+            while isinstance(error, BaseExceptionGroup):
+                (error,) = error.exceptions
+            assert error is None or isinstance(error, KeyboardInterrupt), place
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_loop_that_closes_before_gathered_rings_sound() -> None:
