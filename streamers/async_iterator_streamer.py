@@ -6,11 +6,9 @@ import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
-import anyio
-
 from streamers.broadcast import Item, Subscription, text_of
 from streamers.readable_streamer import ReadableStreamer, StreamerReader
-from streamers.wakeup import Mailbox
+from streamers.wakeup import LoopBell, Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +109,6 @@ async def _take(
     """Wait for the next text or ending of a subscription."""
     since = time.monotonic()
     while (item := subscription.next_item()) is None:
-        with anyio.move_on_after(streamer._seconds_to_wait(since)):
+        with LoopBell.current().limit(streamer._seconds_to_wait(since)):
             await subscription.inbox.wait()
     return item

@@ -123,6 +123,22 @@ class LoopBell:
             self._schedule_inside(self._run_callbacks)
         return partial(_resolve, future), future
 
+    def limit(self, seconds: float, *, shield: bool = False) -> Any:
+        """Return a context manager whose block ends after some seconds; for tasks of the loop.
+
+        Ctrl-C in the midst of anyio's leaves trio a scope that its task never exits; trio's own is
+        safe from it.
+
+        Args:
+            seconds: As many.
+            shield: Whether cancellations from outside wait for its end.
+        """
+        if self._asyncio is not None:
+            return anyio.move_on_after(seconds, shield=shield)
+        scope = sys.modules["trio"].move_on_after(seconds)
+        scope.shield = shield
+        return scope
+
     async def await_waiter(
         self, waiter: Any, wake: Callable[[], object], most: float | None
     ) -> None:
@@ -136,8 +152,7 @@ class LoopBell:
         if self._asyncio is None:
             if most is None:
                 return await waiter.wait()
-            # Ctrl-C in the midst of anyio's scope leaves trio one that its task never exits.
-            with sys.modules["trio"].move_on_after(most):
+            with self.limit(most):
                 return await waiter.wait()
             # trio holds what ended the wait, an exception with all frames of the reader, until the
             # task yields once more; dropped before that, a reader would go on unseen.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, cast, overload
 
-import anyio
-
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_names
 from asyncgen.llm.engine_handle import CLOSE_SECONDS, EngineHandle
@@ -18,6 +16,7 @@ from asyncgen.llm.stream import SyncTextStream, TextStream
 from asyncgen.llm.streamer_sink import feeding
 from asyncgen.llm.together import answer_all, is_prompts
 from asyncgen.types import Completion, check_prompt
+from streamers import LoopBell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +83,7 @@ class AsyncLLM(EngineHandle):
         """
         self._thread.stop()
         self._preparing.close()
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        with LoopBell.current().limit(CLOSE_SECONDS, shield=True):
             await self._thread.wait_finished()
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> TextStream:

@@ -13,7 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -135,11 +135,9 @@ class MaxLengthCriteria(StoppingCriteria):
         Raises:
             InvalidRequestError: One of them is no whole number of at least 0.
         """
-        least = Range(0, whole=True)
-        self.max_length: int = plain(max_length)
-        require("max_length", self.max_length, least)
+        self.max_length = _length("max_length", max_length)
         if max_position_embeddings is not None:
-            require("max_position_embeddings", max_position_embeddings, least)
+            max_position_embeddings = _length("max_position_embeddings", max_position_embeddings)
         self.max_position_embeddings = max_position_embeddings
         self._warned = False
 
@@ -379,6 +377,18 @@ def build_stopping_criteria(
     check_made_once("stopping_criteria", "criterion", criteria, user_criteria or ())
     criteria.extend(user_criteria or ())
     return criteria
+
+
+def _length(name: str, value: Any) -> int:
+    """Return a length as an integer, as a scalar of another library holds it.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
+    if type(value) is not int or value < 0:
+        value = plain(value)
+        require(name, value, Range(0, whole=True))
+    return cast("int", value)
 
 
 def _for_all(done: bool, input_ids: Tensor) -> Tensor:
