@@ -12,6 +12,7 @@ import pytest
 import asyncgen
 from asyncgen.errors import ModelLoadError
 from tests.cases import for_each
+from tests.doubles.checkpoints import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,14 @@ def test_sizes_without_weights_are_refused(
 ) -> None:
     with pytest.raises(ModelLoadError, match=f"`{key}` is {value}"):
         asyncgen.load_model(changed(key, value), device="cpu", progress=False)
+
+
+def test_more_layers_than_any_model_has_are_refused(tmp_path: Path) -> None:
+    """Each costs milliseconds, however small its weights are."""
+    settings = {**CONFIG, "num_hidden_layers": 513}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelLoadError, match="`num_hidden_layers` is 513: .*, 512 at most"):
+        asyncgen.load_model(tmp_path, device="cpu", progress=False)
 
 
 @pytest.mark.gate
