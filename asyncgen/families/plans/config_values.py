@@ -41,8 +41,8 @@ _TINY = 1e-30
 MOST = 2**31 - 1
 """Largest whole number that makes sense anywhere in a file."""
 
-MOST_LAYERS = 10_000
-"""Most layers of a stack, far beyond any that exists: each is an object, however small."""
+MOST_LAYERS = 512
+"""Most layers of a stack, four times those of the deepest: each is built, however small."""
 
 
 MOST_HEADS = 65_536

@@ -225,7 +225,7 @@ def _limits(values: ConfigValues) -> tuple[float, float]:
             end = end.get("__float__")
         if end in ("inf", "Infinity"):
             end = float("inf")
-        if isinstance(end, bool) or not isinstance(end, (int, float)):
+        if isinstance(end, bool) or not isinstance(end, (int, float)) or 1e30 < end < float("inf"):
             raise values.bad("time_step_limit", stated, allowed)
         ends.append(float(end))
     least, most = ends
