@@ -37,8 +37,8 @@ MOST_TRIED: Final = 16
 MOST_TRIAL: Final = 3.0
 """Seconds of the processor that trials of all of them may take; one takes about a third."""
 
-MOST_LISTS: Final = 3_000_000
-MOST_ENTRIES: Final = 5_000_000
+MOST_LISTS: Final = 1_500_000
+MOST_ENTRIES: Final = 4_000_000
 """Brackets and commas of a file, which cost memory whatever is between them; the largest have
 520,000 lists, of merges, and 1,400,000 commas."""
 
