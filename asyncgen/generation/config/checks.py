@@ -9,6 +9,7 @@ Knows nothing of models or tensors; of a configuration it reads the attributes.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ def hard_rules(config: Any) -> None:
         value = getattr(config, name)
         if value is not None and not isinstance(value, bool):
             raise InvalidRequestError(name, value, "must be True or False, without quotes")
-    check_no_text(config, _COMPARED)
+    check_numbers(config, _COMPARED)
     pad = config.pad_token_id
     if pad is not None and rules.one_id(pad) is not None:
         raise TypeError(f"`pad_token_id` is {shorten(pad)}: {rules.one_id(pad)}")
@@ -237,14 +238,15 @@ _WITHOUT_TEXT = [
     for each in FIELDS
     if "str" not in each.type and ("int" in each.type or "float" in each.type)
 ]
+_SINGLE = {each.name for each in FIELDS if each.type in ("int", "float")}
 
 
 _COMPARED = ("top_k", "penalty_alpha", "num_beam_groups")
 """Numbers that tell a strategy from another."""
 
 
-def check_no_text(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
-    """Refuse texts where numbers belong; digits in a string are not converted.
+def check_numbers(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
+    """Refuse texts and objects where numbers belong, and several numbers where one does.
 
     Args:
         config: An object with the fields of `GenerationConfig` as attributes.
@@ -258,6 +260,47 @@ def check_no_text(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
         if isinstance(value, str) or isinstance(value, list) and any(map(_is_text, value)):
             allowed = "must be a number, or numbers; strings of digits are not converted"
             raise InvalidRequestError(name, value, allowed)
+        if name in _SINGLE and isinstance(value, list | tuple | dict):
+            raise InvalidRequestError(name, value, "must be a number")
+
+
+MOST_OF_DEFAULTS = 2**20
+MOST_LISTS = 2**15
+"""Characters of a model's defaults as JSON, and lists in them: each request makes a copy."""
+
+_MOST_NESTED = 32
+
+
+def check_extent(config: object) -> None:
+    """Refuse a model's own defaults that each request would take long to copy.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes.
+
+    Raises:
+        InvalidRequestError: They are too many, or nested too deeply; names the largest.
+    """
+    for name, value in vars(config).items():
+        if _is_deep(value):
+            raise InvalidRequestError(name, value, f"lists in lists, at most {_MOST_NESTED} deep")
+    texts = {name: json.dumps(value, default=repr) for name, value in vars(config).items()}
+    for what, most, size_of in (
+        ("characters as JSON", MOST_OF_DEFAULTS, len),
+        ("lists", MOST_LISTS, lambda text: text.count("[") + text.count("{")),
+    ):
+        sizes = {name: size_of(text) for name, text in texts.items()}
+        if sum(sizes.values()) > most:
+            name = max(sizes, key=sizes.__getitem__)
+            allowed = f"it has {sizes[name]} {what}, all defaults together at most {most}"
+            raise InvalidRequestError(name, getattr(config, name), allowed)
+
+
+def _is_deep(value: object, left: int = _MOST_NESTED) -> bool:
+    if isinstance(value, dict):
+        return left == 0 or any(_is_deep(each, left - 1) for each in value.values())
+    if isinstance(value, list | tuple):
+        return left == 0 or any(_is_deep(each, left - 1) for each in value)
+    return False
 
 
 def _is_text(value: object) -> bool:
