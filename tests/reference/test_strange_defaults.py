@@ -41,6 +41,8 @@ LARGE: dict[str, tuple[dict[str, Any], str]] = {
     "a text": ({"some_key": "x" * MOST_OF_DEFAULTS}, "`some_key` is .* characters as JSON"),
     "lists": ({"bad_words_ids": [[7]] * MOST_LISTS}, f"lists, all defaults .* {MOST_LISTS}"),
     "objects": ({"some_key": [{}] * MOST_LISTS}, f"lists, all defaults .* {MOST_LISTS}"),
+    "beams": ({"num_beams": 4097}, "`num_beams` is 4097: at most 4096"),
+    "answers": ({"num_return_sequences": 10**30}, "`num_return_sequences` is 1.*at most 4096"),
     "deep lists": ({"some_key": json.loads("[" * 40 + "]" * 40)}, "at most 32 deep"),
     "deep objects": ({"some_key": json.loads('{"a":' * 99 + "1" + "}" * 99)}, "at most 32 deep"),
 }

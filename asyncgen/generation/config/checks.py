@@ -272,7 +272,7 @@ _MOST_NESTED = 32
 
 
 def check_extent(config: object) -> None:
-    """Refuse a model's own defaults that each request would take long to copy.
+    """Refuse a model's own defaults that each request would take long to copy, or too many rows.
 
     Args:
         config: Has the fields of ``GenerationConfig`` as attributes.
@@ -280,6 +280,10 @@ def check_extent(config: object) -> None:
     Raises:
         InvalidRequestError: They are too many, or nested too deeply; names the largest.
     """
+    for name in ("num_beams", "num_return_sequences"):
+        value = getattr(config, name, None)
+        if isinstance(value, int | float) and value > rules.MOST_ROWS:
+            raise InvalidRequestError(name, value, f"at most {rules.MOST_ROWS}")
     for name, value in vars(config).items():
         if _is_deep(value):
             raise InvalidRequestError(name, value, f"lists in lists, at most {_MOST_NESTED} deep")
