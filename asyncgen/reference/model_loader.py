@@ -351,7 +351,7 @@ def read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfi
             found = GenerationConfig.from_model_config(config)
         check_extent(found)
         check_numbers(found)
-        check_kinds_of_ids(found)
+        check_kinds_of_ids(found, config.vocab_size)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         without = ", or take it away to do without its defaults" if has_own else ""
         raise ModelLoadError(f"{file}: {error}; correct the file{without}") from error

@@ -41,7 +41,7 @@ LARGE: dict[str, tuple[dict[str, Any], str]] = {
     "a text": ({"some_key": "x" * MOST_OF_DEFAULTS}, "`some_key` is .* characters as JSON"),
     "lists": ({"bad_words_ids": [[7]] * MOST_LISTS}, f"lists, all defaults .* {MOST_LISTS}"),
     "objects": ({"some_key": [{}] * MOST_LISTS}, f"lists, all defaults .* {MOST_LISTS}"),
-    "beams": ({"num_beams": 4097}, "`num_beams` is 4097: at most 4096"),
+    "beams": ({"num_beams": 4097}, "`num_beams` is 4097: .*at most 4096"),
     "answers": ({"num_return_sequences": 10**30}, "`num_return_sequences` is 1.*at most 4096"),
     "deep lists": ({"some_key": json.loads("[" * 40 + "]" * 40)}, "at most 32 deep"),
     "deep objects": ({"some_key": json.loads('{"a":' * 99 + "1" + "}" * 99)}, "at most 32 deep"),
@@ -62,3 +62,31 @@ def test_defaults_of_an_old_config_are_measured_as_well(tmp_path: Path) -> None:
 
 def test_many_banned_words_are_read(tmp_path: Path) -> None:
     opened(tmp_path, "generation_config.json", bad_words_ids=[[7]] * 30_000)
+
+
+@for_each("name", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_a_forced_token_that_is_none(name: str, tmp_path: Path) -> None:
+    for value in (True, 0.5, {}, [[1]], [True], "a", -1, 2048, [1, 10**9], 10**30):
+        with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
+            opened(tmp_path, "generation_config.json", **{name: value})
+    opened(tmp_path, "generation_config.json", **{name: 2047})
+
+
+@for_each("name", ["suppress_tokens", "begin_suppress_tokens"])
+def test_banned_tokens_that_are_none(name: str, tmp_path: Path) -> None:
+    for value in (True, 0.5, {}, [[1]], [True], "a", 10**30, [10**30]):
+        with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
+            opened(tmp_path, "generation_config.json", **{name: value})
+    opened(tmp_path, "generation_config.json", **{name: []})
+
+
+@for_each("name", ["num_beams", "num_return_sequences"])
+def test_rows_that_are_no_number(name: str, tmp_path: Path) -> None:
+    for value in (True, 0.5, -1, 4097, 10**30, "2", [2]):
+        with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
+            opened(tmp_path, "generation_config.json", **{name: value})
+
+
+def test_a_factor_that_no_float_holds(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="`guidance_scale` is 1000.*at most 63 bits"):
+        opened(tmp_path, "generation_config.json", guidance_scale=10**400)

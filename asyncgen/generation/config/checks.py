@@ -239,6 +239,7 @@ _WITHOUT_TEXT = [
     if "str" not in each.type and ("int" in each.type or "float" in each.type)
 ]
 _SINGLE = {each.name for each in FIELDS if each.type in ("int", "float")}
+_FRACTIONS = {each.name for each in FIELDS if each.type == "float"}
 
 
 _COMPARED = ("top_k", "penalty_alpha", "num_beam_groups")
@@ -262,6 +263,8 @@ def check_numbers(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
             raise InvalidRequestError(name, value, allowed)
         if name in _SINGLE and isinstance(value, list | tuple | dict):
             raise InvalidRequestError(name, value, "must be a number")
+        if name in _FRACTIONS and isinstance(value, int) and abs(value) >= _MOST_ID:
+            raise InvalidRequestError(name, value, "must be a number of at most 63 bits")
 
 
 MOST_OF_DEFAULTS = 2**20
@@ -282,8 +285,8 @@ def check_extent(config: object) -> None:
     """
     for name in ("num_beams", "num_return_sequences"):
         value = getattr(config, name, None)
-        if isinstance(value, int | float) and value > rules.MOST_ROWS:
-            raise InvalidRequestError(name, value, f"at most {rules.MOST_ROWS}")
+        if value is not None and not (type(value) is int and 0 <= value <= rules.MOST_ROWS):
+            raise InvalidRequestError(name, value, f"a whole number, at most {rules.MOST_ROWS}")
     for name, value in vars(config).items():
         if _is_deep(value):
             raise InvalidRequestError(name, value, f"lists in lists, at most {_MOST_NESTED} deep")
@@ -383,25 +386,37 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
                 raise InvalidRequestError(name, token_id, allowed)
 
 
-_NAMED_IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+_NAMED_IDS = (
+    *("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens"),
+)
+_FORCED_IDS = ("forced_bos_token_id", "forced_eos_token_id")
 
 
-def check_kinds_of_ids(config: object) -> None:
+def check_kinds_of_ids(config: object, vocab_size: int) -> None:
     """Refuse what is no token id in a model's own file; whether it has such a token is told later.
 
     Many files name -1 as padding, or a token of a larger tokenizer: it matters where it is used.
+    A token that is forced must be there.
 
     Args:
         config: Has the fields of ``GenerationConfig`` as attributes.
+        vocab_size: Token ids are below this.
 
     Raises:
         InvalidRequestError: Names the field, the value and what is allowed.
     """
-    for name in _NAMED_IDS:
+    for name in (*_NAMED_IDS, *_FORCED_IDS):
         value = getattr(config, name, None)
         ids: Any = value if isinstance(value, list | tuple) else [value]
         if value is not None and not all(_is_id(each) and abs(each) < _MOST_ID for each in ids):
             raise InvalidRequestError(name, value, "must be a token id, or null")
+        if (
+            name in _FORCED_IDS
+            and value is not None
+            and not all(0 <= each < vocab_size for each in ids)
+        ):
+            raise InvalidRequestError(name, value, f"token ids are from 0 to {vocab_size - 1}")
 
 
 def ends_without_token(config: Any, vocab_size: int) -> list[int]:
