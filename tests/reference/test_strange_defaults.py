@@ -31,7 +31,8 @@ def opened(place: Path, file: str, **defaults: Any) -> None:
 
 @for_each("name", SINGLE)
 def test_several_values_or_an_object_in_the_place_of_a_number(name: str, tmp_path: Path) -> None:
-    for value in ([], [1], [[1, 2]], {}, {"a": 1}):
+    values: tuple[Any, ...] = ([], [1], [[1, 2]], {}, {"a": 1})
+    for value in values:
         with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
             opened(tmp_path, "generation_config.json", **{name: value})
 
@@ -66,7 +67,8 @@ def test_many_banned_words_are_read(tmp_path: Path) -> None:
 
 @for_each("name", ["forced_bos_token_id", "forced_eos_token_id"])
 def test_a_forced_token_that_is_none(name: str, tmp_path: Path) -> None:
-    for value in (True, 0.5, {}, [[1]], [True], "a", -1, 2048, [1, 10**9], 10**30):
+    values: tuple[Any, ...] = (True, 0.5, {}, [[1]], [True], "a", -1, 2048, [1, 10**9], 10**30)
+    for value in values:
         with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
             opened(tmp_path, "generation_config.json", **{name: value})
     opened(tmp_path, "generation_config.json", **{name: 2047})
@@ -74,15 +76,17 @@ def test_a_forced_token_that_is_none(name: str, tmp_path: Path) -> None:
 
 @for_each("name", ["suppress_tokens", "begin_suppress_tokens"])
 def test_banned_tokens_that_are_none(name: str, tmp_path: Path) -> None:
-    for value in (True, 0.5, {}, [[1]], [True], "a", 10**30, [10**30]):
+    values: tuple[Any, ...] = (True, 0.5, {}, [[1]], [True], "a", 10**30, [10**30])
+    for value in values:
         with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
             opened(tmp_path, "generation_config.json", **{name: value})
     opened(tmp_path, "generation_config.json", **{name: []})
 
 
-@for_each("name", ["num_beams", "num_return_sequences"])
+@for_each("name", ["num_beams", "num_return_sequences", "prefill_chunk_size"])
 def test_rows_that_are_no_number(name: str, tmp_path: Path) -> None:
-    for value in (True, 0.5, -1, 4097, 10**30, "2", [2]):
+    values: tuple[Any, ...] = (True, 0.5, -1, 2**31, 10**30, "2", [2])
+    for value in values:
         with pytest.raises(ModelLoadError, match=f"generation_config.json: .*`{name}` is "):
             opened(tmp_path, "generation_config.json", **{name: value})
 

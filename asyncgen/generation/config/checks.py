@@ -272,6 +272,11 @@ MOST_LISTS = 2**15
 """Characters of a model's defaults as JSON, and lists in them: each request makes a copy."""
 
 _MOST_NESTED = 32
+_MOST = {
+    **dict.fromkeys(("num_beams", "num_return_sequences"), rules.MOST_ROWS),
+    "prefill_chunk_size": 2**31 - 1,
+}
+"""Largest whole numbers."""
 
 
 def check_extent(config: object) -> None:
@@ -283,10 +288,10 @@ def check_extent(config: object) -> None:
     Raises:
         InvalidRequestError: They are too many, or nested too deeply; names the largest.
     """
-    for name in ("num_beams", "num_return_sequences"):
+    for name, most in _MOST.items():
         value = getattr(config, name, None)
-        if value is not None and not (type(value) is int and 0 <= value <= rules.MOST_ROWS):
-            raise InvalidRequestError(name, value, f"a whole number, at most {rules.MOST_ROWS}")
+        if value is not None and not (type(value) is int and 0 <= value <= most):
+            raise InvalidRequestError(name, value, f"a whole number, at most {most}")
     for name, value in vars(config).items():
         if _is_deep(value):
             raise InvalidRequestError(name, value, f"lists in lists, at most {_MOST_NESTED} deep")
