@@ -196,8 +196,8 @@ class ConfigValues:
         return self.count("num_key_value_heads")
 
     def flag(self, key: str) -> bool:
-        """Read true or false."""
-        value = self.value(key)
+        """Read true or false; null is false, and only a missing key gets the default."""
+        value = self.stated(key)
         if value is None:
             return False
         if not isinstance(value, bool):

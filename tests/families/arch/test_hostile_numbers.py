@@ -114,6 +114,38 @@ def faults(name: str, folder: Path, count: int | None) -> dict[str, str]:
     return found
 
 
+def null_means(name: str, folder: Path) -> dict[str, float]:
+    """Set each key to null; return how far off what opens here and there is."""
+    ids = torch.randint(3, 60, (1, 12), generator=torch.Generator().manual_seed(1))
+    make(name, folder)
+    file = folder / "config.json"
+    raw = json.loads(file.read_text())
+    found: dict[str, float] = {}
+    for key in raw:
+        file.write_text(json.dumps({**raw, key: None}))
+        try:
+            ours = asyncgen.load_model(folder, dtype="float32", device="cpu", progress=False)
+            expected = ours(input_ids=ids).logits
+        except AsyncgenError:
+            continue
+        try:
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            with torch.no_grad():
+                logits = theirs.eval()(input_ids=ids).logits
+        except Exception:
+            continue  # it does not read such a file
+        off = (logits - expected).abs().max().item()
+        if not off < 1e-3 * max(1.0, logits.abs().max().item()):
+            found[key] = off
+    return found
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", [*FAMILIES, *STATES])
+def test_null_means_what_it_means_to_the_reference(name: str, tmp_path: Path) -> None:
+    assert null_means(name, tmp_path) == {}
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("name", NAMES)
 def test_some_hostile_values_are_refused_by_name_or_read(name: str, tmp_path: Path) -> None:
