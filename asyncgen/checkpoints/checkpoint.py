@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from asyncgen.checkpoints.hub import read_json, refuse_pointer
+from asyncgen.checkpoints.json_size import check_json
 from asyncgen.checkpoints.stored_files import as_path, is_stored, library_path, open_stored
 from asyncgen.errors import ModelLoadError, shorten
 
@@ -41,6 +42,25 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """Dtypes by their names in a file."""
+
+_MOST_TENSORS = 2**18
+_MOST_HEADER = 2**26
+"""Tensors of all files, and bytes of the header of one; the largest packed models have 220,000."""
+
+_MOST_METADATA = 50_000
+"""Entries of a file beside its tensors, such as other names of them."""
+
+_MOST_SHARDS = 1000
+
+_UNREADABLE = (
+    SafetensorError,
+    OSError,
+    MemoryError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RecursionError,
+)
 
 _SHOWN = 4
 """Most names of a kind that an error lists."""
@@ -147,7 +167,14 @@ def _read_shards(folder: Path) -> dict[str, StoredTensor]:
         isinstance(name, str) for name in weight_map.values()
     ):
         raise ModelLoadError(f"{index} has no `weight_map` of names to files; download it again")
-    headers = {name: _read_header(_shard(index, name)) for name in sorted(set(weight_map.values()))}
+    names = sorted(set(weight_map.values()))
+    if len(names) > _MOST_SHARDS:
+        raise ModelLoadError(f"{index} names {len(names)} files; at most {_MOST_SHARDS} are read")
+    headers: dict[str, dict[str, StoredTensor]] = {}
+    left = _MOST_TENSORS
+    for name in names:
+        headers[name] = _read_header(_shard(index, name), left)
+        left = max(1, left - len(headers[name]))
     absent = [name for name, file in weight_map.items() if name not in headers[file]]
     if absent:
         listed = list_few(f"{len(absent)} of its tensors are not in the files it names", absent)
@@ -183,15 +210,25 @@ def _shard(index: Path, name: str) -> Path:
     return file
 
 
-def _read_header(file: Path) -> dict[str, StoredTensor]:
-    """Read the locations of the tensors of a file, after the safetensors library checked it."""
+def _read_header(file: Path, most: int = _MOST_TENSORS) -> dict[str, StoredTensor]:
+    """Read the locations of the tensors of a file, after the safetensors library checked it.
+
+    Args:
+        file: The file.
+        most: Most tensors that it may have.
+    """
     try:
         with open_stored(file) as stream:
             refuse_pointer(file, stream)
+            length = int.from_bytes(stream.read(8), "little")
+            if length > _MOST_HEADER:
+                raise ValueError(f"a header of {length} bytes; at most {_MOST_HEADER} are read")
+            text = stream.read(length)
+            lists = text.count(b"[") + text.count(b"{")
+            check_json(file, text, 4 * most, _MOST_METADATA + 3 * lists)
             with safe_open(library_path(stream), framework="pt"):
                 pass
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(length))
+            header = json.loads(text)
         metadata = header.pop("__metadata__", None) or {}
         tensors = {}
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -199,7 +236,7 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
             tensors[name] = StoredTensor(
                 file, entry["dtype"], tuple(entry["shape"]), 8 + length + begin, end - begin
             )
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ModelLoadError(
             f"{file} is truncated or corrupt ({_cut(str(error))}); download it again"
         ) from error

@@ -7,7 +7,6 @@ a text. Without these files, a model is pooled at its last token, and its vector
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from asyncgen.checkpoints.checkpoint import open_checkpoint
-from asyncgen.checkpoints.hub import read_json, read_text
+from asyncgen.checkpoints.hub import read_any_json, read_json
 from asyncgen.checkpoints.packed.raw_tensors import read_raw
 from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
@@ -38,6 +37,10 @@ _POOLINGS: Mapping[str, Pooling] = {
 """Our poolings by their names in old and new files."""
 
 _FOLDER = re.compile(r"[A-Za-z0-9_-][\w.-]*")
+
+_MOST_MODULES = 32
+_MOST_BYTES = 256 * 1024 * 1024
+"""Modules of a model, and bytes of a dense layer; those of real ones are 5 and 16 MB."""
 
 
 def _as_it_is(rows: Tensor) -> Tensor:
@@ -170,11 +173,13 @@ def _prompts(file: Path) -> dict[str, Any]:
 
 def _modules(file: Path, width: int | None) -> dict[str, Any]:
     """Read the settings of the modules after the transformer."""
+    modules = read_any_json(file)
     try:
-        modules = json.loads(read_text(file))
         kinds = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in modules]
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (TypeError, LookupError) as error:
         raise ModelLoadError(f"{file} is no list of modules ({error!r})") from error
+    if len(kinds) > _MOST_MODULES:
+        raise ModelLoadError(f"{file} lists {len(kinds)} modules; at most {_MOST_MODULES} are read")
     found: dict[str, Any] = {"normalize": False}
     layers: tuple[DenseLayer, ...] = ()
     for kind, path in kinds:
@@ -230,5 +235,10 @@ def read_dense(folder: Path, width: int | None) -> DenseLayer:
     if found != shapes or (width is not None and sizes[0] != width):
         wanted = f"{sizes[0]} to {sizes[1]} features are wanted, of {width} that come in"
         raise ModelLoadError(f"{folder}: {wanted}, and stored are {shorten(found)}")
+    size = sum(tensor.num_bytes for tensor in stored.values())
+    if size > _MOST_BYTES:
+        raise ModelLoadError(
+            f"{folder} has {size} bytes of weights; at most {_MOST_BYTES} are read"
+        )
     read = {name: read_raw(tensor).float() for name, tensor in stored.items()}
     return DenseLayer(read["linear.weight"], read.get("linear.bias"), _ACTIVATIONS[activation])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 from asyncgen.checkpoints.gguf.file_choice import is_single, only_model, patterns_of
+from asyncgen.checkpoints.json_size import check_json, check_letters
 from asyncgen.checkpoints.stored_files import enter_folder, is_stored, read_stored
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.runtime.progress import is_terminal, tell
@@ -68,8 +69,12 @@ def read_text(file: Path) -> str:
     Raises:
         ModelLoadError: It cannot be read, or is a git-lfs pointer instead of the file itself.
     """
-    content = read_stored(file)
+    return _text(file, read_stored(file))
+
+
+def _text(file: Path, content: bytes) -> str:
     _refuse_pointer(file, content)
+    check_letters(file, content)
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -82,14 +87,26 @@ def read_json(file: Path) -> dict[str, Any]:
     Raises:
         ModelLoadError: It cannot be read, or does not hold a JSON object.
     """
-    text = read_text(file)
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{file} is not valid JSON ({error}); download it again") from error
+    data = read_any_json(file)
     if not isinstance(data, dict):
         raise ModelLoadError(f"{file} holds a {type(data).__name__} instead of a JSON object")
     return data
+
+
+def read_any_json(file: Path) -> Any:
+    """Read JSON of any kind from a file of a checkpoint.
+
+    Raises:
+        ModelLoadError: It cannot be read, is too much, or no JSON.
+    """
+    content = read_stored(file)
+    check_json(file, content)
+    text = _text(file, content)
+    del content  # it is as large as the text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{file} is not valid JSON ({error}); download it again") from error
 
 
 def checked_folder(folder: str | os.PathLike[str]) -> Path:

@@ -30,7 +30,7 @@ SAVING = ".saving"
 """File that stands in a folder while the files of a save replace others there."""
 
 _MEBIBYTE = 1024 * 1024
-_LARGEST = {".jinja": 4, ".json": 64, ".model": 64, ".txt": 64, ".py": 4}
+_LARGEST = {".jinja": 4, ".json": 32, ".model": 16, ".txt": 32, ".py": 4}
 """Largest size of a small file in MiB, by suffix."""
 _LARGEST_TOKENIZER = 128 * _MEBIBYTE
 """Largest size of ``tokenizer.json``; those of the largest vocabularies have 40 MB."""
@@ -151,7 +151,7 @@ def read_stored(file: Path) -> bytes:
 
 def open_small(file: Path) -> BinaryIO:
     """Open a small file of a checkpoint; errors are those of `read_stored`."""
-    most = _LARGEST.get(file.suffix, 64) * _MEBIBYTE
+    most = _LARGEST.get(file.suffix, 32) * _MEBIBYTE
     if file.name == "tokenizer.json":
         most = _LARGEST_TOKENIZER
     stream = open_stored(file)

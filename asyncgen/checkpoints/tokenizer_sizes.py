@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_TOKENS: Final = 1_048_576
 """Tokens of a model; the largest vocabularies of models that generate have 262,144."""
 
-MOST_PARTS: Final = 1_572_864
+MOST_PARTS: Final = 1_048_576
 """Tokens and merges of a model together; Gemma has 777,000."""
 
 MOST_BYTES: Final = 16 * 1024 * 1024

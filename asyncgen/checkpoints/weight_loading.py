@@ -118,6 +118,7 @@ def load_weights(
     is_here = torch.device(device).type == "cpu"
     modules = {rule.target: core.get_submodule(rule.target.rpartition(".")[0]) for rule in rules}
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
+    check_names(rules, checkpoint)
     stored = checkpoint.tensors
     kinds = {
         rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
@@ -274,6 +275,32 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
             f"the weights in {checkpoint.folder} do not fit its config.json: {'; '.join(faults)}; "
             "check that both come from the same model, and download it again"
         )
+
+
+def check_names(rules: Sequence[WeightRule], checkpoint: Checkpoint) -> None:
+    """Refuse a model of which most parts are other names of a few tensors: each takes memory.
+
+    Args:
+        rules: The model's weight map.
+        checkpoint: The stored tensors, which have what the map needs.
+
+    Raises:
+        ModelLoadError: Says how many bytes there are, and how many the model would read.
+    """
+    sources = [checkpoint.tensors[source] for rule in rules for source in rule.sources]
+    plain = [one for one in sources if one.made is None and not is_made(one)]
+    needed = sum(one.num_bytes for one in plain)
+    there = sum({(one.file, one.offset): one.num_bytes for one in plain}.values())
+    if needed > _MOST_NAMES * there:
+        raise ModelLoadError(
+            f"{checkpoint.folder} gives the same tensors to many layers: {there} bytes of its "
+            f"files would be {needed} bytes of weights, at most {_MOST_NAMES} times as many are "
+            "read"
+        )
+
+
+_MOST_NAMES = 4
+"""Names of a tensor, on the average: embeddings, head and both stacks share a table at most."""
 
 
 def _cut_as_stored(

@@ -39,8 +39,9 @@ from asyncgen.families.config.stored_spelling import fit_to_stored
 from asyncgen.families.plans.text_part import text_config, text_tensors
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.checks import (
+    check_extent,
     check_kinds_of_ids,
-    check_no_text,
+    check_numbers,
     ends_without_token,
 )
 from asyncgen.generation.config.rules import require, switch
@@ -127,8 +128,7 @@ def load_core(
     with _naming(parts.gguf):
         check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, parts.raw, checkpoint)
-    with torch.device("meta"):
-        core = make_core(config, dtype=kind)
+    core = _made(config, kind, checkpoint)
     own = gguf_rules(parts.gguf, config) if parts.gguf is not None else None
     rules = core.weight_map() if own is None else own
     needed = {source for rule in rules for source in rule.sources}
@@ -142,6 +142,20 @@ def load_core(
     )
     settings = parts.embedding_settings
     return Loaded(core, parts.generation_config, str(source), checkpoint, settings)
+
+
+def _made(config: ModelConfig, dtype: torch.dtype, checkpoint: Checkpoint) -> DecoderLM:
+    """Build the module without memory; sizes whose products no tensor has are refused."""
+    try:
+        with torch.device("meta"):
+            return make_core(config, dtype=dtype)
+    except (TypeError, RuntimeError, OverflowError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        raise ModelLoadError(
+            f"config.json of {checkpoint.folder} has sizes whose product no tensor can have: "
+            f"{shorten(str(error))}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +349,9 @@ def read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfi
             found: GenerationConfig = GenerationConfig.from_pretrained(folder)
         else:
             found = GenerationConfig.from_model_config(config)
-        check_no_text(found)
-        check_kinds_of_ids(found)
+        check_extent(found)
+        check_numbers(found)
+        check_kinds_of_ids(found, config.vocab_size)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         without = ", or take it away to do without its defaults" if has_own else ""
         raise ModelLoadError(f"{file}: {error}; correct the file{without}") from error

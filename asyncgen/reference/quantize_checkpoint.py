@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _OTHERS: Final = (".json", ".model", ".txt", ".jinja", ".md")
 """Suffixes of files that are copied beside the weights, except those of the weights."""
+_MOST_OTHERS: Final = 1000
+_MOST_BYTES: Final = 256 * 1024 * 1024
+"""Files that are copied, and bytes of all of them: tokenizers have 60 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +153,19 @@ def _check_empty(target: Path, is_full: bool) -> None:
 def _others(place: Path, shards: Collection[Path]) -> dict[str, bytes]:
     """Read the files that are copied, before anything is written."""
     files = [place / name for name in names_in(place) if name not in ("config.json", INDEX)]
-    return {
-        file.name: read_stored(file)
-        for file in files
-        if file.suffix in _OTHERS and file not in shards and not file.is_dir()
-    }
+    found: dict[str, bytes] = {}
+    size = 0
+    for file in files:
+        if file.suffix not in _OTHERS or file in shards or file.is_dir():
+            continue
+        found[file.name] = read_stored(file)
+        size += len(found[file.name])
+        if len(found) > _MOST_OTHERS or size > _MOST_BYTES:
+            raise ModelLoadError(
+                f"{place} has too much beside its weights: at most {_MOST_OTHERS} files of "
+                f"{_MOST_BYTES} bytes together are copied"
+            )
+    return found
 
 
 def _check_names(place: Path, shards: Collection[str], others: Collection[str]) -> None:

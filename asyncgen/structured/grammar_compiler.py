@@ -118,7 +118,9 @@ class Compiler:
         text = backend.to_str()
         try:
             self._tokens = LLTokenizer(text, n_vocab=size, eos_token=eos_token_id)
-        except ValueError as error:
+        except BaseException as error:  # a panic of the library is no `Exception`
+            if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+                raise
             allowed = f"the tokenizer is of a kind that llguidance does not read: {error}"
             raise InvalidRequestError("tokenizer", type(backend).__name__, allowed) from error
         self._vocab_size = vocab_size

@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 
 from asyncgen.checkpoints.gguf.pre_tokenizers import make_pre_tokenizer
 from asyncgen.checkpoints.gguf.tokenizer import token_frame
+from asyncgen.checkpoints.json_size import check_json
 from asyncgen.checkpoints.stored_files import is_stored, library_path, open_small
 from asyncgen.checkpoints.tokenizer_sizes import check_size
 from asyncgen.errors import ModelLoadError
@@ -112,7 +113,10 @@ def _pieces(
 
 def _byte_level(class_name: str, vocabulary: Path, merges: Path, *, prefix: bool) -> Backend:
     with open_small(vocabulary) as words, open_small(merges) as rules:
-        check_size(vocabulary, words.read().count(b":"))
+        content = words.read()
+        check_json(vocabulary, content)
+        check_size(vocabulary, content.count(b":"))
+        del content
         check_size(merges, 0, rules.read().count(b"\n"))
         try:
             texts, pairs = BPE.read_file(library_path(words), library_path(rules))

@@ -39,19 +39,25 @@ def trouble_of(pattern: str) -> str | None:
     """
     if len(pattern) > MOST_CHARACTERS:
         return f"it has {len(pattern)} characters; at most {MOST_CHARACTERS} are tried"
-    return _answer(pattern)
+    return _answer(pattern)[0]
+
+
+def seconds_of(pattern: str) -> float:
+    """Return the seconds of the processor that the trial of an expression took."""
+    return _answer(pattern)[1]
 
 
 @lru_cache(maxsize=1024)
-def _answer(pattern: str) -> str | None:
+def _answer(pattern: str) -> tuple[str | None, float]:
     """Try an expression, and again before it is refused: times are those of a busy machine.
 
     The answer is kept for the life of this process.
     """
-    return _tried(pattern) and _tried(pattern)
+    found = _tried(pattern)
+    return found if found[0] is None else _tried(pattern)
 
 
-def _tried(pattern: str) -> str | None:
+def _tried(pattern: str) -> tuple[str | None, float]:
     command = [sys.executable, "-I", "-S", str(_PROCESS), str(Path(tokenizers.__file__).parents[1])]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     try:
@@ -61,17 +67,17 @@ def _tried(pattern: str) -> str | None:
             finally:
                 process.kill()
     except subprocess.TimeoutExpired:
-        return "a trial of it does not come to an end"
+        return "a trial of it does not come to an end", 0.0
     except (OSError, ValueError, TypeError) as error:
         raise ModelLoadError(
             f"no process can be started to try a regular expression ({error}); give the model a "
             "tokenizer.json with expressions of known models only"
         ) from error
+    answer, _, seconds = written.partition(b"\n")
     try:
-        found: str | None = json.loads(written)
+        return json.loads(answer), float(seconds or 0)
     except ValueError:
-        return "a trial of it takes more time or memory than it may"
-    return found
+        return "a trial of it takes more time or memory than it may", 0.0
 
 
 def _written(process: subprocess.Popen[bytes], text: bytes) -> bytes:

@@ -35,7 +35,7 @@ from asyncgen.text.setting_kinds import (
 )
 from asyncgen.text.special_tokens import ROLES, SpecialTokens, content, special_tokens
 from asyncgen.text.tokenizer_classes import class_name
-from asyncgen.text.tokenizer_parts import parts_of
+from asyncgen.text.tokenizer_parts import MOST_TOKEN, parts_of
 from asyncgen.text.tokenizer_state import check_steps, read_state
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ def read_backend(
     require_wanted()
     if add_prefix_space is not None:
         text = _with_prefix_space(state, add_prefix_space)
+    del state  # it takes as much as what the library builds
     with library_errors(f"{file} is not a tokenizer file"):
         backend = Backend.from_str(text)
         require_wanted()
@@ -326,7 +327,19 @@ def _add_tokens(folder: object, backend: Backend, settings: TokenizerSettings) -
         for token_id, token in settings.added_tokens.items()
         if repr(known.get(token.content)) != repr(token)
     }
-    check_added(folder, len(added), sum(len(token.content) for token in added.values()))
+    named = [
+        *settings.special_tokens.values(),
+        *settings.named_special_tokens.values(),
+        *settings.extra_special_tokens,
+    ]
+    texts = [*(token.content for token in added.values()), *named]
+    check_added(folder, len(texts), sum(map(len, texts)))
+    longest = max(texts, key=len, default="")
+    if len(longest) > MOST_TOKEN:
+        raise ModelLoadError(
+            f"{folder}: the added token {shorten(longest)} has {len(longest)} characters; at most "
+            f"{MOST_TOKEN} are read"
+        )
     # All at once: each call builds its search tree anew.
     backend.add_tokens(list(added.values()))
     for token_id, token in added.items():
@@ -339,11 +352,6 @@ def _add_tokens(folder: object, backend: Backend, settings: TokenizerSettings) -
             )
     decoder = backend.get_added_tokens_decoder().values()
     special = {token.content for token in decoder if token.special}
-    named = [
-        *settings.special_tokens.values(),
-        *settings.named_special_tokens.values(),
-        *settings.extra_special_tokens,
-    ]
     backend.add_special_tokens(
         [
             settings.forms.get(text) or AddedToken(text, normalized=False, special=True)
@@ -363,16 +371,14 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, s
         templates["default"] = read_text(folder / _TEMPLATE)
     if set(templates) == {"default"}:
         return templates["default"]
-    return templates or _stored_templates(config.get("chat_template"))
+    stored = config.get("chat_template")
+    return templates or _stored_templates(folder / "tokenizer_config.json", stored)
 
 
 def _more_templates(folder: Path) -> dict[str, str]:
     """Read templates by name; a name is one that can be saved."""
     names = [name for name in names_in(folder) if name.endswith(".jinja")]
-    if len(names) > _MOST_TEMPLATES:
-        raise ModelLoadError(
-            f"{folder} has {len(names)} templates; at most {_MOST_TEMPLATES} are read"
-        )
+    _check_templates(folder, len(names))
     templates: dict[str, str] = {}
     length = 0
     for name in names:
@@ -380,14 +386,20 @@ def _more_templates(folder: Path) -> dict[str, str]:
         _template_file(stem)
         templates[stem] = read_text(folder / name)
         length += len(templates[stem])
-        if length > _MOST_OF_TEMPLATES:
-            raise ModelLoadError(
-                f"{folder} has templates of more than {_MOST_OF_TEMPLATES} characters together"
-            )
+        _check_templates(folder, len(names), length)
     return templates
 
 
-def _stored_templates(stored: object) -> str | dict[str, str] | None:
+def _check_templates(place: object, count: int, length: int = 0) -> None:
+    if count > _MOST_TEMPLATES:
+        raise ModelLoadError(f"{place} has {count} templates; at most {_MOST_TEMPLATES} are read")
+    if length > _MOST_OF_TEMPLATES:
+        raise ModelLoadError(
+            f"{place} has templates of more than {_MOST_OF_TEMPLATES} characters together"
+        )
+
+
+def _stored_templates(file: Path, stored: object) -> str | dict[str, str] | None:
     """Return a template, or several by name from a mapping or a list of names and texts."""
     if stored is None or isinstance(stored, str):
         return stored
@@ -399,6 +411,7 @@ def _stored_templates(stored: object) -> str | dict[str, str] | None:
         raise TypeError(f"`chat_template` is {type(stored).__name__}")
     if not all(isinstance(text, str) for text in (*named, *named.values())):
         raise TypeError("`chat_template` has a template that is no text")
+    _check_templates(file, len(named), sum(map(len, named.values())))
     for name in named:
         _template_file(name)
     return named

@@ -73,22 +73,26 @@ def _is_framing(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and _NAMED[0](value[0]) and _ID[0](value[1])
 
 
-def _is_template(value: Any) -> bool:
+def _is_template(value: Any, texts: tuple[str, ...] = ("A", "B")) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= _MOST_PIECES
-        and all(map(_is_template_piece, value))
+        and all(_is_template_piece(piece, texts) for piece in value)
     )
 
 
-def _is_template_piece(value: object) -> bool:
+def _is_single(value: Any) -> bool:
+    return _is_template(value, ("A",))
+
+
+def _is_template_piece(value: object, texts: tuple[str, ...]) -> bool:
     if not isinstance(value, dict) or len(value) != 1:
         return False
     ((kind, piece),) = value.items()
     if not isinstance(piece, dict) or not piece.keys() <= {"id", "type_id"}:
         return False
     named = piece.get("id")
-    is_named = named in ("A", "B") if kind == "Sequence" else _NAMED[0](named)
+    is_named = named in texts if kind == "Sequence" else _NAMED[0](named)
     return kind in ("Sequence", "SpecialToken") and is_named and _ID[0](piece.get("type_id"))
 
 
@@ -124,6 +128,7 @@ _TEMPLATE: Final[Rule] = (
     _is_template,
     f"a list of at most {_MOST_PIECES} objects with one `Sequence` or `SpecialToken` each",
 )
+_SINGLE: Final[Rule] = (_is_single, f"{_TEMPLATE[1]}, of text A alone")
 _BEHAVIOR: Final = _one_of(
     "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"
 )
@@ -179,7 +184,7 @@ STEPS: Final[Mapping[str, Mapping[str, Keys]]] = {
             "add_prefix_space": _SWITCH,
         },
         "TemplateProcessing": {
-            "single": _TEMPLATE,
+            "single": _SINGLE,
             "pair": _TEMPLATE,
             "special_tokens": (
                 _are_template_tokens,

@@ -11,11 +11,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoints.charsmap import check_charsmap
+from asyncgen.checkpoints.json_size import check_json
 from asyncgen.checkpoints.tokenizer_sizes import check_added
 from asyncgen.errors import ModelLoadError, clip, shorten
 from asyncgen.runtime.wanted import require_wanted
 from asyncgen.text.known_patterns import KNOWN_PATTERNS
-from asyncgen.text.pattern_trial import trouble_of
+from asyncgen.text.pattern_trial import seconds_of, trouble_of
 from asyncgen.text.text_growth import charsmap_of, check_growth
 from asyncgen.text.tokenizer_model_checks import check_backend, check_model
 from asyncgen.text.tokenizer_parts import CHAINS, check_parts, kind_of, parts_of
@@ -33,8 +34,11 @@ MOST_STEPS: Final = 256
 MOST_TRIED: Final = 16
 """Different regular expressions of a tokenizer that no known model has; each is tried once."""
 
-MOST_LISTS: Final = 3_000_000
-MOST_ENTRIES: Final = 5_000_000
+MOST_TRIAL: Final = 3.0
+"""Seconds of the processor that trials of all of them may take; one takes about a third."""
+
+MOST_LISTS: Final = 1_500_000
+MOST_ENTRIES: Final = 4_000_000
 """Brackets and commas of a file, which cost memory whatever is between them; the largest have
 520,000 lists, of merges, and 1,400,000 commas."""
 
@@ -53,7 +57,7 @@ def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
     Raises:
         ModelLoadError: It is no JSON object, or describes what is refused.
     """
-    _check_size(file, text)
+    check_json(file, text, MOST_LISTS, MOST_ENTRIES)
     try:
         state = json.loads(text, object_pairs_hook=_with_distinct_keys)
         require_wanted()
@@ -66,16 +70,6 @@ def read_state(file: Path, text: str) -> tuple[dict[str, Any], str]:
             f"{file} is not a tokenizer file ({reason}); download it again"
         ) from error
     return state, json.dumps(state) if is_changed else text
-
-
-def _check_size(file: Path, text: str) -> None:
-    """Refuse what would take gigabytes as lists and objects."""
-    for what, found, most in (
-        ("lists and objects", text.count("[") + text.count("{"), MOST_LISTS),
-        ("entries", text.count(","), MOST_ENTRIES),
-    ):
-        if found > most:
-            raise ModelLoadError(f"{file} has {found} {what}; at most {most} are read")
 
 
 def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -167,10 +161,18 @@ def _check_patterns(place: object, patterns: Mapping[str, str]) -> None:
             f"{place}: it has {len(unknown)} regular expressions that no known model has; at most "
             f"{MOST_TRIED} are tried"
         )
+    seconds = 0.0
     for pattern in unknown:
+        if seconds > MOST_TRIAL:
+            raise ModelLoadError(
+                f"{place}: its {len(unknown)} regular expressions that no known model has take too "
+                f"long to be tried: {seconds:.1f} s of the processor for some of them, at most "
+                f"{MOST_TRIAL:g} for all"
+            )
         trouble = trouble_of(pattern)
         if trouble is not None:
             raise ModelLoadError(
                 f"{place}: the regular expression {shorten(pattern)} of the step "
                 f"{patterns[pattern]} is refused: {trouble}; use one whose time grows as the text"
             )
+        seconds += seconds_of(pattern)

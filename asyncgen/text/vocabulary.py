@@ -100,12 +100,17 @@ class Vocabulary:
         self._extra = list(extra_special_tokens)
         self._named = dict(named_special_tokens or {})
         for name, token in self._named.items():
-            self.__dict__.setdefault(name, token)
-            self.__dict__.setdefault(f"{name}_id", backend.token_to_id(token))
+            self._name(name, token)
+            self._name(f"{name}_id", backend.token_to_id(token))
         for role, token in (special_tokens or {}).items():
             if role not in ROLES:
                 raise InvalidRequestError("special_tokens", role, f"use the roles {list(ROLES)}")
             self._set_role(role, token)
+
+    def _name(self, name: str, value: str | int | None) -> None:
+        """Make a token an attribute, unless its name is one of the tokenizer's own."""
+        if not name.startswith("_") and not hasattr(type(self), name):
+            self.__dict__.setdefault(name, value)
 
     @property
     def special_tokens_map(self) -> dict[str, str]:

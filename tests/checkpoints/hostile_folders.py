@@ -246,7 +246,7 @@ FOLDERS: Final[dict[str, Hostile]] = {
         text="b " * 5000,
         refused="token",
     ),
-    "a long frame": Hostile(change=framed(2_000_000), refused="ids"),
+    "a long frame": Hostile(change=framed(1_000_000), refused="ids"),
     "added tokens by the ten thousand": Hostile(
         change=added([{"content": f"<{number}>", "lstrip": True} for number in range(20_000)]),
         text="<7> " * 30_000,

@@ -166,3 +166,24 @@ def test_dense_layers_with_wrong_widths_are_refused(tmp_path: Path) -> None:
         read_dense(tmp_path / "2_Dense", None)
     write_modules(tmp_path, "Transformer", "Pooling", "Normalize", "Dense")
     assert "'Dense'" in (read_embedding_settings(tmp_path, {}).unsupported or "")
+
+
+def test_more_modules_than_any_model_has(tmp_path: Path) -> None:
+    """Each would be read anew, weights included."""
+    write_modules(tmp_path, "Transformer", "Pooling", *["Dense"] * 40)
+    with pytest.raises(ModelLoadError, match=r"modules.json lists 42 modules; at most 32 are read"):
+        read_embedding_settings(tmp_path, {}, 32)
+
+
+def test_a_dense_layer_of_gigabytes(tmp_path: Path) -> None:
+    """Its file is sparse, and costs nothing to make."""
+    rows = 10**8
+    said = {"in_features": 32, "out_features": rows, "bias": False}
+    write(tmp_path, "config.json", said)
+    place = {"dtype": "F32", "shape": [rows, 32], "data_offsets": [0, 128 * rows]}
+    header = json.dumps({"linear.weight": place}).ljust(128).encode()
+    with (tmp_path / "model.safetensors").open("wb") as stream:
+        stream.write((128).to_bytes(8, "little") + header)
+        stream.truncate(136 + 128 * rows)
+    with pytest.raises(ModelLoadError, match="has 12800000000 bytes of weights; at most"):
+        read_dense(tmp_path, 32)

@@ -318,6 +318,20 @@ def test_copies_are_opened_like_everything_else(tmp_path: Path, name: str) -> No
     assert not (tmp_path / "new").exists()
 
 
+@for_each("count, size", ((1001, 1), (9, 31 << 20)))
+def test_copies_without_an_end_are_refused(tmp_path: Path, count: int, size: int) -> None:
+    """They are names of one sparse file, and cost nothing to make."""
+    tmp_path = new(tmp_path)
+    shutil.copytree(Path(asyncgen.__file__).parent / "demo", tmp_path / "it")
+    with (tmp_path / "it/0.md").open("wb") as stream:
+        stream.truncate(size)
+    for number in range(1, count):
+        os.link(tmp_path / "it/0.md", tmp_path / f"it/{number}.md")
+    with pytest.raises(ModelLoadError, match="too much beside its weights: at most 1000 files of"):
+        quantize_checkpoint(tmp_path / "it", tmp_path / "new", progress=False)
+    assert not (tmp_path / "new").exists()
+
+
 @for_each("name, named", ((" odd .md", "' odd .md'"), (".hidden.json", "'.hidden.json'")))
 def test_copies_of_odd_names_are_refused_by_name(tmp_path: Path, name: str, named: str) -> None:
     tmp_path = new(tmp_path)

@@ -185,3 +185,40 @@ def test_old_layouts_that_cannot_be_read_are_refused_by_name(
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     with pytest.raises(ModelLoadError, match=r"pip install 'asyncgen\[sentencepiece\]'"):
         Tokenizer.from_folder(folder)
+
+
+OLD = {"tokenizer.model": ("LlamaTokenizer", 16), "vocab.json": ("GPT2Tokenizer", 32)}
+OLD["merges.txt"] = OLD["vocab.json"]
+
+
+@for_each("name", OLD)
+def test_files_of_old_layouts_that_are_too_large(name: str, tmp_path: Path) -> None:
+    """They are sparse, and cost nothing to make."""
+    kind, most = OLD[name]
+    for each in OLD:
+        (tmp_path / each).write_text("")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    with (tmp_path / name).open("wb") as stream:
+        stream.truncate((most << 20) + 1)
+    with pytest.raises(ModelLoadError, match=f"{name} has {(most << 20) + 1} bytes; at most"):
+        Tokenizer.from_folder(tmp_path)
+
+
+OLD_BOMBS = {
+    "pieces": ("tokenizer.model", b"\n\x00" * 4_200_000, "tokens; at most 1048576"),
+    "tokens": ("vocab.json", b":" * 1_100_000, "tokens; at most 1048576"),
+    "lists": ("vocab.json", b'{"a":[' + b"[]," * 500_001, "lists and objects; at most 500000"),
+    "merges": ("merges.txt", b"\n" * 1_100_000, "merges; at most 1048576 together"),
+}
+
+
+@for_each("kind", OLD_BOMBS)
+def test_files_of_old_layouts_with_too_much_in_them(kind: str, tmp_path: Path) -> None:
+    name, content, said = OLD_BOMBS[kind]
+    for each in OLD:
+        (tmp_path / each).write_text("")
+    settings = {"tokenizer_class": OLD[name][0]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelLoadError, match=f"{name}.* has .*{said}"):
+        Tokenizer.from_folder(tmp_path)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import Tokenizer as Backend
 
+from asyncgen.checkpoints import tokenizer_sizes
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.text.setting_kinds import NO_MAX_LENGTH
+from asyncgen.text.special_tokens import ROLES
+from asyncgen.text.tokenizer import Tokenizer
 from asyncgen.text.tokenizer_files import read_backend, read_settings, read_tokenizer
+from tests.cases import for_each
 from tests.doubles.tokenizers import save_tokenizer, tokenizer_json
 
 if TYPE_CHECKING:
@@ -161,3 +165,55 @@ def test_prefix_space_where_there_is_none(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, "wordpiece")
     with pytest.raises(InvalidRequestError, match="`add_prefix_space` is True.*put the space"):
         read_backend(tmp_path, read_settings(tmp_path), add_prefix_space=True)
+
+
+MANY = [f"<{number}>" for number in range(200)]
+TOO_MANY: dict[str, dict[str, object]] = {
+    "listed": {"extra_special_tokens": MANY},
+    "listed as before": {"additional_special_tokens": MANY},
+    "by name": {"extra_special_tokens": {token[1:-1]: token for token in MANY}},
+    "by a key": {f"a{token[1:-1]}_token": token for token in MANY},
+    "by id": {"added_tokens_decoder": {str(300 + i): {"content": f"<{i}>"} for i in range(200)}},
+}
+
+
+@for_each("kind", TOO_MANY)
+def test_more_special_tokens_than_any_model_has(kind: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "byte_level", **TOO_MANY[kind])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_sizes, "MOST_ADDED", 199)
+        with pytest.raises(ModelLoadError, match=r"has 2\d\d added tokens; at most 199 are read"):
+            Tokenizer.from_folder(tmp_path)
+
+
+@for_each("key", ["eos_token", "image_token", "extra_special_tokens"])
+def test_a_special_token_that_is_too_long(key: str, tmp_path: Path) -> None:
+    token = "x" * 4097
+    save_tokenizer(tmp_path, "byte_level", **{key: [token] if key.startswith("extra") else token})
+    with pytest.raises(ModelLoadError, match="the added token 'xx.* has 4097 characters; at most"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_special_tokens_do_not_take_the_place_of_methods(tmp_path: Path) -> None:
+    roles = (*ROLES, *(f"{role}_id" for role in ROLES))
+    names = [*(name for name in dir(Tokenizer) if name not in roles), "_squares", "_roles"]
+    named = dict.fromkeys([*names, "image_token"], "<|image|>")
+    save_tokenizer(tmp_path, "byte_level", extra_special_tokens=named)
+    tokenizer: Any = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.image_token == "<|image|>"
+    assert tokenizer.image_token_id == tokenizer.convert_tokens_to_ids("<|image|>")
+    assert tokenizer.decode(tokenizer.encode("hello")) == "hello"
+    own = vars(tokenizer).items()
+    assert [name for name, value in own if value == "<|image|>"] == ["image_token"]
+
+
+def test_more_listed_templates_than_are_read(tmp_path: Path) -> None:
+    listed = [{"name": f"t{number}", "template": "a"} for number in range(101)]
+    save_tokenizer(tmp_path, "byte_level", chat_template=listed)
+    with pytest.raises(
+        ModelLoadError, match=r"config.json has 101 templates; at most 100 are read"
+    ):
+        read_settings(tmp_path)
+    save_tokenizer(tmp_path, "byte_level", chat_template={"a": "x" * 2**24, "b": "y"})
+    with pytest.raises(ModelLoadError, match=r"templates of more than 16777216 characters togethe"):
+        read_settings(tmp_path)

@@ -229,3 +229,12 @@ def test_a_template_of_a_token_that_it_does_not_have(key: str, tmp_path: Path) -
 def test_a_template_adds_some_tokens(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_folder(write(tmp_path, post_processor=template(8, 8)))
     assert tokenizer.encode_ids("a")[:64] == [1] * 64
+
+
+def test_a_template_of_one_text_that_asks_for_two(tmp_path: Path) -> None:
+    step = template(1, 1)
+    step["single"] = step["pair"]
+    with pytest.raises(
+        ModelLoadError, match=r"`single` of the step 'TemplatePro.* of text A alone"
+    ):
+        Tokenizer.from_folder(write(tmp_path, post_processor=step))

@@ -91,6 +91,19 @@ def test_more_steps_or_expressions_than_any_model_has(tmp_path: Path) -> None:
         Tokenizer.from_folder(write(tmp_path / "many", pre_tokenizer=many))
 
 
+def test_expressions_that_take_long_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(tokenizer_state, "trouble_of", tried.append)
+    monkeypatch.setattr(tokenizer_state, "seconds_of", lambda pattern: 1.6)
+    several = [split(f"c{number}") for number in range(8)]
+    folder = write(tmp_path, pre_tokenizer={"type": "Sequence", "pretokenizers": several})
+    with pytest.raises(ModelLoadError, match=r"its 8 regular .* too long .*: 3.2 s .* at most 3 f"):
+        Tokenizer.from_folder(folder)
+    assert tried == ["c0", "c1"]
+
+
 @for_each("dropout", [0.1, 1, 1e-9, "0.5", True])
 def test_dropout_is_refused_since_a_text_would_have_other_tokens_each_time(
     dropout: object, tmp_path: Path

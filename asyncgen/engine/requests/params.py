@@ -14,7 +14,7 @@ from asyncgen.engine.requests.given_tokens import given_ids, negative_prompt
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import (
     check_config,
-    check_no_text,
+    check_numbers,
     check_supported,
     check_values,
     join_equal_ids,
@@ -227,7 +227,7 @@ def _check(
     config: GenerationConfig, given: Mapping[str, Any], params: Mapping[str, Any]
 ) -> GenerationMode:
     """Check what the fields come to, and tell the strategy that they ask for."""
-    check_no_text(config)
+    check_numbers(config)
     is_cold = config.temperature == 0 and not config.do_sample
     samples = config.num_return_sequences
     if is_cold and not uses_beams(config) and "num_return_sequences" in given:

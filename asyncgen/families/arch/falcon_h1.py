@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.families.arch.bamba import BESIDE_MAMBA
+from asyncgen.families.plans.config_values import number
 from asyncgen.families.plans.declaration import Family, flag
 from asyncgen.families.plans.layer_kinds import BOTH, all_of
 from asyncgen.families.plans.state_plan import MAMBA_2, MAMBA_SPELLINGS, dual_plan
@@ -30,13 +31,9 @@ _FACTORS = {
 def _listed(values: ConfigValues, key: str, count: int) -> tuple[float, ...]:
     """Read a list of so many factors."""
     stated = values.value(key)
-    if (
-        not isinstance(stated, (list, tuple))
-        or len(stated) != count
-        or any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in stated)
-    ):
+    if not isinstance(stated, (list, tuple)) or len(stated) != count or None in stated:
         raise values.bad(key, stated, f"must list {count} numbers")
-    return tuple(map(float, stated))
+    return tuple(number({key: each}, key, 0.0) for each in stated)
 
 
 def _mixer(values: ConfigValues, layer: int) -> StatePlan:
@@ -62,7 +59,7 @@ def _attention_scale(values: ConfigValues) -> float:
     """Move the factor on keys to the scores."""
     heads = values.count("num_attention_heads")
     size = values.head_dim(values.count("hidden_size"), heads, is_rotary=True)
-    return values.number("key_multiplier") / size**0.5
+    return values.positive("key_multiplier") / size**0.5
 
 
 FAMILY = Family(

@@ -17,7 +17,7 @@ FAMILY = Family(
     "GraniteForCausalLM",
     defaults=GRANITE,
     has_up_bias=flag("mlp_bias"),
-    attention_scale=lambda values: values.positive("attention_multiplier"),
+    attention_scale=lambda values: values.positive_or_none("attention_multiplier"),
     embedding_scale=lambda values: values.positive("embedding_multiplier"),
     residual_scale=lambda values: values.positive("residual_multiplier"),
     logit_scale=lambda values: 1 / values.positive("logits_scaling"),

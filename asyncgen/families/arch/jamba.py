@@ -10,7 +10,7 @@ from asyncgen.families.plans.config_values import MOST_LAYERS
 from asyncgen.families.plans.declaration import Family
 from asyncgen.families.plans.expert_values import experts_plan
 from asyncgen.families.plans.layer_kinds import FULL, STATE
-from asyncgen.families.plans.state_plan import MAMBA_SPELLINGS, selective_plan
+from asyncgen.families.plans.state_plan import MAMBA_SPELLINGS, expanded, selective_plan
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.config_values import ConfigValues, Kinds
@@ -38,7 +38,7 @@ def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
 
 
 def _mixer(values: ConfigValues, layer: int) -> StatePlan:
-    channels = int(values.positive("expand") * values.count("hidden_size"))
+    channels = expanded(values)
     plan = selective_plan(values, eps=values.epsilon(), channels=channels)
     return replace(plan, has_norm_weights=True)
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 def _residual_scale(values: ConfigValues) -> float:
-    return values.positive("scale_depth") / math.sqrt(values.count("num_hidden_layers"))
+    depth = values.positive_or_none("scale_depth")
+    return 1.0 if depth is None else depth / math.sqrt(values.count("num_hidden_layers"))
 
 
 def _logit_scale(values: ConfigValues) -> float:
-    return values.positive("dim_model_base") / values.count("hidden_size")
+    base = values.positive_or_none("dim_model_base")
+    return 1.0 if base is None else base / values.count("hidden_size")
 
 
 FAMILY = Family(

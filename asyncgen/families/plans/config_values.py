@@ -41,8 +41,8 @@ _TINY = 1e-30
 MOST = 2**31 - 1
 """Largest whole number that makes sense anywhere in a file."""
 
-MOST_LAYERS = 10_000
-"""Most layers of a stack, far beyond any that exists: each is an object, however small."""
+MOST_LAYERS = 512
+"""Most layers of a stack, four times those of the deepest: each is built, however small."""
 
 
 MOST_HEADS = 65_536
@@ -196,8 +196,8 @@ class ConfigValues:
         return self.count("num_key_value_heads")
 
     def flag(self, key: str) -> bool:
-        """Read true or false."""
-        value = self.value(key)
+        """Read true or false; null is false, and only a missing key gets the default."""
+        value = self.stated(key)
         if value is None:
             return False
         if not isinstance(value, bool):

@@ -57,7 +57,9 @@ def listed(
     def kinds(values: ConfigValues) -> Kinds:
         count = layers(values)
         allowed = f"one of {', '.join(names)}"
-        stated = values.listed(key, count, lambda name: name in names, allowed)
+        stated = values.listed(
+            key, count, lambda name: isinstance(name, str) and name in names, allowed
+        )
         if stated is None:
             return tuple(otherwise(values, layer) for layer in range(count))
         return tuple(names[name] for name in stated)

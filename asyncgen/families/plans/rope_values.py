@@ -211,7 +211,7 @@ def _rope(
         rope_type=str(rope_type),
         theta=theta,
         original_max_position_embeddings=original,
-        truncate=stated.get("truncate") is not False,
+        truncate=stated.get("truncate", True) not in (False, None),
         **given,
     )
     if rope_type == "llama3" and rope.low_freq_factor > rope.high_freq_factor:

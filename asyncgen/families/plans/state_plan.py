@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from asyncgen.families.plans.config_values import MOST
 from asyncgen.families.plans.convolution_plan import ConvolutionPlan
 from asyncgen.families.plans.delta_plan import MOST_WINDOW, DeltaPlan
 from asyncgen.families.plans.griffin_plan import GriffinPlan
@@ -115,7 +116,7 @@ def selective_plan(
         channels: Between the two products; ``None``: the file's width.
     """
     if channels is None:
-        channels = values.count("intermediate_size", default=_expanded(values))
+        channels = values.count("intermediate_size", default=expanded(values))
     rank = values.value("time_step_rank")
     if rank == "auto":
         rank = -(-values.count("hidden_size") // 16)
@@ -176,7 +177,7 @@ def dual_plan(
             fewer.
     """
     heads, groups = values.count(heads_key), values.count("n_groups")
-    wanted = _expanded(values) if channels is None else channels
+    wanted = expanded(values) if channels is None else channels
     size = max(1, wanted // heads) if size_key is None else values.count(size_key)
     channels = heads * size
     if wanted and wanted != channels:
@@ -204,12 +205,16 @@ def dual_plan(
 
 def expanded_width(values: ConfigValues) -> int:
     """Read the channels between the two products, if the file has a factor."""
-    return values.count("intermediate_size", default=_expanded(values))
+    return values.count("intermediate_size", default=expanded(values))
 
 
-def _expanded(values: ConfigValues) -> int:
+def expanded(values: ConfigValues) -> int:
+    """Read the channels between the two products, of a factor."""
     factor = values.positive("expand")
-    return int(factor * values.count("hidden_size"))
+    channels = int(factor * values.count("hidden_size"))
+    if channels > MOST:
+        raise values.bad("expand", factor, f"times `hidden_size` it must be {MOST} at most")
+    return channels
 
 
 def _limits(values: ConfigValues) -> tuple[float, float]:
@@ -225,7 +230,7 @@ def _limits(values: ConfigValues) -> tuple[float, float]:
             end = end.get("__float__")
         if end in ("inf", "Infinity"):
             end = float("inf")
-        if isinstance(end, bool) or not isinstance(end, (int, float)):
+        if isinstance(end, bool) or not isinstance(end, (int, float)) or 1e30 < end < float("inf"):
             raise values.bad("time_step_limit", stated, allowed)
         ends.append(float(end))
     least, most = ends

@@ -9,6 +9,7 @@ Knows nothing of models or tensors; of a configuration it reads the attributes.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ def hard_rules(config: Any) -> None:
         value = getattr(config, name)
         if value is not None and not isinstance(value, bool):
             raise InvalidRequestError(name, value, "must be True or False, without quotes")
-    check_no_text(config, _COMPARED)
+    check_numbers(config, _COMPARED)
     pad = config.pad_token_id
     if pad is not None and rules.one_id(pad) is not None:
         raise TypeError(f"`pad_token_id` is {shorten(pad)}: {rules.one_id(pad)}")
@@ -237,14 +238,16 @@ _WITHOUT_TEXT = [
     for each in FIELDS
     if "str" not in each.type and ("int" in each.type or "float" in each.type)
 ]
+_SINGLE = {each.name for each in FIELDS if each.type in ("int", "float")}
+_FRACTIONS = {each.name for each in FIELDS if each.type == "float"}
 
 
 _COMPARED = ("top_k", "penalty_alpha", "num_beam_groups")
 """Numbers that tell a strategy from another."""
 
 
-def check_no_text(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
-    """Refuse texts where numbers belong; digits in a string are not converted.
+def check_numbers(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
+    """Refuse texts and objects where numbers belong, and several numbers where one does.
 
     Args:
         config: An object with the fields of `GenerationConfig` as attributes.
@@ -258,6 +261,58 @@ def check_no_text(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
         if isinstance(value, str) or isinstance(value, list) and any(map(_is_text, value)):
             allowed = "must be a number, or numbers; strings of digits are not converted"
             raise InvalidRequestError(name, value, allowed)
+        if name in _SINGLE and isinstance(value, list | tuple | dict):
+            raise InvalidRequestError(name, value, "must be a number")
+        if name in _FRACTIONS and isinstance(value, int) and abs(value) >= _MOST_ID:
+            raise InvalidRequestError(name, value, "must be a number of at most 63 bits")
+
+
+MOST_OF_DEFAULTS = 2**20
+MOST_LISTS = 2**15
+"""Characters of a model's defaults as JSON, and lists in them: each request makes a copy."""
+
+_MOST_NESTED = 32
+_MOST = {
+    **dict.fromkeys(("num_beams", "num_return_sequences"), rules.MOST_ROWS),
+    "prefill_chunk_size": 2**31 - 1,
+}
+"""Largest whole numbers."""
+
+
+def check_extent(config: object) -> None:
+    """Refuse a model's own defaults that each request would take long to copy, or too many rows.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes.
+
+    Raises:
+        InvalidRequestError: They are too many, or nested too deeply; names the largest.
+    """
+    for name, most in _MOST.items():
+        value = getattr(config, name, None)
+        if value is not None and not (type(value) is int and 0 <= value <= most):
+            raise InvalidRequestError(name, value, f"a whole number, at most {most}")
+    for name, value in vars(config).items():
+        if _is_deep(value):
+            raise InvalidRequestError(name, value, f"lists in lists, at most {_MOST_NESTED} deep")
+    texts = {name: json.dumps(value, default=repr) for name, value in vars(config).items()}
+    for what, most, size_of in (
+        ("characters as JSON", MOST_OF_DEFAULTS, len),
+        ("lists", MOST_LISTS, lambda text: text.count("[") + text.count("{")),
+    ):
+        sizes = {name: size_of(text) for name, text in texts.items()}
+        if sum(sizes.values()) > most:
+            name = max(sizes, key=sizes.__getitem__)
+            allowed = f"it has {sizes[name]} {what}, all defaults together at most {most}"
+            raise InvalidRequestError(name, getattr(config, name), allowed)
+
+
+def _is_deep(value: object, left: int = _MOST_NESTED) -> bool:
+    if isinstance(value, dict):
+        return left == 0 or any(_is_deep(each, left - 1) for each in value.values())
+    if isinstance(value, list | tuple):
+        return left == 0 or any(_is_deep(each, left - 1) for each in value)
+    return False
 
 
 def _is_text(value: object) -> bool:
@@ -336,25 +391,37 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
                 raise InvalidRequestError(name, token_id, allowed)
 
 
-_NAMED_IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+_NAMED_IDS = (
+    *("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens"),
+)
+_FORCED_IDS = ("forced_bos_token_id", "forced_eos_token_id")
 
 
-def check_kinds_of_ids(config: object) -> None:
+def check_kinds_of_ids(config: object, vocab_size: int) -> None:
     """Refuse what is no token id in a model's own file; whether it has such a token is told later.
 
     Many files name -1 as padding, or a token of a larger tokenizer: it matters where it is used.
+    A token that is forced must be there.
 
     Args:
         config: Has the fields of ``GenerationConfig`` as attributes.
+        vocab_size: Token ids are below this.
 
     Raises:
         InvalidRequestError: Names the field, the value and what is allowed.
     """
-    for name in _NAMED_IDS:
+    for name in (*_NAMED_IDS, *_FORCED_IDS):
         value = getattr(config, name, None)
         ids: Any = value if isinstance(value, list | tuple) else [value]
         if value is not None and not all(_is_id(each) and abs(each) < _MOST_ID for each in ids):
             raise InvalidRequestError(name, value, "must be a token id, or null")
+        if (
+            name in _FORCED_IDS
+            and value is not None
+            and not all(0 <= each < vocab_size for each in ids)
+        ):
+            raise InvalidRequestError(name, value, f"token ids are from 0 to {vocab_size - 1}")
 
 
 def ends_without_token(config: Any, vocab_size: int) -> list[int]:

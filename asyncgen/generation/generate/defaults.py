@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
 from asyncgen.families.config import EditableConfig
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.checks import check_no_text, check_supported, check_values
+from asyncgen.generation.config.checks import check_numbers, check_supported, check_values
 from asyncgen.generation.config.combinations import BEAMS, Parameters, check_combinations
 from asyncgen.generation.config.generation_config import own_copy
 from asyncgen.generation.config.modes import GenerationMode
@@ -62,7 +62,7 @@ def resolve_config(
     own = model.generation_config
     config = own_copy(own if generation_config is None else generation_config)
     rest = config.update(**kwargs)
-    check_no_text(config)
+    check_numbers(config)
     config.update(defaults_only=True, **own.to_dict())
     defaults = GenerationConfig._get_default_generation_params()
     for name in ("max_length", *DRAFTING):  # see resolve_length, and make_drafter

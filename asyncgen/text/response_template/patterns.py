@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asyncgen.text.tool_calls.text_scanner import held_back
@@ -24,6 +25,7 @@ _parser: Any = importlib.import_module("re._parser")
 
 _MOST_STATES = 300
 _MOST_REPEATS = 200
+_MOST_PARTS = 2000
 
 _CHAR, _SPLIT, _JUMP, _SAVE, _AT, _MATCH = range(6)
 
@@ -79,7 +81,8 @@ class Literals:
         ordered = sorted(dict.fromkeys(texts), key=len, reverse=True)
         self.texts = tuple(ordered)
         self._search = re.compile("|".join(map(re.escape, ordered))).search
-        self._grow = any(a != b and a.startswith(b) for a in ordered for b in ordered)
+        alike = sorted(ordered)  # behind each text stand those that begin with it
+        self._grow = any(longer.startswith(text) for text, longer in pairwise(alike))
 
     def search(self) -> Search:
         """Begin a search."""
@@ -145,6 +148,7 @@ class Pattern:
     states: list[_State] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     looks_ahead: bool = False
+    _parts: int = 0
 
     @classmethod
     def compile(cls, source: str) -> Pattern:
@@ -162,7 +166,10 @@ class Pattern:
         if tree.state.flags & ~(re.DOTALL | re.UNICODE):
             raise PatternError(f"{source!r} sets flags, which are not read")
         pattern = cls(source, names=dict(tree.state.groupdict))
-        pattern._emit(tree)
+        try:
+            pattern._emit(tree)
+        except RecursionError:
+            raise PatternError(f"{source!r} is nested too deeply") from None
         pattern._add(_State(_MATCH))
         return pattern
 
@@ -170,6 +177,24 @@ class Pattern:
     def groups(self) -> frozenset[str]:
         """Names of the groups."""
         return frozenset(self.names)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """True if there is a place where it matches without reading anything."""
+        seen, stack = set[int](), [0]
+        while stack:
+            number = stack.pop()
+            state = self.states[number]
+            if state.kind == _MATCH:
+                return True
+            if number in seen or state.kind == _CHAR:
+                continue
+            seen.add(number)
+            if state.kind in (_SPLIT, _JUMP):
+                stack += [state.first, state.second][: 2 if state.kind == _SPLIT else 1]
+            else:
+                stack.append(number + 1)
+        return False
 
     def search(self) -> Search:
         """Begin a search."""
@@ -194,6 +219,9 @@ class Pattern:
 
     def _emit(self, tree: Any) -> None:
         """Add the states of a part of the expression."""
+        self._parts += 1  # a part without states, which may be repeated, is one as well
+        if self._parts > _MOST_PARTS:
+            raise PatternError(f"{self.source!r} has more than {_MOST_PARTS} parts")
         for operation, operand in tree:
             name = str(operation)
             if name in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):

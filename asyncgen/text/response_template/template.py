@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -23,6 +24,9 @@ _FIELD_KEYS = (
     *("repeats", "join", "optional", "transform", "transform_each"),
 )
 _MOST_FIELDS = 64
+
+MOST_SOURCE = 2**14
+"""Characters of a declaration as JSON; those of models have about a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ def read_template(source: object, parameter: str = "response_template") -> Respo
         return source
     if not isinstance(source, Mapping):
         _refuse(parameter, source, "a mapping with `start_anchor` and `fields`")
+    _check_size(source, parameter)
     if source.get("version", 1) != 1:
         _refuse(f"{parameter}.version", source["version"], "1")
     _check_keys(source, _TEMPLATE_KEYS, parameter)
@@ -117,11 +122,24 @@ def read_template(source: object, parameter: str = "response_template") -> Respo
     return ResponseTemplate(anchor, fields, first, copy.deepcopy(dict(defaults)), source)
 
 
+def _check_size(source: Mapping[str, Any], parameter: str) -> None:
+    """Refuse a declaration that is too long to be compiled, or to be searched for at each token."""
+    try:
+        size = len(json.dumps(source, default=repr))
+    except (TypeError, ValueError, RecursionError) as error:
+        _refuse(parameter, source, f"a mapping that can be written as JSON ({error})")
+    if size > MOST_SOURCE:
+        _refuse(parameter, f"a declaration of {size} characters", f"at most {MOST_SOURCE}")
+
+
 def _field(name: str, source: object, parameter: str) -> Field:
     if not isinstance(source, Mapping):
         _refuse(parameter, source, "a mapping")
     _check_keys(source, _FIELD_KEYS, parameter)
     opening = _delimiter(source, "open", "open_pattern", parameter)
+    if isinstance(opening, Pattern) and opening.may_be_empty:
+        allowed = "it may match nothing, so a region would begin behind each that ends"
+        _refuse(f"{parameter}.open_pattern", opening.source, allowed)
     closing = _delimiter(source, "close", "close_pattern", parameter)
     join, repeats = source.get("join"), source.get("repeats", False)
     for key in ("repeats", "optional", "transform_each"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncgen.errors import InvalidRequestError
@@ -30,6 +32,8 @@ from asyncgen.text.tool_calls.template_parser import (
 from asyncgen.text.tool_calls.template_probe import NAME, reads, written_calls
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from asyncgen.text.response_template.template import ResponseTemplate
     from asyncgen.text.tool_calls.answer_parser import AnswerParser
     from asyncgen.text.tool_calls.call_collector import CallCollector
@@ -55,6 +59,9 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     json_formats.LLAMA,
 )
 """Formats in the order in which they are tried: signs of a later one occur in earlier ones too."""
+
+_MOST_SECONDS = 1.0
+"""Seconds of the processor after which no further template of a model is asked for its calls."""
 
 NONE = "none"
 """Name that switches parsing off."""
@@ -160,19 +167,26 @@ def find_formats(
     """
     check_formats(tool_format, reasoning_format)
     texts = list(templates.values()) if isinstance(templates, Mapping) else [templates or ""]
+    ends = time.thread_time() + _MOST_SECONDS
     if tool_format is None:
         order = _with_tools_first(templates) if isinstance(templates, Mapping) else texts
-        tools = next((found for text in order if (found := _written_by(text))), None)
+        asked = _in_time(order, ends)
+        tools = next((found for text in asked if (found := _written_by(text))), None)
     else:
         tools = _found(TOOL_FORMATS, tool_format, "")
     formats = ChatFormats(tools, _found(REASONING_FORMATS, reasoning_format, "\n".join(texts)))
     if response_template is None or tool_format is not None or reasoning_format is not None:
         return formats
-    return _declared(formats, texts, response_template)
+    return _declared(formats, _in_time(texts, ends), response_template)
+
+
+def _in_time(texts: Iterable[str], ends: float) -> Iterator[str]:
+    """Yield templates until the time for rendering them is over: each may take a second or two."""
+    return takewhile(lambda _: time.thread_time() < ends, texts)
 
 
 def _declared(
-    found: ChatFormats, texts: list[str], response_template: Mapping[str, Any]
+    found: ChatFormats, texts: Iterable[str], response_template: Mapping[str, Any]
 ) -> ChatFormats:
     """Let a declaration read the answers, and keep of the formats what agrees with it."""
     try:

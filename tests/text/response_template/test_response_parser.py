@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.text.response_template.patterns import Literals
 from asyncgen.text.response_template.response_parser import ResponseParser, parse_response
 from asyncgen.text.response_template.template import read_template
 from tests.cases import for_each
@@ -171,6 +173,8 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"fields": CHAT["fields"]}, "start_anchor"),
     ({**CHAT, "start_anchor_pattern": "a"}, "start_anchor_pattern"),
     ({**CHAT, "start_anchor": ""}, "start_anchor"),
+    ({**CHAT, "start_anchor": "a" * 20_000}, "declaration of .* characters.*at most 16384"),
+    ({**CHAT, "fields": {"x": {"open": [f"{i}" for i in range(9999)]}}}, "at most 16384"),
 ]
 FIELDS: list[tuple[Any, str]] = [
     ("text", "fields.x"),
@@ -181,6 +185,12 @@ FIELDS: list[tuple[Any, str]] = [
     ({"open_pattern": "("}, "fields.x.open_pattern.*no regular expression"),
     ({"open_pattern": "(?=a)"}, "fields.x.open_pattern.*lookaround"),
     ({"open_pattern": "(?P<n>a)"}, "transform"),
+    ({"open_pattern": ""}, "fields.x.open_pattern.*may match nothing"),
+    ({"open_pattern": "a*|b"}, "may match nothing"),
+    ({"open_pattern": "^(?:a?){9}"}, "may match nothing"),
+    ({"open_pattern": r"(?:a|\b|b+)"}, "may match nothing"),
+    ({"open_pattern": "(?:(?:(?:(?:){200}){200}){200}){200}a"}, "more than 2000 parts"),
+    ({"open_pattern": "(?:(?:(?:a{0}){200}){200}){200}a"}, "more than 2000 parts"),
     ({"content": "yaml"}, "yaml"),
     ({"content_args": []}, "content_args"),
     ({"content": "json", "content_args": {"bare": True}}, "bare"),
@@ -225,3 +235,18 @@ def test_answers_that_do_not_fit_are_refused() -> None:
     parser.finalize()
     with pytest.raises(RuntimeError):
         parser.feed("x")
+
+
+def test_a_region_that_ends_with_nothing() -> None:
+    """Nothing is found at the same place again and again."""
+    fields = {"x": {"open_pattern": "a+", "close_pattern": ""}, "y": {"close_pattern": "b*"}}
+    template = {"start_anchor": "q", "fields": fields}
+    assert set(parse_response("caab" * 99, template, prefix="")) <= {"role", "x", "y"}
+
+
+def test_many_literals_are_compared_in_time() -> None:
+    start = time.process_time()
+    found = Literals([f"<{number}>" for number in range(20_000)])
+    assert time.process_time() - start < 2
+    assert found.find("<19>", 0, is_complete=False) == (0, 4)
+    assert Literals(["a", "<", "ab"]).find("a", 0, is_complete=False) == 0

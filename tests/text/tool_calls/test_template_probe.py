@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
+from asyncgen.text.tool_calls import format_detection
 from asyncgen.text.tool_calls.format_detection import find_formats
 from asyncgen.text.tool_calls.template_probe import NAME, written_calls
 from tests.cases import for_each
 from tests.text.tool_calls.templates import BY_FORMAT, MISTRAL, MISTRAL_LIST, QWEN, tagged, template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _JSON = "call.function.arguments | tojson"
 _OBJECT = f"'{{\"name\": \"' + call.function.name + '\", \"arguments\": ' + ({_JSON}) + '}}'"
@@ -117,3 +124,20 @@ def test_template_is_rendered_once_for_all_that_load_it(monkeypatch: pytest.Monk
         "asyncgen.text.tool_calls.format_detection.written_calls", lambda _: pytest.fail()
     )
     assert find_formats(text).tools is first is not None
+
+
+def test_templates_that_take_long_are_not_all_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may have a hundred, each of which takes a second or two."""
+    asked: list[str] = []
+    now = iter(range(99))
+
+    def written(text: str) -> Iterator[str]:
+        asked.append(text)
+        return iter(())
+
+    monkeypatch.setattr(format_detection, "written_calls", written)
+    monkeypatch.setattr(time, "thread_time", lambda: 0.4 * next(now))
+    templates = {f"t{number}": f"{{# {number} late #}}" for number in range(100)}
+    declaration = {"start_anchor": "a", "fields": {"content": {}}}
+    assert find_formats(templates, response_template=declaration).tools is None
+    assert len(asked) == 2
