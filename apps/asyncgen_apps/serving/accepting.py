@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AT_ONCE = 128
-"""Connections that are accepted in one turn. Turns may be long, and who comes last waits for all."""
+"""Connections that are accepted in one turn. Turns may be long, and the last one waits for all."""
 
 
 class Accepting:
