@@ -20,9 +20,7 @@ PIECES = st.lists(
 
 @settings(deadline=None)
 @given(said=PIECES, place=st.integers(0, 60), most=st.integers(1, 3000))
-def test_every_tail_is_exact(
-    said: list[tuple[int, str, bool]], place: int, most: int
-) -> None:
+def test_every_tail_is_exact(said: list[tuple[int, str, bool]], place: int, most: int) -> None:
     replay = Replay(10**6)
     sent: list[Piece] = []
     for index, text, is_taken in said:
@@ -91,9 +89,7 @@ def test_what_is_to_be_sent_again_is_kept_until_then() -> None:
     assert [piece.seq for piece in again] == [first + 2]
     rest = replay.take()
     assert rest[0].first_seq == first + 3
-    assert "".join(piece.text for piece in again + rest) == "".join(
-        map(str, range(first + 1, 109))
-    )
+    assert "".join(piece.text for piece in again + rest) == "".join(map(str, range(first + 1, 109)))
     assert replay.size <= 2000
 
 
