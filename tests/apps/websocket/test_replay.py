@@ -32,7 +32,7 @@ def test_every_tail_is_exact(said: list[tuple[int, str, bool]], place: int, most
     assert not replay.is_waiting
     after = min(place, replay.last_seq)
     replay.rewind(after)
-    again = []
+    again: list[Piece] = []
     while replay.is_waiting:
         portion = replay.take(most)
         assert sum(piece.size for piece in portion) < most + 1000
