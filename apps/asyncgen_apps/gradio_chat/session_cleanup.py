@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 import gradio as gr
 from starlette.requests import HTTPConnection
 
+from asyncgen_apps.gradio_chat.event_turns import CLIENT, refusal, share_jobs
 from asyncgen_apps.gradio_chat.guard import EVENT
 from asyncgen_apps.gradio_chat.session_bytes import SESSION_BYTES, UnreadLimit, session_bytes
 from asyncgen_apps.gradio_chat.sessions import Sessions, client_id
@@ -100,15 +101,20 @@ class SessionCleanupMiddleware:
             return
         page = scope["app"].get_blocks()
         self._unread.watch(page)
+        share_jobs(page)
         key = self._listener(page, scope)
         own, size = scope.get(EVENT, (key, 0))
         client = _client_of(page, HTTPConnection(scope))
-        full = self._make_room(page, own, size, client) if size else None
-        if full is not None:
-            message = (
-                f"{full} at most: try again later; see --chat-max-memory, "
-                "launch_options(max_memory_bytes=…)"
+        scope[CLIENT] = client
+        crowd = refusal(page, client) if size else None
+        full = self._make_room(page, own, size, client) if size and crowd is None else None
+        if crowd is not None or full is not None:
+            see = (
+                ""
+                if full is None
+                else "; see --chat-max-memory, launch_options(max_memory_bytes=…)"
             )
+            message = f"{crowd or full} at most: try again later{see}"
             await refuse_request(scope, send, 429, "chat_full", message)
             return
         self._connected[key] += 1

@@ -16,6 +16,8 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     JsonValue,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 
@@ -71,9 +73,15 @@ def _off(value: bool) -> bool:
     return value
 
 
+def _as_sent(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Keep a whole number whole, so that an error tells it as it was sent."""
+    check(value)
+    return value
+
+
 Text = Annotated[str, AfterValidator(_encodable)]
 Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False), WrapValidator(_as_sent)]
 Bias = Annotated[Number, AfterValidator(_same)]
 Boolean = Annotated[bool, Field(strict=True)]
 Off = Annotated[Boolean, AfterValidator(_off)]

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import signal
 import sys
+import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 BACKLOG = 2048
 LAST_WORDS = 2.0
-"""Seconds for the last events to go out after a drain was cut short."""
+"""Seconds for the last events to go out after a drain was cut short, however many parts wait."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -102,6 +103,7 @@ class Server(uvicorn.Server):
         self._notice_seconds = notice_seconds
         self._drain_streams = drain_streams
         self._hurried = anyio.Event()
+        self._cut_at: float | None = None
 
     def leave(self) -> None:
         """Give notice, where there is time for it; called again, drain; then, end at once."""
@@ -111,7 +113,7 @@ class Server(uvicorn.Server):
             return
         if self.should_exit:
             self._force()
-            self._gate.abort_all()
+            self._abort_all()
             self._hurried.set()
         self._drain()
 
@@ -143,7 +145,8 @@ class Server(uvicorn.Server):
                 await self._drain_streams(self._drain_seconds)
             await super().shutdown(sockets)
             group.cancel_scope.cancel()
-        with anyio.move_on_after(LAST_WORDS):
+        since = 0.0 if self._cut_at is None else time.monotonic() - self._cut_at
+        with anyio.move_on_after(max(0.0, LAST_WORDS - since)):
             await self._gate.wait_empty()
 
     async def _hurry(self) -> None:
@@ -155,9 +158,14 @@ class Server(uvicorn.Server):
     async def _end_late(self) -> None:
         """End what is still inside when the time is over, and what does not listen to that."""
         await anyio.sleep(self._drain_seconds)
-        self._gate.abort_all()
+        self._abort_all()
         await anyio.sleep(LAST_WORDS)
         self._force()
+
+    def _abort_all(self) -> None:
+        """End what is inside with an error; from now on it has `LAST_WORDS`."""
+        self._cut_at = self._cut_at or time.monotonic()
+        self._gate.abort_all()
 
     def _force(self) -> None:
         """Wait for nobody any more; that requests are cut off is no error, and is not logged."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-AT_ONCE = 16
-"""Connections that are accepted in one turn."""
+AT_ONCE = 128
+"""Connections that are accepted in one turn. Turns may be long, and the last one waits for all."""
 
 
 class Accepting:

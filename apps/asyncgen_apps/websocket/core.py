@@ -125,7 +125,7 @@ class Channel:
         self._find = find
         self._outbox: list[dict[str, Any]] = []
         self._answers: dict[str, Answer] = {}
-        self._marked: dict[Answer, list[Piece] | None] = {}
+        self._marked: dict[Answer, None] = {}
         self._recent: deque[str] = deque(maxlen=_RECENT_IDS)
         self.client = client
         self.is_draining = False
@@ -223,16 +223,12 @@ class Channel:
         messages, self._outbox = self._outbox, []
         while self._marked and most > 0:
             answer = next(iter(self._marked))
-            again = self._marked.pop(answer) or []
-            pieces = _first(again, most)
+            del self._marked[answer]
+            pieces = answer.replay.take(most)
             most -= sum(piece.size for piece in pieces)
-            if not again:
-                taken = answer.replay.take(most)
-                most -= sum(piece.size for piece in taken)
-                pieces += taken
             messages += [_delta(answer, piece) for piece in pieces]
-            if again or answer.replay.is_waiting:
-                self._marked[answer] = again
+            if answer.replay.is_waiting:
+                self._marked[answer] = None
             elif answer.end is not None:
                 messages.append(answer.last_message())
                 self._release(answer)
@@ -378,7 +374,8 @@ class Channel:
         answer.id, answer.channel = message.id, self
         self._answers[message.id] = answer
         # Set both before the next call: its ``on_ready`` may flush at once.
-        self._marked[answer] = replay.after(message.after)
+        replay.rewind(message.after)
+        self._marked[answer] = None
         self.put_accepted(answer, None)
         return None
 
@@ -393,22 +390,12 @@ class Channel:
         """Detach an answer from this connection."""
         del self._answers[answer.id]
         self._marked.pop(answer, None)
+        answer.replay.rewind(answer.replay.last_seq)
         answer.channel = None
 
     def _put(self, message: dict[str, Any]) -> None:
         self._outbox.append(message)
         self.on_ready()
-
-
-def _first(pieces: list[Piece], most: int) -> list[Piece]:
-    """Remove the first pieces of a list, up to so many bytes or just above; return them."""
-    count = 0
-    while count < len(pieces) and most > 0:
-        most -= pieces[count].size
-        count += 1
-    first = pieces[:count]
-    del pieces[:count]
-    return first
 
 
 def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:

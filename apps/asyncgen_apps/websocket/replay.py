@@ -97,12 +97,13 @@ class Replay:
         self._waiting: list[_MergedPiece] = []
         self._sent_size = 0
         self._waiting_size = 0
+        self._again: int | None = None  # the pieces behind this number are sent again first
         self.last_seq = 0
 
     @property
     def is_waiting(self) -> bool:
-        """True if some pieces were not sent yet."""
-        return bool(self._waiting)
+        """True if some pieces are to be sent, for the first time or again."""
+        return bool(self._waiting) or self._again is not None
 
     @property
     def size(self) -> int:
@@ -128,12 +129,18 @@ class Replay:
             self._forget()
 
     def take(self, most: int = sys.maxsize) -> list[Piece]:
-        """Number and return waiting pieces; from now on they count as sent.
+        """Return pieces to send: those to be sent again, then waiting ones, which get numbers.
 
         Args:
             most: Bytes behind which the rest goes on waiting.
         """
         taken: list[Piece] = []
+        if self._again is not None:
+            taken = self._take_again(most)
+            if self._again is not None:
+                return taken
+            most -= sum(piece.size for piece in taken)
+        count = 0
         for merged in self._waiting:
             if most <= 0:
                 break
@@ -145,25 +152,42 @@ class Replay:
             self._sent.append(piece)
             self._sent_size += piece.size
             taken.append(piece)
-        del self._waiting[: len(taken)]
+            count += 1
+        del self._waiting[:count]
         if self._sent_size > self._limit:
             self._forget()
         return taken
 
-    def after(self, seq: int) -> list[Piece]:
-        """Return the pieces sent after a number, merged.
+    def rewind(self, seq: int) -> None:
+        """Send again what was sent after a number; it is kept until then.
 
         Args:
             seq: Number, at least ``first_kept - 1``.
         """
-        sent = list(self._sent)
+        self._again = seq if seq < self.last_seq else None
+
+    def _take_again(self, most: int) -> list[Piece]:
+        """Return pieces that are to be sent again, merged, up to so many bytes or just above.
+
+        Merging all of them at once would hold the event loop for milliseconds each time a client
+        asks, and it may ask hundreds of times in a turn.
+        """
+        sent, again = list(self._sent), self._again
         merged: list[_MergedPiece] = []
-        for piece in sent[bisect_right(sent, seq, key=lambda piece: piece.seq) :]:
+        for piece in sent[bisect_right(sent, again, key=lambda piece: piece.seq) :]:
+            if most <= 0:
+                break
+            most -= piece.size
+            again = piece.seq
             _merge(merged, piece)
+        self._again = None if again == self.last_seq else again
         return [each.join() for each in merged]
 
     def _forget(self) -> None:
+        """Drop the oldest sent pieces, those beyond the limit that are not to be sent again."""
         while self._sent and self.size > self._limit:
+            if self._again is not None and self._sent[0].seq > self._again:
+                return
             self._sent_size -= self._sent.popleft().size
 
 

@@ -261,3 +261,10 @@ def test_no_field_is_dropped_beside_one_with_an_alias() -> None:
     named = {"schema": {}, "name": "a", "other": 1}
     shape = {"type": "json_schema", "json_schema": named}
     assert (refusal({"response_format": shape}).param or "").endswith("json_schema.other")
+
+
+def test_a_whole_number_stays_whole() -> None:
+    """An error that names it tells what was sent."""
+    for value in (7, 7.5):
+        body = ChatCompletionRequest.model_validate({**CHAT, "typical_p": value})
+        assert repr(body.typical_p) == repr(value)

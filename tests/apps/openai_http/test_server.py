@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen_apps.openai_http.server import _is_no_cut, bind
+from asyncgen_apps.openai_http.server import LAST_WORDS, _is_no_cut, bind
 from asyncgen_apps.openai_http.settings import ServerSettings
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
@@ -61,6 +63,23 @@ def test_a_drain_ends(insist: bool) -> None:
         visitor.join()
     events = replies[0].events()
     assert events[-1]["error"]["code"] == "shutting_down"
+
+
+class _Deaf:
+    """A request whose client reads nothing, not even that it was cut off."""
+
+    def abort(self, error: object) -> None: ...
+
+
+def test_the_times_of_a_drain_do_not_add_up() -> None:
+    """Behind the time of the drain all that is left has the same seconds for its last words."""
+    with contextlib.ExitStack() as stack:
+        with running(scripted(), drain_seconds=0.05) as served:
+            stack.enter_context(served.gate.admit(_Deaf(), "deaf"))
+            began = time.monotonic()
+            served.call(served.server.leave)
+        took = time.monotonic() - began
+    assert LAST_WORDS <= took < 2 * LAST_WORDS
 
 
 def test_an_upload_under_way_hears_that_the_server_ends(caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,8 @@ def test_pieces_are_short_and_join_to_the_whole() -> None:
     assert len(pieces) > 10
     assert all(piece.size < LONGEST + 1000 for piece in pieces)
     assert tuple(one for piece in pieces for one in piece.prompt_logprobs or ()) == entries
-    again = replay.after(3)
+    replay.rewind(3)
+    again = replay.take()
     assert tuple(one for piece in again for one in piece.prompt_logprobs or ()) == tuple(
         one for piece in pieces[3:] for one in piece.prompt_logprobs or ()
     )

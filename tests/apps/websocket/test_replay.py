@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen import TokenLogprob, TopLogprob
+from asyncgen_apps.websocket import replay as replays
 from asyncgen_apps.websocket.replay import LONGEST, Piece, Replay
 
 PIECES = st.lists(
@@ -16,8 +19,8 @@ PIECES = st.lists(
 
 
 @settings(deadline=None)
-@given(said=PIECES, place=st.integers(0, 60))
-def test_every_tail_is_exact(said: list[tuple[int, str, bool]], place: int) -> None:
+@given(said=PIECES, place=st.integers(0, 60), most=st.integers(1, 3000))
+def test_every_tail_is_exact(said: list[tuple[int, str, bool]], place: int, most: int) -> None:
     replay = Replay(10**6)
     sent: list[Piece] = []
     for index, text, is_taken in said:
@@ -28,7 +31,12 @@ def test_every_tail_is_exact(said: list[tuple[int, str, bool]], place: int) -> N
     assert [piece.seq for piece in sent] == list(range(1, len(sent) + 1))
     assert not replay.is_waiting
     after = min(place, replay.last_seq)
-    again = replay.after(after)
+    replay.rewind(after)
+    again: list[Piece] = []
+    while replay.is_waiting:
+        portion = replay.take(most)
+        assert sum(piece.size for piece in portion) < most + 1000
+        again += portion
     number = after
     for piece in again:
         assert piece.first_seq == number + 1
@@ -61,9 +69,50 @@ def test_the_bound_drops_the_oldest() -> None:
         assert replay.size <= 2000
     assert 80 < replay.first_kept < 100
     assert not replay.overflows
-    kept = replay.after(replay.first_kept - 1)
+    replay.rewind(replay.first_kept - 1)
+    kept = replay.take()
     assert kept[0].first_seq == replay.first_kept
     assert kept[-1].seq == 100
+
+
+def test_what_is_to_be_sent_again_is_kept_until_then() -> None:
+    replay = Replay(2000)
+    for number in range(100):
+        replay.add(Piece(0, str(number)))
+        replay.take()
+    first = replay.first_kept
+    replay.rewind(first + 1)
+    for number in range(100, 109):
+        replay.add(Piece(0, str(number)))
+    assert replay.first_kept == first + 2, "and what came before it goes"
+    again = replay.take(1)
+    assert [piece.seq for piece in again] == [first + 2]
+    rest = replay.take()
+    assert rest[0].first_seq == first + 3
+    assert "".join(piece.text for piece in again + rest) == "".join(map(str, range(first + 1, 109)))
+    assert replay.size <= 2000
+
+
+def test_resuming_a_long_answer_merges_no_more_than_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replay = Replay(10**9)
+    for number in range(5000):
+        replay.add(Piece(0, str(number)))
+        replay.take()
+    merged: list[Piece] = []
+
+    def noted(found: list[Any], piece: Piece) -> None:
+        merged.append(piece)
+        merge(found, piece)
+
+    merge = replays._merge
+    monkeypatch.setattr(replays, "_merge", noted)
+    for _ in range(100):
+        replay.rewind(0)
+    assert not merged
+    assert replay.take(20_000)
+    assert len(merged) < 200
 
 
 def test_untaken_pieces_overflow_and_are_kept() -> None:
