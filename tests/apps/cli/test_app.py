@@ -96,6 +96,30 @@ def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
+def test_a_model_that_is_not_there_is_refused_before_torch_is_imported() -> None:
+    """Which takes a second. The command of each kind: a line, a conversation, a server."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from asyncgen_apps.cli.app import app\n"
+        "for words in (['generate', 'x'], ['chat'], ['serve', '--port', '0'], ['serve-ws'],\n"
+        "              ['gradio'], ['batch', 'in', '-o', 'out']):\n"
+        "    try:\n"
+        "        app([*words, '--model', '/nope'])\n"
+        "    except SystemExit as ended:\n"
+        "        assert ended.code == 1, words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = done.stderr.splitlines()
+    assert len(said) == 6 and all("/nope" in line and "error" in line for line in said), said
+
+
 def test_bench_without_the_benchmarks_names_the_remedy() -> None:
     """As in a wheel, which leaves them out."""
     code = (
