@@ -52,6 +52,7 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
     ports = {port: str(_free_port()) for port in named}
     with ExitStack() as servers:
         waiting: Block | None = None
+        said: Path | None = None
         for block in fences(TUTORIAL):
             code = block.code
             for port, other in ports.items():
@@ -59,7 +60,10 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
             if name := block.note("file"):
                 (tmp_path / name).write_text(code, encoding="utf-8")
             elif port := block.note("server"):
-                servers.enter_context(_server(code, int(ports[port]), tmp_path))
+                said = servers.enter_context(_server(code, int(ports[port]), tmp_path))
+            elif "<!-- output -->" in block.notes and said is not None and waiting is None:
+                _wait(lambda shown=code, log=said: prints(shown, log.read_text("utf-8")))
+                said = None
             elif "<!-- run -->" in block.notes:
                 done = _run(["bash", "-c", code], tmp_path)
                 assert done.returncode == 0, done.stderr
@@ -109,14 +113,18 @@ def _open(url: str) -> Iterator[Page]:
 
 
 @contextmanager
-def _server(command: str, port: int, folder: Path) -> Iterator[None]:
-    """Run a server until the end, from when its port answers."""
-    with subprocess.Popen(
-        ["bash", "-c", f"exec {command}"], cwd=folder, env=ENVIRONMENT
-    ) as process:
+def _server(command: str, port: int, folder: Path) -> Iterator[Path]:
+    """Run a server until the end, from when its port answers; what it prints is in a file."""
+    printed = folder / f"{port}.log"
+    with (
+        printed.open("wb") as out,
+        subprocess.Popen(
+            ["bash", "-c", f"exec {command}"], cwd=folder, env=ENVIRONMENT, stdout=out
+        ) as process,
+    ):
         try:
             _wait(lambda: _answers(port))
-            yield
+            yield printed
         finally:
             process.terminate()
 
