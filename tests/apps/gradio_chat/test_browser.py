@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.apps.gradio_chat.browsing import ChatPage, chromium
+from tests.apps.gradio_chat.browsing import ChatPage
 from tests.apps.gradio_chat.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Route
 
     from tests.apps.gradio_chat.serving import Served
@@ -35,22 +33,6 @@ TOO_SMALL = """() => {
   }
   return small;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Browser, chat: Served) -> Iterator[ChatPage]:
-    """A new user's page; nothing on it may fail or leave the machine."""
-    opened = ChatPage(browser, chat.url)
-    yield opened
-    assert opened.errors == []
-    assert [u for u in opened.requested if not u.startswith((chat.url, "data:", "blob:"))] == []
-    opened.context.close()
 
 
 @pytest.mark.gate
