@@ -207,14 +207,22 @@ def test_without_the_extra_there_is_a_line_with_the_remedy(missing: str) -> None
 def test_each_command_shows_how_it_is_called() -> None:
     whole = get_command(app)
     assert isinstance(whole, TyperGroup)
-    for name, command in whole.commands.items():
+    for names, command in commands(whole):
         if command.hidden or isinstance(command, TyperGroup):
             continue
         found = re.search(r"^Example: asyncgen (.+)$", command.help or "", re.MULTILINE)
-        assert found is not None, name
-        first, *words = shlex.split(found[1])
-        assert first == name
-        command.make_context(name, words)  # which parses them
+        assert found is not None, names
+        words = shlex.split(found[1])
+        assert tuple(words[: len(names)]) == names
+        command.make_context(names[-1], words[len(names) :])  # which parses them
+
+
+def test_help_is_filled_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a docstring are not those of the terminal."""
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = [line.rstrip() for line in run_cli("batch", "--help").stdout.splitlines()]
+    begun = next(line for line in shown if line.startswith("A line is a request"))
+    assert shown[shown.index(begun) + 1].startswith("or `messages` and parameters.")
 
 
 def test_a_switch_shows_no_type(monkeypatch: pytest.MonkeyPatch) -> None:
