@@ -77,6 +77,9 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
 
 def _use(page: Page) -> None:
     """Do what the last step says: stop, reload, ask for a schema."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    assert not [each for each in found if each["impact"] in ("serious", "critical")], found
     state, answer = page.locator("#state"), page.locator("#answer")
     page.get_by_text("Send").click()
     _wait(lambda: len(answer.inner_text()) > 40)
@@ -119,7 +122,11 @@ def _server(command: str, port: int, folder: Path) -> Iterator[Path]:
     with (
         printed.open("wb") as out,
         subprocess.Popen(
-            ["bash", "-c", f"exec {command}"], cwd=folder, env=ENVIRONMENT, stdout=out
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=out,
+            stderr=out,
         ) as process,
     ):
         try:
