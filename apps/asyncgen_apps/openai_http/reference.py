@@ -93,7 +93,8 @@ def _example(field: Schema) -> str:
 def _range(field: Schema) -> str:
     """Say between which numbers one lies."""
     words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    said = [f"{sign} {field[word]}" for word, sign in words.items() if word in field]
+    # FastAPI writes every limit as a float.
+    said = [f"{sign} {field[word]:.15g}" for word, sign in words.items() if word in field]
     return f" {', '.join(said)}" if said else ""
 
 

@@ -42,7 +42,7 @@ def page(field: dict[str, Any], **more: Any) -> str:
         ({"enum": ["a", 1]}, "&quot;a&quot; or 1"),
         ({"prefixItems": [{"type": "integer"}, {"type": "number"}]}, "[integer, number]"),
         ({"type": "array", "items": {"$ref": "#/components/schemas/Part"}}, "list of {type}"),
-        ({"type": "integer", "minimum": 1, "maximum": 3}, "integer ≥ 1, ≤ 3"),
+        ({"type": "integer", "minimum": 1.0, "maximum": 10.0**7}, "integer ≥ 1, ≤ 10000000"),
         ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}]}, "number &gt; 0"),
         ({}, "any"),
     ],
