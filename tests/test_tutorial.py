@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
             elif port := block.note("server"):
                 said = servers.enter_context(_server(code, int(ports[port]), tmp_path))
             elif "<!-- output -->" in block.notes and said is not None and waiting is None:
-                _wait(lambda shown=code, log=said: prints(shown, log.read_text("utf-8")))
+                _wait(partial(_says, said, code))
                 said = None
             elif "<!-- run -->" in block.notes:
                 done = _run(["bash", "-c", code], tmp_path)
@@ -134,6 +135,10 @@ def _server(command: str, port: int, folder: Path) -> Iterator[Path]:
             yield printed
         finally:
             process.terminate()
+
+
+def _says(printed: Path, expected: str) -> bool:
+    return prints(expected, printed.read_text("utf-8"))
 
 
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
