@@ -153,6 +153,18 @@ def test_the_first_pages_install_the_same() -> None:
     assert '-e ".[serve]"' in first[0]
 
 
+def test_the_first_command_installs_what_the_first_pages_run() -> None:
+    """The chat, both servers and their client, and answers in a shape."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    found, unread = set(), ["asyncgen[serve]"]
+    while unread:
+        name, _, inside = re.split(r"[<>=;]", unread.pop())[0].partition("[")
+        found.add(name.strip())
+        for extra in inside.rstrip("] ").split(",") if name == "asyncgen" else []:
+            unread += extras["optional-dependencies"][extra]
+    assert found >= {"fastapi", "llguidance", "prompt-toolkit", "typer", "uvicorn", "websockets"}
+
+
 INSTALLED = {
     "anyio",
     "asyncgen",

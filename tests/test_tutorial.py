@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
     ports = {port: str(_free_port()) for port in named}
     with ExitStack() as servers:
         waiting: Block | None = None
+        said: Path | None = None
         for block in fences(TUTORIAL):
             code = block.code
             for port, other in ports.items():
@@ -59,7 +61,10 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
             if name := block.note("file"):
                 (tmp_path / name).write_text(code, encoding="utf-8")
             elif port := block.note("server"):
-                servers.enter_context(_server(code, int(ports[port]), tmp_path))
+                said = servers.enter_context(_server(code, int(ports[port]), tmp_path))
+            elif "<!-- output -->" in block.notes and said is not None and waiting is None:
+                _wait(partial(_says, said, code))
+                said = None
             elif "<!-- run -->" in block.notes:
                 done = _run(["bash", "-c", code], tmp_path)
                 assert done.returncode == 0, done.stderr
@@ -73,6 +78,9 @@ def test_the_commands_the_servers_and_the_page(tmp_path: Path) -> None:
 
 def _use(page: Page) -> None:
     """Do what the last step says: stop, reload, ask for a schema."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    assert not [each for each in found if each["impact"] in ("serious", "critical")], found
     state, answer = page.locator("#state"), page.locator("#answer")
     page.get_by_text("Send").click()
     _wait(lambda: len(answer.inner_text()) > 40)
@@ -109,16 +117,28 @@ def _open(url: str) -> Iterator[Page]:
 
 
 @contextmanager
-def _server(command: str, port: int, folder: Path) -> Iterator[None]:
-    """Run a server until the end, from when its port answers."""
-    with subprocess.Popen(
-        ["bash", "-c", f"exec {command}"], cwd=folder, env=ENVIRONMENT
-    ) as process:
+def _server(command: str, port: int, folder: Path) -> Iterator[Path]:
+    """Run a server until the end, from when its port answers; what it prints is in a file."""
+    printed = folder / f"{port}.log"
+    with (
+        printed.open("wb") as out,
+        subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=out,
+            stderr=out,
+        ) as process,
+    ):
         try:
             _wait(lambda: _answers(port))
-            yield
+            yield printed
         finally:
             process.terminate()
+
+
+def _says(printed: Path, expected: str) -> bool:
+    return prints(expected, printed.read_text("utf-8"))
 
 
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

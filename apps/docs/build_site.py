@@ -158,7 +158,8 @@ def gather(into: Path) -> None:
                 copy = into / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
-    shutil.copyfile(Path(__file__).with_name("filter.js"), into / "filter.js")
+    for name in ("site.js", "site.css"):
+        shutil.copyfile(Path(__file__).with_name(name), into / name)
     (into / "reference").mkdir()
     listed = reference()
     documented = {_class(name) for names in listed.values() for name in names}
@@ -230,6 +231,7 @@ def main() -> None:
     path = os.pathsep.join(map(str, SOURCES))
     subprocess.run(command, cwd=BUILD, check=True, env={**os.environ, "PYTHONPATH": path})
     _leave_changes_out_of_search()
+    _find_the_tutorial()
     for page_name, names in reference().items():
         html = (BUILD / "site" / "reference" / page_name / "index.html").read_text("utf-8")
         lost = [name for name in names if f'id="{name}"' not in html]
@@ -248,6 +250,15 @@ def _leave_changes_out_of_search() -> None:
     kept = [one for one in index["items"] if not one["location"].startswith("CHANGELOG")]
     assert len(kept) < len(index["items"]), "the builder calls the changelog otherwise"
     file.write_text(json.dumps(index | {"items": kept}), encoding="utf-8")
+
+
+def _find_the_tutorial() -> None:
+    """Check that the index has the tutorial first under the words that newcomers look for."""
+    items = json.loads((BUILD / "site" / "search.json").read_text("utf-8"))["items"]
+    for words in ("tutorial", "quickstart", "getting started"):
+        found = [one for one in items if words in f"{one['title']} {one['text']}".lower()]
+        first = next((one["location"] for one in found if words in one["title"].lower()), None)
+        assert (first or found[0]["location"]) == "asyncgen/docs/tutorial/", (words, found)
 
 
 def _links(page: Path) -> list[str]:

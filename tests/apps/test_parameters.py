@@ -66,9 +66,16 @@ def test_fields_of_the_chat_page(field: Field) -> None:
     if name:
         assert not BY_NAME[name].elsewhere
         assert BY_NAME[name].type == WIDGETS.get(field.kind, BY_NAME[name].type)
-    if name and field.kind in WIDGETS:
-        low = field.low or 0.01 if name == "temperature" else field.low
-        assert all(takes(name, value) for value in (low, field.high, field.neutral))
+    if field.kind not in ("slider", "integer", "number"):
+        return
+    limits = [each for each in (field.range.low, field.range.high) if each is not None]
+    assert field.range.low is not None and field.step
+    if name:
+        within = [each for each in limits if field.range(each) is None]
+        assert all(takes(name, value) for value in (*within, field.neutral))
+    row = BY_NAME.get(name)
+    if row is not None and row.range is not None and (field.low, field.high) == (None, None):
+        assert field.range == row.range
 
 
 def test_the_chat_page_shows_the_defaults_that_apply() -> None:

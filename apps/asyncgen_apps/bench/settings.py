@@ -135,7 +135,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class StreamBench(Settings):
-    """Measure tokens per second and time to first token, as the reader of a stream sees them."""
+    """Measure tokens per second and time to first token, as the reader of a stream sees them.
+
+    Example: asyncgen bench stream --shape 135m --dtype bfloat16
+    """
 
     report = "stream:StreamReport"
     shape: str = _shape("135m")
@@ -149,7 +152,10 @@ class StreamBench(Settings):
 
 @dataclass(frozen=True, slots=True)
 class StrategiesBench(Settings):
-    """Measure tokens per second of every decoding strategy, beside transformers or greedy."""
+    """Measure tokens per second of every decoding strategy, beside transformers or greedy.
+
+    Example: asyncgen bench strategies --strategy greedy --runs 1
+    """
 
     report = "strategies:StrategiesReport"
     shape: str = _shape("135m")
@@ -182,7 +188,10 @@ class StrategiesBench(Settings):
 
 @dataclass(frozen=True, slots=True)
 class LoopBench(Settings):
-    """Measure how late the event loop is while a model loads, tokenizes, prefills and decodes."""
+    """Measure how late the event loop is while a model loads, tokenizes, prefills and decodes.
+
+    Example: asyncgen bench loop --shape demo
+    """
 
     report = "loop:LoopReport"
     shape: str = _shape("135m")
@@ -195,7 +204,10 @@ class LoopBench(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyBench(Settings):
-    """Measure tokens per second of many streams at once, beside both batchings of transformers."""
+    """Measure tokens per second of many streams at once, beside both batchings of transformers.
+
+    Example: asyncgen bench concurrency --streams 1 --streams 32 --dtype bfloat16
+    """
 
     report = "concurrency:ConcurrencyReport"
     shape: str = _shape("135m", (*STORED_SHAPES, *MADE, "demo"))
@@ -241,7 +253,10 @@ class ConcurrencyBench(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ScaleBench(Settings):
-    """Measure very many streams: lateness of the loop, host time per token, memory."""
+    """Measure very many streams: lateness of the loop, host time per token, memory.
+
+    Example: asyncgen bench scale --streams 1000
+    """
 
     report = "scale:ScaleReport"
     shape: str = _shape("5m")
@@ -259,6 +274,8 @@ class ServeBench(Settings):
 
     A server uses all cores but the last; the clients use that one. The default is one compute
     thread for each core of the server.
+
+    Example: asyncgen bench serve --clients 8
     """
 
     report = "serve:ServeReport"
@@ -298,6 +315,8 @@ class WebsocketBench(Settings):
 
     Engine and server use all cores but the last, both ways; the client, another process, uses that
     one. The default is one compute thread for each core of the engine.
+
+    Example: asyncgen bench websocket --crowd 50x20
     """
 
     report = "websocket:WebsocketReport"
@@ -326,7 +345,10 @@ class WebsocketBench(Settings):
 
 @dataclass(frozen=True, slots=True)
 class StructuredBench(Settings):
-    """Measure structured output: its own speed, and that of free streams beside it."""
+    """Measure structured output: its own speed, and that of free streams beside it.
+
+    Example: asyncgen bench structured --part all
+    """
 
     report = "structured:StructuredReport"
     needs = ("llguidance",)

@@ -144,8 +144,12 @@ async def show_answer(stream: LLMStream, view: View, interrupts: Interrupts) -> 
     return stream.result
 
 
-async def answer_once(stream: LLMStream) -> tuple[Completion, int]:
+async def answer_once(stream: LLMStream, prompt: str = "") -> tuple[Completion, int]:
     """Write one answer to standard output as it comes.
+
+    Args:
+        stream: A new stream; it is closed on return.
+        prompt: What it continues, if it continues a text.
 
     Returns:
         The completion so far, and the number of Ctrl-C meanwhile.
@@ -155,7 +159,7 @@ async def answer_once(stream: LLMStream) -> tuple[Completion, int]:
     """
 
     async def show(interrupts: Interrupts) -> tuple[Completion, int]:
-        completion = await show_answer(stream, PlainView(), interrupts)
+        completion = await show_answer(stream, PlainView(prompt=prompt), interrupts)
         return completion, interrupts.count
 
     return await with_interrupts(show)

@@ -50,6 +50,8 @@ def generate(
 ) -> None:
     """Continue PROMPT as it stands, without a chat template.
 
+    A terminal shows the prompt first, dimmed; a pipe or a file gets the continuation alone.
+
     Example: asyncgen generate "Once upon a time" --max-new-tokens 40
     """
     with one_line_errors(debug):
@@ -83,7 +85,7 @@ async def _generate(source: Source, text: str, settings: Settings, output: _Outp
     interrupted = 0
     async with opened(source) as llm:
         if output.stream and not output.as_json and output.n == 1:
-            completion, interrupted = await answer_once(llm.stream(text, **params))
+            completion, interrupted = await answer_once(llm.stream(text, **params), text)
         else:
             completion = await llm.generate(text, **params)
             _write(source, text, completion, output)
@@ -112,9 +114,9 @@ def _write(source: Source, text: str, completion: "Completion", output: _Output)
     from asyncgen_apps.cli.render import PlainView
 
     for sample in completion.samples:
-        view = PlainView()
         if output.n > 1:
-            view.feed(f"--- {sample.index + 1} of {output.n}\n")
+            sys.stdout.write(f"--- {sample.index + 1} of {output.n}\n")
+        view = PlainView(prompt=text)
         view.feed(sample.text)
         view.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,7 +23,8 @@ def _listing(command: TyperCommand | TyperGroup, context: Any) -> Iterator[Text 
     """Return the content of typer's help, one name a line."""
     words = " ".join(command.collect_usage_pieces(context))
     yield Text.assemble(("Usage: ", "bold"), f"{context.command_path} {words}")
-    yield Padding(Text(command.help or ""), (1, 0, 0, 0), expand=False)
+    paragraphs = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
+    yield Padding(Text(paragraphs), (1, 0, 0, 0), expand=False)
     panels: dict[str, list[tuple[str, str]]] = {}
     for one in command.get_params(context):
         record = one.get_help_record(context)

@@ -6,6 +6,7 @@ import re
 import sys
 from typing import IO, TYPE_CHECKING, Protocol
 
+from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.padding import Padding
@@ -19,7 +20,7 @@ from asyncgen_apps.cli.markdown import GrowingMarkdown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import ConsoleOptions, RenderResult
 
 
 # Characters that move a cursor, change a colour or ring: C0 but tab and newline, DEL, C1.
@@ -84,21 +85,33 @@ def listing(console: Console, rows: Sequence[Sequence[str]]) -> None:
 class PlainView:
     """View that writes each piece as it comes, and a final line end if there is none."""
 
-    def __init__(self, out: IO[str] | None = None) -> None:
-        """Write to ``out``, standard output by default."""
+    def __init__(self, out: IO[str] | None = None, prompt: str = "") -> None:
+        """Begin with nothing.
+
+        Args:
+            out: Where to write; standard output by default.
+            prompt: What the text continues: a terminal shows it first, dimmed.
+        """
         self._out = sys.stdout if out is None else out
         self._is_terminal = self._out.isatty()
+        self._prompt = prompt if self._is_terminal else ""
         self._last = "\n"
 
     def feed(self, piece: str) -> None:
         """Write and flush; control characters are replaced for a terminal only."""
+        self.refresh()
         if piece:
             self._out.write(printable(piece) if self._is_terminal else piece)
             self._out.flush()
             self._last = piece[-1]
 
     def refresh(self) -> None:
-        """Do nothing: all text is written already."""
+        """Show the prompt, once; all other text is written already."""
+        if self._prompt:
+            prompt = Text(printable(self._prompt), style="dim")
+            self._last, self._prompt = self._prompt[-1], ""
+            Console(file=self._out).print(prompt, end="", soft_wrap=True)
+            self._out.flush()
 
     def close(self) -> None:
         """End the last line."""

@@ -14,7 +14,7 @@ import gradio as gr
 from asyncgen_apps.gradio_chat.fields import FIELDS, Values
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
 from asyncgen_apps.gradio_chat.sessions import client_id
-from asyncgen_apps.gradio_chat.settings import checked, stream_params
+from asyncgen_apps.gradio_chat.settings import stream_params, wrong
 from asyncgen_apps.gradio_chat.statistics import describe
 from asyncgen_apps.gradio_chat.streaming import read_throttled
 from asyncgen_apps.serving.clients import Proxies
@@ -112,13 +112,15 @@ def _settings(settings: object) -> Values:
     """Return the settings if all of them are known and in range."""
     if not isinstance(settings, dict):
         raise _refusal(f"`settings` is {_shown(settings)}: an object of names and values is taken")
-    known = checked(settings)
+    fields = {each.name: each for each in FIELDS}
     for name, value in settings.items():
-        if name not in known:
-            names = ", ".join(each.name for each in FIELDS)
-            reason = f"unknown, or out of range. Known: {names}"
+        if name not in fields:
+            reason: str | None = f"unknown. Known: {', '.join(fields)}"
+        else:
+            reason = wrong(fields[name], value)
+        if reason is not None:
             raise _refusal(f"`settings` has {_shown(name)} as {_shown(value)}: {reason}")
-    return known
+    return settings
 
 
 def _refusal(message: str) -> gr.Error:

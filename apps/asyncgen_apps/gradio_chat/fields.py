@@ -1,12 +1,15 @@
-"""The settings as a table: what can be chosen, what it is called, its range, and who uses it.
+"""The settings as a table: what can be chosen, what it is called, and who uses it.
 
+Ranges are those of the library's own table; a row narrows one where a widget has to end somewhere.
 Rows only; what is sent to the model for them is decided in ``settings``. Knows no widgets.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from asyncgen import STREAM_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +36,10 @@ AIDED = frozenset({"lookup", "early_exit", "assistant", "dola"})
 """Strategies that draw at random, or take the most probable token."""
 
 
+_FINITE = STREAM_PARAMETERS["guidance_scale"].range
+"""Any number: the rule of parameters that the library checks where it uses them."""
+
+
 def draws(values: Mapping[str, Any]) -> bool:
     """Tell whether tokens are sampled at random."""
     strategy = values["strategy"]
@@ -48,8 +55,8 @@ class Field:
         kind: Kind of widget.
         group: The heading that it stands under.
         neutral: Value that applies, and is shown, if the model gives no default.
-        low: Smallest value.
-        high: Largest value.
+        low: Smallest value, where that is not the smallest of the parameter.
+        high: Largest value, where that is not the largest of the parameter.
         step: Distance of two values.
         info: One line of help.
         only: The strategies that use it; ``None`` means all.
@@ -76,6 +83,18 @@ class Field:
     def title(self) -> str:
         """What it is called on the screen and in errors."""
         return self.label or self.parameter or self.name
+
+    @property
+    def range(self) -> Any:
+        """The rule of a number: that of the parameter, with the limits of this field."""
+        row = STREAM_PARAMETERS.get(self.parameter or self.name)
+        found: Any = _FINITE if row is None or row.range is None else row.range
+        limits: dict[str, Any] = {"whole": self.kind == "integer"}
+        if self.low is not None:
+            limits |= {"low": self.low, "above": False}
+        if self.high is not None:
+            limits |= {"high": self.high, "below": False}
+        return replace(found, **limits)
 
     def used_by(self, values: Mapping[str, Any]) -> bool:
         """Tell whether the field has an effect with the other values of the panel."""
@@ -145,52 +164,52 @@ _STRATEGY = (
 """What makes a strategy."""
 
 _ANSWER = (
-    Field("max_new_tokens", "integer", "", None, 1, None, 1,
-          "Most tokens of an answer; empty: to the end of the context."),
+    Field("max_new_tokens", "integer", "", None, step=1,
+          info="Most tokens of an answer; empty: to the end of the context."),
     Field("seed", "integer", "", None, 0, 2**53 - 1, 1,
           "Same seed, same answer; empty: another one each time."),
     Field("stop", "lines", info="Texts, one a line; the answer ends before the first of them."),
 )  # fmt: skip
 
 _DRAWN = (
-    Field("temperature", "slider", SAMPLING, 1.0, 0, 2, 0.05,
+    Field("temperature", "slider", SAMPLING, 1.0, None, 2, 0.05,
           "Low is sober, high is wild; 0 takes the most probable token."),
-    Field("top_p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
-          "Only the likeliest tokens, up to this probability together; 1 is off."),
-    Field("top_k", "integer", SAMPLING, 50, 0, None, 1,
-          "Only so many of the likeliest tokens; 0 is off."),
-    Field("min_p", "slider", SAMPLING, 0.0, 0, 1, 0.01,
-          "Least probability of a token, as a share of the likeliest one's; 0 is off."),
-    Field("typical_p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
-          "Only the most typical tokens, up to this probability together; 1 is off."),
-    Field("top_h", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
-          "Only the likeliest tokens, up to this share of the entropy; 1 is off."),
-    Field("epsilon_cutoff", "slider", SAMPLING, 0.0, 0, 0.1, 0.0005,
+    Field("top_p", "slider", SAMPLING, 1.0, step=0.01,
+          info="Only the likeliest tokens, up to this probability together; 1 is off."),
+    Field("top_k", "integer", SAMPLING, 50, step=1,
+          info="Only so many of the likeliest tokens; 0 is off."),
+    Field("min_p", "slider", SAMPLING, 0.0, step=0.01,
+          info="Least probability of a token, as a share of the likeliest one's; 0 is off."),
+    Field("typical_p", "slider", SAMPLING, 1.0, step=0.01,
+          info="Only the most typical tokens, up to this probability together; 1 is off."),
+    Field("top_h", "slider", SAMPLING, 1.0, step=0.01,
+          info="Only the likeliest tokens, up to this share of the entropy; 1 is off."),
+    Field("epsilon_cutoff", "slider", SAMPLING, 0.0, None, 0.1, 0.0005,
           "Least probability of a token; 0 is off."),
-    Field("eta_cutoff", "slider", SAMPLING, 0.0, 0, 0.1, 0.0005,
+    Field("eta_cutoff", "slider", SAMPLING, 0.0, None, 0.1, 0.0005,
           "The same, lower where much is possible; 0 is off."),
 )  # fmt: skip
 
 _REPEATED = (
     Field("repetition_penalty", "slider", REPETITION, 1.0, 0.5, 2, 0.01,
           "Above 1 avoids the tokens that are there already."),
-    Field("presence_penalty", "slider", REPETITION, 0.0, -2, 2, 0.05,
-          "Taken off every token that the answer has already."),
-    Field("frequency_penalty", "slider", REPETITION, 0.0, -2, 2, 0.05,
-          "The same, for each time that it has it."),
-    Field("no_repeat_ngram_size", "integer", REPETITION, 0, 0, 64, 1,
-          "No run of so many tokens comes twice; 0 is off."),
+    Field("presence_penalty", "slider", REPETITION, 0.0, step=0.05,
+          info="Taken off every token that the answer has already."),
+    Field("frequency_penalty", "slider", REPETITION, 0.0, step=0.05,
+          info="The same, for each time that it has it."),
+    Field("no_repeat_ngram_size", "integer", REPETITION, 0, step=1,
+          info="No run of so many tokens comes twice; 0 is off."),
     Field("encoder_repetition_penalty", "slider", REPETITION, 1.0, 0.5, 2, 0.01,
           "Above 1 favours the tokens of the prompt.", _PROMPTED),
-    Field("encoder_no_repeat_ngram_size", "integer", REPETITION, 0, 0, 64, 1,
-          "No run of so many tokens of the prompt comes again; 0 is off.", _PROMPTED),
+    Field("encoder_no_repeat_ngram_size", "integer", REPETITION, 0, step=1, only=_PROMPTED,
+          info="No run of so many tokens of the prompt comes again; 0 is off."),
     Field("banned_words", "lines", REPETITION, "", info="Words that are never used, one a line.",
           only=frozenset(STRATEGIES) - {"dola"}, parameter="", label="bad_words_ids"),
 )  # fmt: skip
 
 _LONG = (
-    Field("min_new_tokens", "integer", LENGTH, None, 0, None, 1, "Least tokens of an answer."),
-    Field("max_time", "number", LENGTH, None, 0.1, None, 0.1, "Most seconds of an answer."),
+    Field("min_new_tokens", "integer", LENGTH, step=1, info="Least tokens of an answer."),
+    Field("max_time", "number", LENGTH, step=0.1, info="Most seconds of an answer."),
     Field("decay_start", "integer", LENGTH, 0, 0, None, 1,
           "Tokens after which the end becomes more probable.", parameter="",
           label=f"{_DECAY}: start"),
@@ -206,7 +225,7 @@ _OTHER = (
           info="Probabilities add up to 1 again after all changes to them."),
     Field("watermark", "flag", MORE, False, info="Mark the answer, so that it can be detected.",
           parameter="", label="watermarking_config"),
-    Field("top_logprobs", "integer", MORE, 5, 0, 20, 1,
+    Field("top_logprobs", "integer", MORE, 5, None, 20, 1,
           "Alternatives in the probabilities view; 0 records no probabilities."),
 )  # fmt: skip
 

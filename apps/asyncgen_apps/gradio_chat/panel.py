@@ -123,11 +123,12 @@ class SettingsPanel:
             "visible": field.used_by(self._shown),
             "elem_id": f"setting-{field.name}",
         }
-        if field.kind == "slider":
-            return gr.Slider(field.low or 0, field.high or 1, step=field.step, **common)
-        if field.kind in ("integer", "number"):
+        if field.kind in ("slider", "integer", "number"):
+            low = field.range.low + (field.step if field.range.above else 0)
+            common |= {"minimum": low, "maximum": field.range.high, "step": field.step}
+            if field.kind == "slider":
+                return gr.Slider(**common)
             precision = 0 if field.kind == "integer" else None
-            common |= {"minimum": field.low, "maximum": field.high, "step": field.step}
             return gr.Number(precision=precision, placeholder="none", **common)
         if field.kind == "flag":
             return gr.Checkbox(**common)

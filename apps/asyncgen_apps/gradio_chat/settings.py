@@ -7,7 +7,6 @@ no use for is hidden, and not sent either. Knows no widgets.
 from __future__ import annotations
 
 from contextlib import suppress
-from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen import EngineClosedError, GenerationConfig, InvalidRequestError
@@ -61,7 +60,7 @@ def defaults(config: GenerationConfig) -> Values:
     # A field that asks for a strategy shows a value with which that strategy works.
     for name in ("num_beams", "num_beam_groups", "penalty_alpha", "contrastive_k", "dola_layers"):
         field = next(each for each in FIELDS if each.name == name)
-        if not _suits(field, shown[name]):
+        if wrong(field, shown[name]) is not None:
             shown[name] = field.neutral
     return shown
 
@@ -92,7 +91,7 @@ def checked(values: Mapping[str, Any]) -> Values:
     return {
         name: value
         for name, value in values.items()
-        if name in fields and _suits(fields[name], value)
+        if name in fields and wrong(fields[name], value) is None
     }
 
 
@@ -115,41 +114,24 @@ def check(values: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
 
 
 def _check(field: Field, value: Any) -> None:
-    if not _suits(field, value):
-        raise InvalidRequestError(field.title, value, _allowed(field))
+    reason = wrong(field, value)
+    if reason is not None:
+        raise InvalidRequestError(field.title, value, reason)
 
 
-def _allowed(field: Field) -> str:
-    """Say which values a field takes."""
+def wrong(field: Field, value: Any) -> str | None:
+    """Say what a value must be, unless a field takes it."""
     if field.kind == "lines":
-        return "must be a text"
+        return None if isinstance(value, str) else "must be a text"
     if field.kind == "flag":
-        return "must be true or false"
+        return None if isinstance(value, bool) else "must be True or False"
     if field.kind == "choice":
-        return f"must be one of {', '.join(field.choices)}"
-    kind = "a whole number" if field.kind == "integer" else "a number"
-    low = "" if field.low is None else f" from {field.low:g}"
-    high = "" if field.high is None else f" to {field.high:.17g}"
-    return f"must be {kind}{low}{high}, or empty"
-
-
-def _suits(field: Field, value: Any) -> bool:
-    if field.kind == "lines":
-        return isinstance(value, str)
-    if field.kind == "flag":
-        return isinstance(value, bool)
-    if field.kind == "choice":
-        return isinstance(value, str) and value in field.choices
-    if value is None:
-        return field.neutral is None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if isinstance(value, float) and not isfinite(value):
-        return False
-    if field.kind == "integer" and value != int(value):
-        return False
-    above = field.low is None or value >= field.low
-    return above and (field.high is None or value <= field.high)
+        is_one = isinstance(value, str) and value in field.choices
+        return None if is_one else f"must be one of {', '.join(field.choices)}"
+    if value is None and field.neutral is None:
+        return None
+    reason: str | None = field.range(value)
+    return reason
 
 
 def chosen(values: Mapping[str, Any], shown: Mapping[str, Any]) -> Values:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen import STREAM_PARAMETERS
-from asyncgen_apps.serving.limits import MOST_SAMPLES
+from asyncgen_apps.serving.ranges import ROWS, up_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,18 +20,11 @@ _NAMES = {
 }
 """Names of the API for parameters of the table."""
 
-_HIGHEST = {
-    "n": MOST_SAMPLES,
-    "num_beams": MOST_SAMPLES,
-    "top_logprobs": MAX_TOP_LOGPROBS,
-}
-"""What a server takes less of than the library."""
-
 
 def _ranges() -> Mapping[str, Any]:
     found = {name: row.range for name, row in STREAM_PARAMETERS.items() if row.range is not None}
     found |= {name: found[ours] for name, ours in _NAMES.items()}
-    found |= {name: replace(found[name], high=high) for name, high in _HIGHEST.items()}
+    found |= {**ROWS, "top_logprobs": up_to("top_logprobs", MAX_TOP_LOGPROBS)}
     # Of `/v1/completions`: a number, where the library has a switch and `top_logprobs`.
     found["logprobs"] = found["top_logprobs"]
     found["logit_bias"] = replace(found["presence_penalty"], low=-100, high=100, note="")

@@ -18,6 +18,8 @@ PAGE_HEADERS = {
 }
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
+:root { background: Canvas; color: CanvasText }
+a { color: LinkText }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { margin-bottom: 0 }
 h2 { margin: 2.5rem 0 .25rem; font-size: 1.1rem }
@@ -53,9 +55,9 @@ def reference_page(api: Schema) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
+        f"<title>{title}</title><style>{_STYLE}</style><main><h1>{title}</h1>"
         f"<p>{_text(info.get('description', ''))} For programs: "
-        f'<a href="openapi.json">openapi.json</a>.{"".join(parts)}</html>'
+        f'<a href="openapi.json">openapi.json</a>.{"".join(parts)}</main></html>'
     )
 
 
@@ -91,7 +93,8 @@ def _example(field: Schema) -> str:
 def _range(field: Schema) -> str:
     """Say between which numbers one lies."""
     words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    said = [f"{sign} {field[word]}" for word, sign in words.items() if word in field]
+    # FastAPI writes every limit as a float.
+    said = [f"{sign} {field[word]:.15g}" for word, sign in words.items() if word in field]
     return f" {', '.join(said)}" if said else ""
 
 

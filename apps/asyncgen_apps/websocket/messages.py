@@ -16,6 +16,8 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
+from asyncgen_apps.serving.limits import MOST_SAMPLES
+
 SUBPROTOCOL = "asyncgen.v1"
 """Name of the protocol in the opening handshake and in ``hello``."""
 
@@ -182,8 +184,8 @@ class Resume(_Message):
     resume_token: Annotated[str, Field(min_length=1, max_length=256)]
     after: Sequence
     request: Wanted | None = None
-    generated_ids: Annotated[list[_Ids], Field(min_length=1, max_length=128)] | None = None
-    positions: Annotated[list[Sequence], Field(min_length=1, max_length=128)] | None = None
+    generated_ids: Annotated[list[_Ids], Field(min_length=1, max_length=MOST_SAMPLES)] | None = None
+    positions: Annotated[list[Sequence], Field(min_length=1, max_length=MOST_SAMPLES)] | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.serving.limits import MOST_SAMPLES
+from asyncgen import InvalidRequestError
+from asyncgen_apps.serving.ranges import ROWS
 from asyncgen_apps.serving.template_limits import too_large
 from asyncgen_apps.serving.time_slices import give_way
 from asyncgen_apps.websocket.errors import Fault
@@ -71,9 +72,8 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
             return Fault("invalid_request", message, param=name)
         if name == "chat_template_kwargs" and (reason := too_large(value)) is not None:
             return Fault("invalid_request", f"`{name}` {reason}", param=name)
-        is_count = name in ("n", "num_return_sequences", "num_beams")
-        if is_count and isinstance(value, int) and value > MOST_SAMPLES:
-            message = f"`{name}` is {value}: at most {MOST_SAMPLES} rows of a request"
+        if name in ROWS and (allowed := ROWS[name](value)) is not None:
+            message = str(InvalidRequestError(name, value, allowed))
             return Fault("invalid_request", message, param=name)
     return None
 

@@ -109,12 +109,19 @@ class Range:
         if low is None:
             words = words if self.whole else "a finite number"
         elif high is None:
-            words += f" {'above' if self.above else 'of at least'} {low:g}"
+            words += f" {'above' if self.above else 'of at least'} {_limit(low)}"
         elif self.above:
-            words += f" above {low:g} and {'below' if self.below else 'at most'} {high:g}"
+            words += (
+                f" above {_limit(low)} and {'below' if self.below else 'at most'} {_limit(high)}"
+            )
         else:
-            words += f" from {low:g} to {'below ' if self.below else ''}{high:g}"
+            words += f" from {_limit(low)} to {'below ' if self.below else ''}{_limit(high)}"
         return f"{words}; {self.note}" if self.note else words
+
+
+def _limit(number: float | None) -> str:
+    """Show a limit with all its digits; nothing where there is none."""
+    return "" if number is None else str(number) if isinstance(number, int) else f"{number:g}"
 
 
 @dataclass(frozen=True, slots=True)

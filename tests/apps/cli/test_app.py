@@ -96,6 +96,30 @@ def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
+def test_a_model_that_is_not_there_is_refused_before_torch_is_imported() -> None:
+    """Which takes a second. The command of each kind: a line, a conversation, a server."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from asyncgen_apps.cli.app import app\n"
+        "for words in (['generate', 'x'], ['chat'], ['serve', '--port', '0'], ['serve-ws'],\n"
+        "              ['gradio'], ['batch', 'in', '-o', 'out']):\n"
+        "    try:\n"
+        "        app([*words, '--model', '/nope'])\n"
+        "    except SystemExit as ended:\n"
+        "        assert ended.code == 1, words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = done.stderr.splitlines()
+    assert len(said) == 6 and all("/nope" in line and "error" in line for line in said), said
+
+
 def test_bench_without_the_benchmarks_names_the_remedy() -> None:
     """As in a wheel, which leaves them out."""
     code = (
@@ -183,14 +207,22 @@ def test_without_the_extra_there_is_a_line_with_the_remedy(missing: str) -> None
 def test_each_command_shows_how_it_is_called() -> None:
     whole = get_command(app)
     assert isinstance(whole, TyperGroup)
-    for name, command in whole.commands.items():
+    for names, command in commands(whole):
         if command.hidden or isinstance(command, TyperGroup):
             continue
         found = re.search(r"^Example: asyncgen (.+)$", command.help or "", re.MULTILINE)
-        assert found is not None, name
-        first, *words = shlex.split(found[1])
-        assert first == name
-        command.make_context(name, words)  # which parses them
+        assert found is not None, names
+        words = shlex.split(found[1])
+        assert tuple(words[: len(names)]) == names
+        command.make_context(names[-1], words[len(names) :])  # which parses them
+
+
+def test_help_is_filled_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a docstring are not those of the terminal."""
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = [line.rstrip() for line in run_cli("batch", "--help").stdout.splitlines()]
+    begun = next(line for line in shown if line.startswith("A line is a request"))
+    assert shown[shown.index(begun) + 1].startswith("or `messages` and parameters.")
 
 
 def test_a_switch_shows_no_type(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,32 @@ def test_a_terminal_gets_no_control_characters() -> None:
     assert out.getvalue() == "�]0;title��2J\tok\n"
 
 
+def _without_colours(text: str) -> str:
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def test_a_terminal_shows_first_what_a_text_continues() -> None:
+    out = Terminal()
+    view = PlainView(out, "One \x1b[31mday\n")
+    assert out.getvalue() == ""  # an error comes instead, where there is one
+    view.refresh()
+    view.refresh()
+    view.close()
+    assert _without_colours(out.getvalue()) == "One �[31mday\n"
+    out = Terminal()
+    for piece in ("", ", there"):
+        view = PlainView(out, "Once [bold] :fox:")
+        view.feed(piece)
+        view.close()
+    shown = _without_colours(out.getvalue())
+    assert shown == "Once [bold] :fox:\nOnce [bold] :fox:, there\n"
+    plain = io.StringIO()
+    view = PlainView(plain, "Once")
+    view.feed(", there")
+    view.close()
+    assert plain.getvalue() == ", there\n"
+
+
 @given(st.text())
 def test_printable_text_has_no_control_characters_but_tab_and_newline(text: str) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", printable(text))

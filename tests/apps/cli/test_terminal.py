@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from tests.apps.cli.screen import Screen
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,6 +40,7 @@ TALKS = SCRIPT.replace(
     'Answer(("Hello', 'Answer(("A paragraph " * 20,), waits=True), Answer(("Hello'
 )
 """The first answer is one paragraph of several lines, and goes on until it is stopped."""
+CONTINUES = SCRIPT.replace('"chat"', '"generate"').replace("Hello", ", there")
 CANCELLED = "stopped"
 LEAVES = "Ctrl-C once more leaves"
 
@@ -225,3 +227,12 @@ def test_keys_that_are_pressed_during_an_answer_do_not_show(tmp_path: Path) -> N
         terminal.type("\x03")
         terminal.type("/exit\r")
         assert terminal.end() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@for_each("options", [(), ("--no-stream",)])
+def test_a_continuation_stands_behind_its_prompt(options: tuple[str, ...], tmp_path: Path) -> None:
+    with Terminal(CONTINUES, tmp_path, "Once upon a time", *options) as terminal:
+        shown = terminal.wait_for(r"tokens/s")
+        assert terminal.end() == 0
+    assert "\x1b[2mOnce upon a time\x1b[0m, there **there**.\r\n" in shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.apps.gradio_chat.browsing import ChatPage, chromium
+from tests.apps.gradio_chat.browsing import ChatPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,20 +35,6 @@ SHOWN = (
 ALLOWED: dict[str, str] = {}
 """Violations of Gradio's own parts that the page cannot mend, by rule, with the issue upstream."""
 FOCUSED = "() => document.activeElement?.closest('#settings, #conversations, #box, #chat')?.id"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Browser, chat: Served) -> Iterator[ChatPage]:
-    opened = ChatPage(browser, chat.url)
-    yield opened
-    assert opened.errors == []
-    opened.context.close()
 
 
 def _violations(page: Page) -> list[tuple[str, list[str]]]:

@@ -266,12 +266,12 @@ def test_every_engine_is_a_model_for_the_page() -> None:
 
 
 WRONG = [
-    ("max_new_tokens", 0, "`max_new_tokens` is 0: must be a whole number from 1, or empty"),
-    ("max_new_tokens", 1.5, "`max_new_tokens` is 1.5: must be a whole number from 1, or empty"),
-    ("temperature", 9, "`temperature` is 9: must be a number from 0 to 2, or empty"),
+    ("max_new_tokens", 0, "`max_new_tokens` is 0: must be a whole number of at least 1"),
+    ("max_new_tokens", 1.5, "`max_new_tokens` is 1.5: must be a whole number of at least 1"),
+    ("temperature", 9, "`temperature` is 9: must be a number from 0 to 2; 0 takes the most"),
     ("strategy", ["beams"], "`Strategy` is ['beams']: must be one of sampling, greedy"),
     ("stop", 3, "`stop` is 3: must be a text"),
-    ("draw", "yes", "`do_sample` is 'yes': must be true or false"),
+    ("draw", "yes", "`do_sample` is 'yes': must be True or False"),
 ]
 
 

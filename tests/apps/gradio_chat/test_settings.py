@@ -200,7 +200,7 @@ def _other(field: Field) -> Any:
     if field.kind == "flag":
         return not field.neutral
     if field.kind == "slider":
-        return round((field.low or 0) + ((field.high or 1) - (field.low or 0)) * 0.4, 4)
+        return round(field.range.low + (field.range.high - field.range.low) * 0.4, 4)
     return (field.neutral or 0) + 2
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from asyncgen_apps.openai_http.reference import reference_page
+from tests.apps.gradio_chat.browsing import chromium
 from tests.cases import for_each
 
+PHONE = {"width": 390, "height": 844}
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 
 
@@ -38,7 +42,7 @@ def page(field: dict[str, Any], **more: Any) -> str:
         ({"enum": ["a", 1]}, "&quot;a&quot; or 1"),
         ({"prefixItems": [{"type": "integer"}, {"type": "number"}]}, "[integer, number]"),
         ({"type": "array", "items": {"$ref": "#/components/schemas/Part"}}, "list of {type}"),
-        ({"type": "integer", "minimum": 1, "maximum": 3}, "integer ≥ 1, ≤ 3"),
+        ({"type": "integer", "minimum": 1.0, "maximum": 10.0**7}, "integer ≥ 1, ≤ 10000000"),
         ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}]}, "number &gt; 0"),
         ({}, "any"),
     ],
@@ -58,3 +62,16 @@ def test_required_fields_come_first_and_text_is_escaped() -> None:
     assert "<h1>&lt;t&gt;</h1>" in found
     assert "a &amp; b" in found
     assert "<b>POST</b> <code>/v1/{id}</code></h2><p>Do <code>it</code></p>" in found
+
+
+@pytest.mark.gate
+def test_axe_finds_nothing() -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    text = page({"type": "string", "description": "It, `x`.", "examples": ["a"]}, required=["x"])
+    looks: list[dict[str, Any]] = [{}, {"color_scheme": "dark"}, {"viewport": PHONE}]
+    with chromium() as browser:
+        for look in looks:
+            opened = browser.new_page(**look)
+            opened.set_content(text)
+            found = axe.run(opened).response["violations"]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], look

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from asyncgen import STREAM_PARAMETERS
 from asyncgen_apps.engine.end_words import END_WORDS
 from asyncgen_apps.websocket.chat_page import PAGE, joined
-from tests.apps.gradio_chat.browsing import chromium
 from tests.apps.websocket.relay import relaying
 from tests.apps.websocket.web_page import WebPage
-from tests.apps.websocket.web_serving import paced_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser
 
     from tests.apps.websocket.web_serving import Model
@@ -50,6 +47,21 @@ def test_one_file_is_joined_from_sources_that_are_read_in_one_sitting() -> None:
 def test_the_page_has_the_words_of_each_end() -> None:
     (table,) = re.findall(r"const ENDS = \{(.*?)\};", TEXT)
     assert dict(re.findall(r'(\w+): "(\w+)"', table)) == END_WORDS
+
+
+def test_numbers_of_the_settings_have_the_ranges_of_the_library() -> None:
+    fields = re.findall(r'<input name="(\w+)" type="number" ([^>]*)>', TEXT)
+    assert {name for name, _ in fields} == {"max_new_tokens", "seed", "temperature", "top_p"}
+    for name, attributes in fields:
+        found = {key: float(value) for key, value in re.findall(r'(m\w\w)="(\d+)"', attributes)}
+        own = STREAM_PARAMETERS[name].range
+        if own is None:  # a seed: what a number of JavaScript holds to the last digit
+            assert found == {"min": 0, "max": 2**53 - 1}
+        else:
+            limits = {"min": own.low, "max": own.high}
+            assert found == {key: value for key, value in limits.items() if value is not None}
+            assert not own.above and not own.below
+            assert ('step="1"' in attributes) == own.whole
 
 
 def test_the_file_for_another_web_server() -> None:
@@ -79,18 +91,6 @@ def test_page_fetches_nothing_and_inserts_no_markup() -> None:
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", TEXT)
     assert not re.search(r"\b(style|on[a-z]+)=[\"']", TEXT), "the policy forbids these attributes"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with paced_model() as found:
-        yield found
 
 
 def test_an_answer_survives_a_reload_and_a_cut_and_stop_stops_it(

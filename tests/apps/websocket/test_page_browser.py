@@ -320,6 +320,9 @@ def test_on_a_phone(
     page = visit(wire(), viewport=PHONE, has_touch=True, is_mobile=True)
     page.ready()
     page.box.fill("Word" * 60)
+    page.box.press("Enter")  # a new line, as the key of the screen says
+    assert page.box.input_value().endswith("Word\n")
+    assert page.box.get_attribute("enterkeyhint") == "enter"
     page.send.tap()
     page.wait_longer(60)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

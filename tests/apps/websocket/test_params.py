@@ -31,9 +31,12 @@ def test_numbers_beyond_a_word(value: object) -> None:
 @pytest.mark.parametrize("name", ["n", "num_return_sequences", "num_beams"])
 def test_rows_are_bounded(name: str) -> None:
     assert check_params({name: MOST_SAMPLES}) is None
-    fault = check_params({name: MOST_SAMPLES + 1})
-    assert fault is not None
-    assert (fault.code, fault.param) == ("invalid_request", name)
+    for value in (MOST_SAMPLES + 1, 0, True, "many"):
+        fault = check_params({name: value})
+        assert fault is not None
+        assert (fault.code, fault.param) == ("invalid_request", name)
+        said = f"`{name}` is {value!r}: must be a whole number from 1 to {MOST_SAMPLES}"
+        assert fault.message == said
 
 
 def test_null_is_not_given() -> None:

@@ -97,6 +97,8 @@ def peers(
 
     Each peer runs in its environment, which .ci/peers makes. While one answers, the others are
     stopped. Without options it takes hours; one shape, kind of row and peer takes a minute.
+
+    Example: asyncgen bench peers --peer llamacpp --row one --shape 5m
     """
     with bench_errors(debug):
         check_plot(plot)

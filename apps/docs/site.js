@@ -1,4 +1,4 @@
-// Puts a field above each long table that hides the rows without the words in it.
+// Puts a field above each long table that hides the rows without the words in it, and lets keys scroll what is wide.
 const LONG = 25;
 
 function addFilter(table) {
@@ -24,6 +24,14 @@ function addFilter(table) {
   table.before(field, said);
 }
 
-const all = () => document.querySelectorAll("article table").forEach(addFilter);
+function reachByKey(box) {
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+}
+
+function all() {
+  document.querySelectorAll("article table").forEach(addFilter);
+  document.querySelectorAll("pre > code, .md-typeset__scrollwrap").forEach(reachByKey);
+}
+
 if (typeof document$ === "undefined") document.addEventListener("DOMContentLoaded", all);
 else document$.subscribe(all);
