@@ -218,7 +218,8 @@ def _packed(name: str, tensor: Tensor, to: Packing, sums: _Sums) -> dict[str, Te
     }
     if packed.zeros is not None:
         zeros = pad(packed.zeros.view(torch.uint8), (0, 0, 0, -packed.outputs % 8))
-        columns = nibbles(zeros.mT.contiguous()).contiguous().view(torch.int32)
+        words_of_all = nibbles(zeros.mT.contiguous()).flatten().view(torch.int32)
+        columns = words_of_all.view(zeros.shape[1], -1)
         written[f"{stem}.weight_zero_point"] = columns.mT.contiguous()
     return written
 

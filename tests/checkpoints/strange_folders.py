@@ -1,4 +1,4 @@
-"""Opens and saves over folders that a stranger has made; a process of its own, one a line.
+"""Opens, packs and saves over folders that a stranger has made; a process of its own, one a line.
 
 What it prints of each is what came of it, as JSON: an error by name, or that all went well.
 """
@@ -9,9 +9,11 @@ import ctypes
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import socket
+import stat
 import struct
 import sys
 import time
@@ -23,6 +25,7 @@ import torch
 
 import asyncgen
 from asyncgen.errors import AsyncgenError
+from asyncgen.reference.quantize_checkpoint import quantize_checkpoint
 
 SECRET = "the private words of somebody else"
 SMALL = (
@@ -62,7 +65,10 @@ WORDS = (
     "../" * 40 + "etc/passwd",
     "\ud800",
     "CON",
-    "~/x",
+    "~/secret",
+    "tool",
+    "Tool",
+    "../outside/more/secret.jinja",
 )
 
 
@@ -100,7 +106,7 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
     """Replace or change one entry."""
     file = folder / pick.choice(NAMES)
     file.parent.mkdir(exist_ok=True)
-    kind = pick.randrange(16)
+    kind = pick.randrange(19)
     if kind < 9:
         remove(file)
     match kind:
@@ -128,7 +134,7 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
                 found.bind(os.path.relpath(file))
         case 8:
             file.write_bytes(pick.randbytes(pick.randrange(2000)))
-        case 9 | 10 if file.is_file():
+        case 9 | 10 if file.is_file() and not file.is_symlink():
             content = bytearray(file.read_bytes()[:1_000_000])
             for _ in range(pick.randrange(1, 8)):
                 content[pick.randrange(len(content) or 1) : pick.randrange(len(content) or 1)] = (
@@ -162,6 +168,23 @@ def spoil(folder: Path, outside: Path, pick: random.Random) -> None:
             ):
                 with suppress(FileExistsError):
                     (folder / f".{name}.part").symlink_to(outside / "secret")
+        case 16:  # names that are one name elsewhere
+            for name in (
+                file.name.upper(),
+                file.name.title(),
+                f"{file.name} ",
+                f"a\\..\\{file.name}",
+            ):
+                with suppress(FileExistsError):
+                    (file.parent / name).symlink_to(outside / "secret")
+        case 17:
+            words = [pick.choice([*WORDS, f"{outside}/secret"]) for _ in range(3)]
+            named = [{"name": word, "template": word} for word in words]
+            write(folder / "tokenizer_config.json", json.dumps({"chat_template": named}))
+        case 18:
+            remove(file)
+            with suppress(PermissionError):
+                os.mknod(file, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
 
 
 def remove(place: Path) -> None:
@@ -190,14 +213,27 @@ def tried(act: Any, *given: Any, **more: Any) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {str(error)[:200]}"
 
 
+def around(place: Path, folder: Path) -> set[str]:
+    """Return all that lies beside and above a folder, without itself."""
+    return {str(one) for one in (*place.iterdir(), *place.parent.iterdir()) if one != folder}
+
+
+def holds_private_words(folder: Path) -> bool:
+    """Tell whether a file in a folder has the words of the one outside; links are not followed."""
+    files = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    plain = (file for file in files if stat.S_ISREG(file.lstat().st_mode))
+    return any(SECRET.encode() in each.read_bytes() for each in plain if each.stat().st_size < 1e8)
+
+
 def run(whole: Path, place: Path, seed: int) -> str:
-    """Make a folder, open it, save over it; return what was wrong."""
+    """Make a folder, open it, pack it, save over it; return what was wrong."""
     pick = random.Random(seed)
     outside, folder = place / "outside", place / f"it{seed}"
     shutil.copytree(whole, folder)
     os.chdir(place)
     for _ in range(pick.randrange(1, 4)):
         spoil(folder, outside, pick)
+    entries = around(place, folder)
     seen = Opened(outside)
     began = time.monotonic()
     model, wrong = tried(asyncgen.load_model, folder, device="cpu", progress=False)
@@ -212,15 +248,61 @@ def run(whole: Path, place: Path, seed: int) -> str:
             tokenizer.apply_chat_template, [{"role": "user", "content": "a"}], tokenize=False
         )
         found += [wrong, "private words in a chat" if SECRET in str(shown) else ""]
+    packed = place / f"packed{seed}"
+    found.append(tried(quantize_checkpoint, folder, packed, progress=False)[1])
     good = asyncgen.load_model(whole, device="cpu", progress=False)
     for each in (model, tokenizer, good, asyncgen.load_tokenizer(whole)):
         if each is not None:
             found.append(tried(each.save_pretrained, folder)[1])
-    names = seen.names()
+    for one in (folder, packed):
+        if holds_private_words(one):
+            found.append(f"private words in {one.name}")
+    shutil.rmtree(packed, ignore_errors=True)
+    names = seen.names() or sorted(around(place, folder) ^ entries)
     if names:
         found.append(f"outside was opened or changed: {names[:3]}")
     shutil.rmtree(folder, ignore_errors=True)
     return "; ".join(filter(None, found))
+
+
+_CALL = re.compile(r"\d+ +(\w+)\((.*)\) += (?:\d+<(.*)>|\d+|\?|-1 .*)$")
+_PLACE = re.compile(r'(?:\d+|AT_FDCWD)<([^>]*)>, "((?:[^"\\]|\\.)*)"')
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_CHANGES = re.compile(r"rename|unlink|mkdir|rmdir|link|truncate|chmod|chown|mknod|creat")
+
+
+def strayed(log: Path, place: Path, whole: Path) -> set[str]:
+    """Return what a process opened or changed outside of its folders, of what strace wrote.
+
+    Args:
+        log: Output of ``strace -f -y -e trace=%file``.
+        place: Where strange folders are made.
+        whole: The good folder, which is only read.
+    """
+    own = tuple(f"{place}/{name}" for name in ("it", "packed"))
+    code = (sys.prefix, sys.base_prefix, f"{Path(__file__).parents[2]}", "/usr", "/lib", "/sys")
+    system = ("/proc", "/etc/ld.so", "/etc/locale", "/etc/ssl", "/dev/null", "/dev/urandom")
+    read = (f"{whole}", *code, *system)
+    found = set()
+    for line in log.read_text(errors="replace").splitlines():
+        if (call := _CALL.match(line)) is None:
+            continue
+        name, given, opened = call.groups()
+        looks = "O_PATH" in given or "O_DIRECTORY" in given
+        if opened is not None and name.startswith("open") and not looks:
+            writes = "O_WRONLY" in given or "O_RDWR" in given
+            is_own = opened.startswith(own if writes else own + read) or opened == "/dev/null"
+            # A library looks at its own environment when it is imported, by an old call.
+            if not is_own or (opened.endswith("/environ") and name != "open"):
+                found.add(f"{name}: {opened}")
+        elif _CHANGES.search(name) and name != "readlink" and name != "readlinkat":
+            pairs = _PLACE.findall(given)
+            if not pairs:  # what a link says is of the folder that was made
+                pairs = [(f"{place}", each) for each in _TEXT.findall(given)[-1:]]
+            for folder, inside in pairs:
+                if not os.path.normpath(os.path.join(folder, inside)).startswith(own):
+                    found.add(f"{name}: {folder}, {inside}")
+    return found
 
 
 def main() -> None:
@@ -228,6 +310,7 @@ def main() -> None:
     torch.set_num_threads(1)
     whole, place = Path(sys.argv[1]), Path(sys.argv[2])
     asyncgen.load_model(whole, device="cpu", progress=False)
+    os.environ["HOME"] = str(place / "outside")
     usual = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for line in sys.stdin:
         wrong = run(whole, place, int(line))

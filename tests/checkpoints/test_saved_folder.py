@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,31 @@ def test_a_tokenizer_is_not_saved_through_links(model: Any, tmp_path: Path) -> N
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
     assert entries(other) == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+@for_each("name", ["a", "more/a"])
+@for_each("swapped", ["", "more"])
+@for_each("when", ["before", "amid"])
+def test_a_folder_that_is_swapped_amid_a_save_leads_nowhere(
+    tmp_path: Path, name: str, swapped: str, when: str
+) -> None:
+    """Another process puts a link in the place of a folder that is open."""
+    place = tmp_path / f"{name.replace('/', ' ')} {swapped} {when}"
+    (place / "it/more").mkdir(parents=True)
+    (place / "other/more").mkdir(parents=True)
+
+    def swap() -> None:
+        (place / "it" / swapped).rename(place / "moved")
+        (place / "it" / swapped).symlink_to(place / "other" / swapped)
+
+    with suppress(InvalidRequestError), SavedFolder(place / "it") as saved:
+        if when == "before":
+            swap()
+        saved.add(name, "x")
+        if when == "amid":
+            swap()
+    assert entries(place / "other") == {}
 
 
 @for_each("name", PATHS)

@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -125,6 +126,57 @@ def test_what_is_no_regular_file_is_refused(
     with pytest.raises(ModelLoadError) as caught:
         opened(folder)
     assert name in str(caught.value)
+
+
+OLD = {
+    "vocab.json": ("GPT2Tokenizer", "merges.txt"),
+    "merges.txt": ("GPT2Tokenizer", "vocab.json"),
+    "tokenizer.model": ("LlamaTokenizer", "vocab.json"),
+    "spiece.model": ("T5Tokenizer", "vocab.json"),
+}
+"""Files of folders without ``tokenizer.json``: a class that reads each, and what else is there."""
+
+
+@for_each("name", OLD)
+@for_each("kind", ODD)
+def test_old_layouts_are_opened_alike(tmp_path: Path, name: str, kind: str) -> None:
+    folder = new(tmp_path)
+    class_name, other = OLD[name]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": class_name}))
+    (folder / other).write_text("{}")
+    ODD[kind](folder / name)
+    with pytest.raises(ModelLoadError, match=re.escape(name)):
+        asyncgen.load_tokenizer(folder)
+
+
+@for_each("name", ("vocab.json", "tokenizer.model"))
+def test_old_layouts_have_limits_of_size_that_say_the_largest(tmp_path: Path, name: str) -> None:
+    folder = new(tmp_path)
+    class_name, other = OLD[name]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": class_name}))
+    (folder / other).write_text("{}")
+    sparse(folder / name)
+    with pytest.raises(ModelLoadError, match=f"{name} has 20000000000 bytes; at most {64 << 20}"):
+        asyncgen.load_tokenizer(folder)
+
+
+@for_each("kind", ["Pooling", "Dense"])
+@for_each("path", ["..", "../other", "/etc", "a/../../other", "..\\other", "1_Pooling/..", ".", ""])
+def test_modules_are_folders_beside_their_list(
+    whole: Path, tmp_path: Path, kind: str, path: str
+) -> None:
+    """What lies elsewhere is not read: it would be refused, or change the vectors."""
+    tmp_path = new(tmp_path)
+    shutil.copytree(whole, tmp_path / "it")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text("no JSON: it is not read")
+    modules = json.loads(MODULES)
+    (one,) = (each for each in modules if each["type"].endswith(kind))
+    one["path"] = path
+    (tmp_path / "it/modules.json").write_text(json.dumps(modules))
+    with pytest.raises((ModelLoadError, InvalidRequestError), match=r"modules\.json"):
+        with asyncgen.LLM(tmp_path / "it") as llm:
+            llm.embed("a")
 
 
 def test_links_inside_are_followed(whole: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 import asyncgen
 from asyncgen.checkpoints.packed.quantise import Packing, quantise
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from tests.doubles.checkpoints import save_checkpoint
 from tests.families.arch.families import make
 
 if TYPE_CHECKING:
@@ -40,6 +41,22 @@ def test_a_packed_folder_holds_the_packed_weights(
     assert torch.equal(found[name], expected)
     assert 0 < report.mean_error < report.largest_error
     assert report.bytes_after < report.bytes_before
+
+
+@pytest.mark.parametrize("packing", ["int8", "int4"])
+@pytest.mark.parametrize("hidden, intermediate", [(32, 48), (24, 36), (8, 3)])
+def test_rows_of_one_group_are_packed(
+    tmp_path: Path, packing: Packing, hidden: int, intermediate: int
+) -> None:
+    sizes: dict[str, Any] = {"hidden_size": hidden, "intermediate_size": intermediate}
+    save_checkpoint(tmp_path / "source", **sizes)
+    asyncgen.quantize_checkpoint(tmp_path / "source", tmp_path / "packed", to=packing)
+    asyncgen.load_model(tmp_path / "packed", dtype="float32").save_pretrained(tmp_path / "saved")
+    stored, found = (load_file(tmp_path / n / "model.safetensors") for n in ("source", "saved"))
+    for part in ("self_attn.k_proj", "mlp.up_proj", "mlp.down_proj"):
+        name = f"model.layers.0.{part}.weight"
+        expected = quantise(stored[name], packing, scale_dtype=torch.float32).dequantise()
+        assert torch.equal(found[name], expected), name
 
 
 def test_report_states_the_loss_of_packing(tmp_path: Path) -> None:

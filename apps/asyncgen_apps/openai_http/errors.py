@@ -229,6 +229,8 @@ def _suggestion(error: Mapping[str, object], body: type[BaseModel] | None) -> st
 
 def _complaint(error: Mapping[str, object]) -> str:
     text = str(error.get("msg", "not valid")).removeprefix("Value error, ")
+    if len(text) > 1000:  # with a word of the client, and then what is allowed
+        text = f"{clipped(text)}{text[-200:]}"
     return f"{text[:1].lower()}{text[1:]}"
 
 

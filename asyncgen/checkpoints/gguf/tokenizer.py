@@ -29,7 +29,7 @@ from asyncgen.checkpoints.gguf.pre_tokenizers import (
 )
 from asyncgen.checkpoints.saved_folder import plain_name
 from asyncgen.checkpoints.tokenizer_sizes import check_added, check_size, check_tree
-from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
+from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError, shorten
 from asyncgen.runtime.wanted import require_wanted
 
 if TYPE_CHECKING:
@@ -179,9 +179,11 @@ def _beside(metadata: Metadata) -> dict[str, Any]:
     found: dict[str, Any] = {}
     templates = {"default": metadata.text("tokenizer.chat_template")}
     for name in (metadata.texts("tokenizer.chat_templates") or [])[:100]:
-        templates[plain_name("tokenizer.chat_templates", name)] = metadata.text(
-            f"tokenizer.chat_template.{name}"
-        )
+        try:
+            plain_name("tokenizer.chat_templates", name)
+        except InvalidRequestError as error:
+            raise ModelLoadError(f"{metadata.file}: {error}") from error
+        templates[name] = metadata.text(f"tokenizer.chat_template.{name}")
     there = {name: text for name, text in templates.items() if text}
     if there:
         found["chat_template"] = there["default"] if set(there) == {"default"} else there

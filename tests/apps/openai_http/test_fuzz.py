@@ -80,7 +80,21 @@ def test_bodies_that_are_no_request(demo: Running, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"x" * 100_000: 1}, {"model": "x" * 100_000}, {"logit_bias": {"x" * 100_000: 1}}]
+    "fields",
+    [
+        {"x" * 100_000: 1},
+        {"model": "x" * 100_000},
+        {"logit_bias": {"x" * 100_000: 1}},
+        {"watermarking_config": {"x" * 100_000: 1}},
+        {"watermarking_config": {"seeding_scheme": "x" * 100_000}},
+        {"stream_options": {"x" * 100_000: 1}},
+        {"chat_template_kwargs": {"x" * 100_000: 1}},
+        {"context_overflow": "x" * 100_000},
+        {"tool_choice": {"x" * 100_000: 1}},
+        {"response_format": {"type": "x" * 100_000}},
+        {"regex": "(" + "x" * 100_000},
+    ],
+    ids=lambda fields: str(fields)[:60],
 )
 def test_words_of_any_length_are_not_repeated(demo: Running, fields: dict[str, Any]) -> None:
     turn = {"role": "user", "content": "hi"}

@@ -82,6 +82,11 @@ class Reading:
                 raise AssertionError(message)
 
 
+def _have_ended(by_id: dict[str, Reading]) -> bool:
+    """Tell whether all was read of all requests."""
+    return all(reading.has_ended for reading in by_id.values())
+
+
 @dataclass
 class Client:
     """A client that is killed again and again, and resumes all that it reads."""
@@ -115,11 +120,11 @@ class Client:
     def _read(self, wire: Wire, by_id: dict[str, Reading], kinds: list[str]) -> None:
         """Read some messages, or all if the client need not be killed any more; then kill it."""
         left = self.luck.randrange(_MOST_READ) if kinds else -1
-        while left and not all(reading.has_ended for reading in by_id.values()):
+        while left and not _have_ended(by_id):
             message = wire.get()
             by_id[message["id"]].take(message)
             left -= 1
-        if left:
+        if left or _have_ended(by_id):
             return
         kind = kinds.pop()
         self.kills[kind] += 1
@@ -184,6 +189,8 @@ class Client:
         with Wire(self.one, self.port) as second:
             self._resume(second, by_id)
             for _ in range(self.luck.randrange(1, 4)):
+                if _have_ended(by_id):
+                    break  # nothing more comes
                 message = second.get()
                 by_id[message["id"]].take(message)
             reset(second.socket)

@@ -18,7 +18,9 @@ from asyncgen.checkpoints.gguf.pre_tokenizers import (
     pre_tokenizer_names,
 )
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
+from tests.cases import for_each
 from tests.checkpoints.gguf.making import write_gguf
+from tests.checkpoints.test_saved_folder import PATHS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -352,6 +354,18 @@ def test_special_tokens_templates_and_frames(tmp_path: Path) -> None:
     again = asyncgen.load_tokenizer(tmp_path / "saved")
     for text in texts(20):
         assert again.encode_ids(text) == ours.encode_ids(text)
+
+
+@for_each("name", [*PATHS, "default/../x"])
+def test_names_of_templates_are_no_paths(name: str, tmp_path: Path) -> None:
+    original = byte_level(ORIGINALS["gpt-2"])
+    if name == "\ud800":
+        return  # no text of such a file
+    named: dict[str, Any] = {"tokenizer__chat_templates": ["tool", name]}
+    named |= {f"tokenizer__chat_template__{each}": "x" for each in ("tool", name)}
+    file = write_bytes(tmp_path, original, "gpt-2", **named)
+    with pytest.raises(ModelLoadError, match=r"(?s)\.gguf: `tokenizer\.chat_templates.*plain name"):
+        asyncgen.load_tokenizer(file)
 
 
 def test_unknown_tokenizer_kinds_are_refused_by_name(tmp_path: Path) -> None:
