@@ -223,8 +223,9 @@ class _Undefined(Undefined):
 _FLAT = frozenset({str, int, bool, type(None), Counted, LoopContext})
 _OF_PLAIN = {kind: frozenset(dir(kind)) for kind in (dict, list, str, int, float, bool)}
 _ASKED = {*_OF_PLAIN, LoopContext, _Names}
+_MUTABLE: tuple[list[Any], dict[str, Any]] = ([], {})
 _CHANGING = frozenset(
-    name for one in ([], {}) for name in dir(one) if modifies_known_mutable(one, name)
+    name for one in _MUTABLE for name in dir(one) if modifies_known_mutable(one, name)
 )
 _OF_TEMPLATES = (Macro, BlockReference, LoopContext, Joiner)
 _HASHABLE = (FunctionType, type)
