@@ -19,7 +19,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from asyncgen import LLM, load_tokenizer
-from asyncgen.checkpoints.tokenizer_sizes import MOST_NODES, MOST_PARTS, MOST_TOKENS
+from asyncgen.checkpoints.tokenizer_sizes import MOST_NODES, MOST_PARTS
 from asyncgen.errors import (
     ChatTemplateError,
     EngineClosedError,
@@ -48,12 +48,11 @@ def grow_bpe(model: dict[str, Any]) -> None:
     letters = [token for token in tokens if len(token) == 1]
     first = max(tokens.values()) + 1
     for left, right in itertools.product(list(tokens), letters):
-        if len(tokens) >= MOST_TOKENS:
+        if len(tokens) + len(merges) > MOST_PARTS - 2:
             break
         if tokens.setdefault(left + right, first) == first:
             first += 1
-            if len(tokens) + len(merges) < MOST_PARTS:
-                merges.append([left, right])
+            merges.append([left, right])
 
 
 def grow_pieces(model: dict[str, Any]) -> None:
