@@ -22,8 +22,8 @@ TURN: Final = 0.0005
 _LONGEST_REST: Final = 0.05
 """Seconds, so that one call that took long keeps nobody else from working."""
 
-_ALONE: Final = 5e-5
-"""Seconds within which the interpreter comes back if no thread waits for it."""
+_ALONE: Final = 1.5e-4
+"""Seconds within which the interpreter comes back if no thread holds it; a core sleeps half of it."""
 
 _free_at = [0.0]
 """When the next turn may begin, by ``time.perf_counter``; nothing else is shared."""
