@@ -23,7 +23,7 @@ _LONGEST_REST: Final = 0.05
 """Seconds, so that one call that took long keeps nobody else from working."""
 
 _ALONE: Final = 1.5e-4
-"""Seconds within which the interpreter comes back if no thread holds it; a core sleeps half of it."""
+"""Seconds within which the interpreter comes back if no thread has it; a core sleeps half of it."""
 
 _free_at = [0.0]
 """When the next turn may begin, by ``time.perf_counter``; nothing else is shared."""
