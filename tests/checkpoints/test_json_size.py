@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 import asyncgen
 from asyncgen.checkpoints import checkpoint, json_size
@@ -19,8 +17,7 @@ from asyncgen.checkpoints.json_size import MOST_AS_TEXT, MOST_ENTRIES, MOST_LIST
 from asyncgen.errors import ModelLoadError
 from tests.cases import for_each
 from tests.checkpoints.strange_folders import SMALL
-from tests.doubles.checkpoints import save_checkpoint
-from tests.doubles.tokenizers import save_tokenizer
+from tests.checkpoints.whole_folder import save_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,20 +34,7 @@ BOMBS = {
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that loads, with the settings of embeddings."""
-    folder = tmp_path_factory.mktemp("whole")
-    save_checkpoint(folder)
-    save_tokenizer(folder, "byte_level")
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
-    modules = [{"type": f"x.{kind}", "path": path} for path, kind in kinds.items()]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    for name in ("1_Pooling", "2_Dense"):
-        (folder / name).mkdir()
-    (folder / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    dense = '{"in_features": 32, "out_features": 8, "bias": false}'
-    (folder / "2_Dense/config.json").write_text(dense)
-    weights = {"linear.weight": torch.ones(8, 32, dtype=torch.float32, device="cpu")}
-    save_file(weights, folder / "2_Dense/model.safetensors")
-    return folder
+    return save_whole(tmp_path_factory.mktemp("whole"))
 
 
 @for_each("name", READ)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import asyncgen
 from asyncgen.checkpoints import stored_files
@@ -29,8 +28,7 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.reference.quantize_checkpoint import quantize_checkpoint
 from tests.cases import for_each
 from tests.checkpoints.strange_folders import SMALL
-from tests.doubles.checkpoints import save_checkpoint
-from tests.doubles.tokenizers import save_tokenizer
+from tests.checkpoints.whole_folder import MODULES, save_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no FIFOs, links need rights")
 
 LARGE = ("model.safetensors", "2_Dense/model.safetensors")
-MODULES = """[
- {"type": "sentence_transformers.models.Transformer", "path": ""},
- {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
- {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
-]"""
 
 
 def fifo(file: Path) -> None:
@@ -89,17 +82,8 @@ ODD: dict[str, Callable[[Path], None]] = {
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that loads, with the settings of embeddings."""
-    folder = tmp_path_factory.mktemp("whole")
-    save_checkpoint(folder)
-    save_tokenizer(folder, "byte_level")
-    (folder / "modules.json").write_text(MODULES)
-    for name in ("1_Pooling", "2_Dense", "additional_chat_templates"):
-        (folder / name).mkdir(exist_ok=True)
-    (folder / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    dense = '{"in_features": 32, "out_features": 8, "bias": false}'
-    (folder / "2_Dense/config.json").write_text(dense)
-    weights = {"linear.weight": torch.ones(8, 32, dtype=torch.float32, device="cpu")}
-    save_file(weights, folder / "2_Dense/model.safetensors")
+    folder = save_whole(tmp_path_factory.mktemp("whole"))
+    (folder / "additional_chat_templates").mkdir(exist_ok=True)
     return folder
 
 
