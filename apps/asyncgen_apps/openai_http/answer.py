@@ -75,6 +75,7 @@ class CompletionResponse(CancellableResponse):
             streams=stream is not None,
             prioritises=any("priority" in part.params for part in plan.parts),
             names=plan.names,
+            rows=plan.choices,
         )
         self._llm = llm
         self._plan = plan

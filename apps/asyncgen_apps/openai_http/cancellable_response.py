@@ -47,6 +47,7 @@ class CancellableResponse(Response, ABC):
         streams: bool,
         prioritises: bool,
         names: Mapping[str, str],
+        rows: int = 1,
     ) -> None:
         """Describe the reply; nothing runs before it is called.
 
@@ -56,6 +57,7 @@ class CancellableResponse(Response, ABC):
             streams: True if the reply comes as events.
             prioritises: True if the request sets `priority`.
             names: Client's names of parameters that the engine names otherwise.
+            rows: Choices, or texts to embed, that are asked for.
         """
         super().__init__()
         self._gate = gate
@@ -63,6 +65,7 @@ class CancellableResponse(Response, ABC):
         self._streams = streams
         self._prioritises = prioritises
         self._names = names
+        self._rows = rows
         self._aborted: ApiError | None = None
         self._client = ANYBODY
 
@@ -83,7 +86,7 @@ class CancellableResponse(Response, ABC):
         self._client = scope.get("state", {}).get("client", ANYBODY)
         try:
             self._check_priority()
-            with self._gate.admit(self, self._client.id):
+            with self._gate.admit(self, self._client.id, self._rows):
                 async with anyio.create_task_group() as group:
                     # In a task of its own: waking one costs by the depth of its calls, and this
                     # one stands below a dozen of the framework's. Here, where little happens, the

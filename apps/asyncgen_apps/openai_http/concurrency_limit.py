@@ -13,6 +13,7 @@ import anyio
 
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
 from asyncgen_apps.serving.limits import MOST_REPLIES
+from asyncgen_apps.serving.row_budget import RowBudget
 from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.time_slices import LoopTurns
 
@@ -39,6 +40,7 @@ class Gate:
         draining: True if new requests are refused.
         turns: Turns of the loop for the large replies of these requests.
         places: Requests at a time.
+        rows: Choices, and texts to embed, at a time.
         reply_bytes: Bytes of replies that are kept until their ends.
     """
 
@@ -50,6 +52,7 @@ class Gate:
             is_shared: False where all come from one client.
         """
         self.places = SharedBudget(limit, is_shared=is_shared)
+        self.rows = RowBudget(is_shared=is_shared)
         self.reply_bytes = SharedBudget(MOST_REPLIES, is_shared=is_shared)
         self._inside: set[Abortable] = set()
         self._empty: anyio.Event | None = None
@@ -64,26 +67,31 @@ class Gate:
         return len(self._inside)
 
     @contextmanager
-    def admit(self, request: Abortable, client: str) -> Iterator[None]:
+    def admit(self, request: Abortable, client: str, rows: int = 1) -> Iterator[None]:
         """Count a request while the block runs.
 
         Args:
             request: The request.
             client: Name of its client.
+            rows: Choices, or texts, that it asks for.
 
         Raises:
-            ApiError: 429 at the limit, 503 during a drain.
+            ApiError: 429 at a limit, 503 during a drain.
         """
         if self.draining:
             raise leaving()
         if not self.places.take(client):
             raise _busy(self.places.refusal(client, "requests are being answered") + "; try again")
+        if not self.rows.take(client, rows):
+            self.places.give_back(client)
+            raise _busy(self.rows.refusal(client, rows))
         self._inside.add(request)
         try:
             yield
         finally:
             self._inside.discard(request)
             self.places.give_back(client)
+            self.rows.give_back(client, rows)
             if self._empty is not None and not self._inside:
                 self._empty.set()
 

@@ -60,12 +60,17 @@ class EmbeddingsResponse(CancellableResponse):
         """
         given = {name: getattr(body, name) for name in PARAMETERS}
         self._params = {name: value for name, value in given.items() if value is not None}
+        self._texts: Any = one_by_one("input", body.input)
         super().__init__(
-            gate, settings, streams=False, prioritises="priority" in self._params, names=NAMES
+            gate,
+            settings,
+            streams=False,
+            prioritises="priority" in self._params,
+            names=NAMES,
+            rows=len(self._texts),
         )
         self._llm = llm
         self._model = body.model
-        self._texts: Any = one_by_one("input", body.input)
         self._spell = _base64 if body.encoding_format == "base64" else _numbers
 
     async def compute(self, reply: ResponseWriter) -> None:

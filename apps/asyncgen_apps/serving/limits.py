@@ -37,6 +37,10 @@ MOST_OF_LARGE = 4
 MOST_SAMPLES = 128
 """Most rows of one request: each costs the engine memory, also while it waits."""
 
+MOST_ROWS = 2**13
+"""Most rows of all requests together, beside the first one of each. A row has about twenty objects
+and 12 kB from its first moment to its last, and the collector looks at all of them in one go."""
+
 _ESCAPED = 6
 """Bytes of JSON for one byte of text: ``\\u0041``."""
 _AROUND_MESSAGE = 160

@@ -21,6 +21,7 @@ from asyncgen_apps.serving.limits import (
     MOST_OF_LARGE,
 )
 from asyncgen_apps.serving.resumption import count_samples
+from asyncgen_apps.serving.row_budget import RowBudget
 from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.websocket.authentication import Authenticator
 from asyncgen_apps.websocket.engine_messages import done_message, piece_of, prompt_pieces
@@ -64,6 +65,8 @@ class StreamService:
         is_draining: True if the server shuts down and refuses new requests.
         places: Connections at a time.
         readers: Worker threads that parse large messages.
+        large: Bytes of large messages, to the end of what they ask for.
+        rows: Samples of all requests that wait or run.
     """
 
     def __init__(self, llm: Engine, settings: StreamSettings | None = None) -> None:
@@ -90,6 +93,7 @@ class StreamService:
             MOST_LARGE,
             is_shared=self.settings.has_several_clients,
         )
+        self.rows = RowBudget(is_shared=self.settings.has_several_clients)
         self._sessions: dict[Session, str | None] = {}  # and whose place each has
         self._streams: dict[Answer, EngineStream] = {}
         self._aborting: set[Answer] = set()
@@ -207,8 +211,9 @@ class StreamService:
         """
         answer, request = action.answer, action.request
         self.counters.requests_total += 1
-        if large is not None and not self.large.take(answer.client.id, large.size):
-            answer.fail(too_many_large(self.large, answer.client.id))
+        busy = self._hold(action, large)
+        if busy is not None:
+            answer.fail(busy)
             return
         params: dict[str, Any] = {
             name: value for name, value in request.params.items() if value is not None
@@ -225,15 +230,28 @@ class StreamService:
             stream = self.llm.stream(cast("Prompt", request.source), **sent)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
-            self._free_large(answer, large)
+            self._let_go(action, large)
             return
         # The request can be stopped from here on, although its task has not begun.
         self._streams[answer] = stream
         self._tasks.start_soon(self._run, action, stream, params, session.name, large)
 
-    def _free_large(self, answer: Answer, large: LargeMessage | None) -> None:
+    def _hold(self, action: StartRequest, large: LargeMessage | None) -> Fault | None:
+        """Count what a request holds to its end, or return the error that refuses it."""
+        client, rows = action.answer.client.id, count_samples(action.request.params)
+        if not self.rows.take(client, rows):
+            return Fault("overloaded", self.rows.refusal(client, rows), retry_after=_BUSY_SECONDS)
+        if large is not None and not self.large.take(client, large.size):
+            self.rows.give_back(client, rows)
+            return too_many_large(self.large, client)
+        return None
+
+    def _let_go(self, action: StartRequest, large: LargeMessage | None) -> None:
+        """Count it no more."""
+        client = action.answer.client.id
+        self.rows.give_back(client, count_samples(action.request.params))
         if large is not None:
-            self.large.give_back(answer.client.id, large.size)
+            self.large.give_back(client, large.size)
 
     def stop(self, answer: Answer) -> None:
         """Stop a request in the engine, at its next step."""
@@ -328,7 +346,7 @@ class StreamService:
         finally:
             self._streams.pop(answer, None)
             self._aborting.discard(answer)
-            self._free_large(answer, large)
+            self._let_go(action, large)
             self._notice_idle()
         end = answer.end or {}
         usage = end.get("usage", {})

@@ -204,6 +204,35 @@ def test_a_body_counts_until_it_is_answered(two: Running) -> None:
     wait_for(lambda: budget.used == 0)
 
 
+@for_each("many", ["prompts", "choices", "texts"])
+def test_rows_share_a_budget(two: Running, monkeypatch: pytest.MonkeyPatch, many: str) -> None:
+    """Beside the first of each request."""
+    rows = two.gate.rows
+    monkeypatch.setattr(rows._budget, "most", 16)
+    several = {"n": 8, "temperature": 1} if many == "choices" else {"prompt": ["a fox"] * 8}
+    with ExitStack() as stack:
+        for count in range(2):
+            body = {**ENDLESS, "prompt": "Once", **several}
+            stack.enter_context(begun(two, "a", "/v1/completions", body))
+            wait_for(partial(holds, rows._budget, 7 * (count + 1)))
+        if many == "texts":
+            body = {"model": "demo", "input": ["a fox"] * 4}
+            refused = two.request("POST", "/v1/embeddings", body, A)
+        else:
+            refused = two.request("POST", "/v1/completions", {**body, "max_tokens": 3}, A)
+        assert refused.status == 429 and refused.headers["retry-after"] == "1"
+        assert refused.error["code"] == "overloaded"
+        assert refused.error["message"].startswith(
+            "14 of at most 16 further choices or texts are being answered, 14 of them yours"
+        )
+        assert ask(two, "chat", A).status == 200, "one row is none beside the first"
+        assert ask(two, "tokenize", A).status == 200
+        short = {**SHORT, "prompt": ["a", "b", "c"]}
+        assert two.request("POST", "/v1/completions", short, B).status == 200
+    two.wait_idle()
+    assert rows.used == two.gate.places.used == 0
+
+
 def leave_early(served: Running, stack: ExitStack, round_: int) -> None:
     """Fill the places, and leave."""
     fill(served, stack, {**ENDLESS, "prompt": "Once", "stream": bool(round_ % 2)})

@@ -92,6 +92,48 @@ def test_messages_that_come_share_a_budget(
 
 
 @for_each("port", PORTS)
+def test_samples_share_a_budget(two: Running, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the first of each request; to its end, however it comes."""
+    rows = service_of(two).rows
+    monkeypatch.setattr(rows._budget, "most", 16)
+
+    def begin(wire: Wire, name: str, samples: int) -> None:
+        params = {"n": samples, "do_sample": True}
+        wire.send(type="generate", id=name, token_ids=[1], params=params)
+
+    def end_of(wire: Wire, name: str) -> Any:
+        while True:
+            told = wire.get()
+            if told.get("id") == name and told["type"] in ("accepted", "error"):
+                return told
+
+    with Wire(two, port, "a") as wire:
+        for count, name in enumerate("pq"):
+            begin(wire, name, 8)
+            assert end_of(wire, name)["type"] == "accepted"
+            assert rows.used == 7 * (count + 1)
+        begin(wire, "r", 4)
+        refused = end_of(wire, "r")
+        assert refused["code"] == "overloaded" and refused["retry_after"] == 1.0
+        assert refused["message"].startswith(
+            "14 of at most 16 further choices or texts are being answered, 14 of them yours"
+        )
+        begin(wire, "s", 1)
+        assert end_of(wire, "s")["type"] == "accepted"
+        with Wire(two, port, "b") as other:
+            begin(other, "t", 3)
+            assert end_of(other, "t")["type"] == "accepted"
+            other.send(type="cancel", id="t")
+            wait_for(lambda: rows.used == 14)
+        wire.send(type="cancel", id="p")
+        wait_for(lambda: rows.used == 7)
+        begin(wire, "u", 4)
+        assert end_of(wire, "u")["type"] == "accepted"
+    wait_for(lambda: rows.used == 0)
+    assert not rows._budget._held
+
+
+@for_each("port", PORTS)
 def test_nobody_knows_who_sends_a_long_first_message(two: Running, port: str) -> None:
     with wire_to(two, port) as plain:
         plain.sendall(handshake())
