@@ -19,6 +19,7 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from asyncgen.errors import MOST_SAID, ChatTemplateError, InvalidRequestError, clip
@@ -254,6 +255,8 @@ def _tojson(
     # Jinja's own filter escapes <, >, & and ' for HTML, which a prompt must not contain.
     if isinstance(value, Null):
         str(value)  # raises
+    if isinstance(value, Iterator) and not isinstance(value, LoopContext):  # of `map`, `select`
+        value = list(value)
     return json.dumps(
         value,
         default=_as_json,

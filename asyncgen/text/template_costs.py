@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2.exceptions import SecurityError
 
-from asyncgen.text.template_budget import TEXT
+from asyncgen.text.template_budget import TEXT, Counted
 from asyncgen.text.template_formats import WRITTEN, measure_fields, measure_percents
 from asyncgen.text.template_weights import VIEWS
 
@@ -414,8 +414,15 @@ def wrap(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     budget.fit(len(text) * (longest + TEXT))
 
 
-def as_json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Cost of JSON: six characters for one at most, and an indentation for each item."""
+def as_json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Cost of JSON: six characters for one at most, and an indentation for each item.
+
+    What an iterator gives is written as a list, as other engines of templates do.
+    """
+    is_iterator = bool(args) and isinstance(args[0], Counted)
+    if is_iterator:
+        args = (listed_of(budget, args[0]), *args[1:])
+        budget.check_depth(args[0])
     weight = budget.weigh(args[0]) if args else 0
     values = _values(args, named)
     indent = named.get("indent", args[2] if len(args) > 2 else None)
@@ -427,6 +434,7 @@ def as_json(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> Non
     most = _ESCAPED * weight + items * width
     budget.work(most + (_EACH if indent is None else 4 * _EACH) * items)
     budget.fit(most)
+    return args[0] if is_iterator else None
 
 
 def escape(budget: Budget, args: tuple[Any, ...], named: dict[str, Any]) -> None:

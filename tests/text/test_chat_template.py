@@ -201,6 +201,28 @@ def test_tojson_does_not_escape_for_html() -> None:
     assert text == "\" Hello <b>'wörld'</b> & you \""
 
 
+@for_each(
+    ("expression", "wanted"),
+    [
+        ("[{'a': {'b': 1}}] | map(attribute='a') | tojson", '[{"b": 1}]'),
+        ("[1, 0, 2] | select | tojson(indent=1)", "[\n 1,\n 2\n]"),
+        ("[1, 2] | reverse | tojson", "[2, 1]"),
+        ("[1, 2, 3] | batch(2) | tojson", "[[1, 2], [3]]"),
+        ("{'a': 1} | items | tojson", '[["a", 1]]'),
+        ("[] | reject | tojson", "[]"),
+    ],
+)
+def test_tojson_writes_what_a_filter_gives_as_a_list(expression: str, wanted: str) -> None:
+    """A template of llama.cpp for DeepSeek R1 counts on that."""
+    for trusts in (False, True):
+        assert render_chat(f"{{{{ {expression} }}}}", [USER], trust_template=trusts) == wanted
+    for other in ("{}.items()", "range(2)"):
+        with pytest.raises(ChatTemplateError, match="is not JSON serializable"):
+            render_chat(f"{{{{ {other} | tojson }}}}", [USER])
+    with pytest.raises(ChatTemplateError, match="is not JSON serializable"):
+        render_chat("{% for _ in [1] %}{{ loop | tojson }}{% endfor %}", [USER])
+
+
 def test_the_date(monkeypatch: pytest.MonkeyPatch) -> None:
     assert render_chat("{{ strftime_now('%Y-%m') }}", [USER]) == datetime.now().strftime("%Y-%m")
 

@@ -125,6 +125,7 @@ COSTLY = {
         DEEP + "{{ messages[0][n.t] }}",
         DEEP + "{{ [n.t]|unique|list }}",
         DEEP + "{{ n.t|tojson }}",
+        DEEP + "{{ [n.t]|select|tojson }}",
         (
             "{% set n = namespace(g=['a']) %}{% for i in range(90000) %}"
             "{% set n.g = n.g|select %}{% endfor %}"
