@@ -84,7 +84,7 @@ def test_the_calls_that_the_page_shows_are_answered(demo: Running) -> None:
     """Each names this server and its model."""
     shown = unescape(demo.request("GET", "/docs").body.decode())
     calls = re.findall(r"<pre[^>]*><code>(curl .*?)</code></pre>", shown, re.DOTALL)
-    assert len(calls) == 6
+    assert len(calls) == 6 and "Streams over WebSocket" in shown
     for call in calls:
         words = shlex.split(call)
         scheme, _, host, path = words[1].split("/", 3)
