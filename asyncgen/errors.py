@@ -253,6 +253,12 @@ def class_module(value: object) -> str:
     return module if type(module) is str else ""
 
 
+class InWords(str):
+    """What an error says of a value in place of the value; a message shows it without quotes."""
+
+    __slots__ = ()
+
+
 def shorten(value: object, limit: int = 120) -> str:
     """Render ``value`` for a message without flooding it, and no more of it than is shown."""
     text = ""
@@ -281,7 +287,9 @@ def _rendered(value: object, limit: int) -> Iterator[str]:
     interpreter for as long as a value of megabytes takes, and no other thread could run.
     """
     kind = type(value)
-    if isinstance(value, list | tuple) and kind in (list, tuple):
+    if isinstance(value, InWords):
+        yield str(value)
+    elif isinstance(value, list | tuple) and kind in (list, tuple):
         yield "[" if kind is list else "("
         for number, entry in enumerate(value):
             yield ", " if number else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
-from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.errors import InvalidRequestError, InWords, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,15 +98,15 @@ def length_of(prompt: Prompt) -> int:
     return total
 
 
-def size_of(prompt: Prompt) -> str:
+def size_of(prompt: Prompt) -> InWords:
     """Say the length of a checked prompt in words, before it is tokenized."""
     unit = "character" if isinstance(prompt, str) else "token"
     return counted(len(prompt), "message" if is_messages(prompt) else unit)
 
 
-def counted(number: int, unit: str) -> str:
+def counted(number: int, unit: str) -> InWords:
     """A number of things in words; the unit in the singular."""
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+    return InWords(f"{number} {unit}" if number == 1 else f"{number} {unit}s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +22,7 @@ from asyncgen.errors import (
     clip,
     shorten,
 )
+from asyncgen.types import counted
 
 
 def test_every_error_is_ours() -> None:
@@ -40,6 +45,23 @@ def test_an_invalid_request_names_its_parts() -> None:
     error = InvalidRequestError("top_p", 1.5, "from 0 to 1")
     assert (error.parameter, error.value, error.allowed) == ("top_p", 1.5, "from 0 to 1")
     assert str(error) == "`top_p` is 1.5: from 0 to 1"
+
+
+def test_what_is_said_of_a_value_has_no_quotes() -> None:
+    error = ContextLengthError("prompt", counted(30, "token"), "shorten it")
+    assert str(error) == "`prompt` is 30 tokens: shorten it"
+    assert error.value == "30 tokens"
+    back = pickle.loads(pickle.dumps(error))
+    assert (str(back), back.value) == (str(error), error.value)
+    assert str(InvalidRequestError("prompt", "30 tokens", "no")) == "`prompt` is '30 tokens': no"
+
+
+def test_no_error_shows_words_about_a_value_as_if_they_were_the_value() -> None:
+    composed = re.compile(r'(?:InvalidRequest|ContextLength|CacheFull)Error\(\s*[^,()]+,\s*f"')
+    folder = Path(asyncgen.__file__).parent
+    sources = {path: path.read_text() for path in folder.rglob("*.py")}
+    assert not [path for path, source in sources.items() if composed.search(source)]
+    assert sum("InWords(" in source for source in sources.values()) > 20
 
 
 def test_long_values_are_shortened() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncgen.cache.caches import Cache, DynamicCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,7 +131,9 @@ def _fill(own: Cache, cross: Cache, index: int, layer: tuple[Tensor, ...]) -> No
     """Write the two or four tensors of a layer."""
     if len(layer) not in (2, 4):
         raise InvalidRequestError(
-            "past_key_values", f"{len(layer)} tensors in layer {index}", "give two or four a layer"
+            "past_key_values",
+            InWords(f"{len(layer)} tensors in layer {index}"),
+            "give two or four a layer",
         )
     own.update(layer[0], layer[1], index)
     if len(layer) == 4:

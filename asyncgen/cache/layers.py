@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from asyncgen.cache.layer_base import CacheLayerMixin, check_size, positions_left
-from asyncgen.errors import CacheFullError, InvalidRequestError
+from asyncgen.errors import CacheFullError, InvalidRequestError, InWords
 
 _CAPACITY_STEP = 64
 
@@ -394,7 +394,7 @@ class StaticLayer(BufferLayer):
             if len(beam_idx) != self._buffer.shape[1]:
                 raise InvalidRequestError(
                     "past_key_values",
-                    f"StaticCache of {self._buffer.shape[1]} rows",
+                    InWords(f"a StaticCache of {self._buffer.shape[1]} rows"),
                     "its number of rows is fixed, "
                     f"{len(beam_idx)} were asked for; use DynamicCache",
                 )
@@ -423,7 +423,9 @@ class StaticLayer(BufferLayer):
         """
         now = self._half(which)
         allowed = f"a static layer keeps its shape, {None if now is None else list(now.shape)}"
-        raise InvalidRequestError("past_key_values", f"keys of {list(states.shape)}", allowed)
+        raise InvalidRequestError(
+            "past_key_values", InWords(f"keys of {list(states.shape)}"), allowed
+        )
 
     def _open(self, pair: Tensor, end: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Make the buffer at its first write."""
@@ -445,14 +447,14 @@ class StaticLayer(BufferLayer):
         if pair.device != buffer.device and not self._is_away:
             raise InvalidRequestError(
                 "past_key_values",
-                f"cache on {buffer.device}",
+                InWords(f"a cache on {buffer.device}"),
                 f"the model computes on {pair.device}; make the cache with that as `device`",
             )
 
     def _full(self, length: int) -> CacheFullError:
         return CacheFullError(
             "past_key_values",
-            f"StaticCache of {self.capacity} positions",
+            InWords(f"a StaticCache of {self.capacity} positions"),
             f"{length} are needed; raise `max_cache_len` or generate fewer tokens",
         )
 
@@ -463,12 +465,12 @@ def dtype_or_rows_error(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidR
     if dtype != pair.dtype:
         return InvalidRequestError(
             "past_key_values",
-            f"cache of {dtype}",
+            InWords(f"a cache of {dtype}"),
             f"the model computes in {pair.dtype}; make the cache with that as `dtype`",
         )
     return InvalidRequestError(
         "past_key_values",
-        f"cache of {rows} rows",
+        InWords(f"a cache of {rows} rows"),
         f"the batch has {pair.shape[1]} rows; make a cache of that size",
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from asyncgen.cache.caches import Cache
 from asyncgen.cache.states import StateLayer
 from asyncgen.cache.static import number_of_rows
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 
 if TYPE_CHECKING:
     from asyncgen.families.plans.state_plan import StateShape
@@ -53,7 +53,9 @@ class MambaLayer(StateLayer):
         if self._cache.ssm_state_size != plan.shape[-1]:
             size = self._cache.ssm_state_size
             allowed = f"the model's states have {plan.shape[-1]} numbers a channel; make a new one"
-            raise InvalidRequestError("past_key_values", f"MambaCache of {size}", allowed)
+            raise InvalidRequestError(
+                "past_key_values", InWords(f"a MambaCache of {size}"), allowed
+            )
 
     def replace(self, window: Tensor, state: Tensor) -> None:
         """See `StateLayer.replace`.
@@ -64,7 +66,9 @@ class MambaLayer(StateLayer):
         cache, rows = self._cache, self._cache.max_batch_size
         if len(window) != rows:
             allowed = "its number of rows is fixed; use `DynamicCache()`"
-            raise InvalidRequestError("past_key_values", f"MambaCache of {rows} rows", allowed)
+            raise InvalidRequestError(
+                "past_key_values", InWords(f"a MambaCache of {rows} rows"), allowed
+            )
         cache.conv_states[self._index].copy_(window.mT)
         cache.update_ssm_state(self._index, state[:, :, 0])
         self._view_states()

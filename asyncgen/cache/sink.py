@@ -12,7 +12,7 @@ import torch
 from asyncgen.cache.caches import Cache
 from asyncgen.cache.layer_base import check_size
 from asyncgen.cache.layers import DynamicLayer
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ class SinkLayer(DynamicLayer):
         """Refuse to replace keys that moved; see `BufferLayer`."""
         if self.moved is not None:
             allowed = "keys of this cache moved; `reset` it first"
-            raise InvalidRequestError("keys", "written to a SinkCache", allowed)
+            raise InvalidRequestError("keys", InWords("written to a SinkCache"), allowed)
         super()._set_half(which, states)
 
     def _turned(self, keys: Tensor, first: int) -> Tensor:
@@ -154,7 +154,7 @@ class SinkCache(Cache):
         """
         if not self._is_entered:
             allowed = "this model has positions that cannot move up in a cache; use DynamicCache"
-            raise InvalidRequestError("past_key_values", "SinkCache", allowed)
+            raise InvalidRequestError("past_key_values", InWords("a SinkCache"), allowed)
         return super().ensure_layers(count)
 
     def attention_layers(self, count: int) -> list[Any]:
@@ -180,7 +180,7 @@ class SinkCache(Cache):
         if len(self._hidden) != rows:
             allowed = f"the batch has {rows}"
             raise InvalidRequestError(
-                "past_key_values", f"cache of {len(self._hidden)} rows", allowed
+                "past_key_values", InWords(f"a cache of {len(self._hidden)} rows"), allowed
             )
         before = self._hidden.shape[1]
         excess = min(before + size - self.window_length, before - self.num_sink_tokens)
@@ -239,7 +239,7 @@ class SinkCache(Cache):
             InvalidRequestError: Always.
         """
         allowed = "dropped positions do not come back; use DynamicCache"
-        raise InvalidRequestError("past_key_values", "SinkCache", allowed)
+        raise InvalidRequestError("past_key_values", InWords("a SinkCache"), allowed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replace the rows by those of the indices ``[B]`` (int64), as beam search needs."""

@@ -12,7 +12,7 @@ import torch
 
 from asyncgen.cache.sliding_layers import StaticSlidingWindowLayer
 from asyncgen.cache.static import StaticCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ class SlidingWindowCache(StaticCache):
         if window is None:
             raise InvalidRequestError(
                 "config",
-                "a layer without `sliding_window`",
+                InWords("a layer without `sliding_window`"),
                 "a sliding cache needs a window in every layer; use HybridCache or StaticCache",
             )
         return _sliding(self, window, device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asyncgen.cache.layer_base import check_size
 from asyncgen.cache.layers import DynamicLayer, StaticLayer, dtype_or_rows_error
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 
 _SLACK = 64
 """Positions beyond the window in the buffer, so that most steps move nothing."""
@@ -265,7 +265,7 @@ def check_window(layer: DynamicSlidingWindowLayer | StaticSlidingWindowLayer, le
     if 0 < length < layer.length and layer.dropped > max(length + 1 - layer.sliding_window, 0):
         raise InvalidRequestError(
             "past_key_values",
-            f"sliding cache of {layer.length} positions",
+            InWords(f"a sliding cache of {layer.length} positions"),
             f"cannot be cropped to {length}: of the window before that, {layer.dropped} "
             "positions were dropped; call `activate_past_recording()` before they are written, or "
             "use `DynamicCache()` where positions are taken back",
@@ -285,7 +285,7 @@ def check_first(layer: DynamicSlidingWindowLayer | StaticSlidingWindowLayer, fir
     if first < layer.dropped:
         raise InvalidRequestError(
             "past_key_values",
-            f"a layer with a window of {layer.sliding_window}",
+            InWords(f"a layer with a window of {layer.sliding_window}"),
             f"the model looks back to position {first}, and those before {layer.dropped} were "
             "dropped; give the layer the model's window",
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.layers import DynamicLayer
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,13 +77,13 @@ class StateLayer:
         if window.shape[0] != rows:
             raise InvalidRequestError(
                 "past_key_values",
-                f"cache of {window.shape[0]} rows",
+                InWords(f"a cache of {window.shape[0]} rows"),
                 f"the batch has {rows} rows; make a cache of that size",
             )
         if window.shape[1:] != (plan.window, plan.convolved) or window.dtype != like.dtype:
             raise InvalidRequestError(
                 "past_key_values",
-                f"cache of {list(window.shape)} {window.dtype}",
+                InWords(f"a cache of {list(window.shape)} {window.dtype}"),
                 f"the model has [{rows}, {plan.window}, {plan.convolved}] {like.dtype}",
             )
 

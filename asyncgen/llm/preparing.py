@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.lowlevel
 
-from asyncgen.errors import EngineReentryError, InvalidRequestError, OverloadedError
+from asyncgen.errors import EngineReentryError, InvalidRequestError, InWords, OverloadedError
 from asyncgen.runtime.beside import call_beside
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.user_code import share_thread
@@ -183,7 +183,7 @@ class PreparingThreads:
         if crew.abandon(task):
             raise InvalidRequestError(
                 "prompt",
-                f"a text of {length} characters",
+                InWords(f"a text of {length} characters"),
                 f"it was not tokenized within {task.seconds:g} s (`prepare_seconds`); shorten it",
             )
         return task.outcome()

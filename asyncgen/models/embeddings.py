@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.parameter import Weight
 
@@ -152,7 +152,7 @@ def check_table(module: object, core: DecoderLM) -> Tensor:
         raise InvalidRequestError("value", name, f"its weight must be [V, {width}]")
     if len(weight) != size and not config.tie_word_embeddings:
         allowed = f"the head has {size} rows; call `resize_token_embeddings` first"
-        raise InvalidRequestError("value", f"{name} of {len(weight)} rows", allowed)
+        raise InvalidRequestError("value", InWords(f"{name} of {len(weight)} rows"), allowed)
     return weight.detach()
 
 
@@ -174,7 +174,9 @@ def check_scale(core: DecoderLM) -> None:
             f"a {config.model_type} file means rows times {stored:g}; instead of setting the "
             "table, write such rows to `get_input_embeddings().weight`"
         )
-        raise InvalidRequestError("set_input_embeddings", f"rows times {core.row_scale:g}", allowed)
+        raise InvalidRequestError(
+            "set_input_embeddings", InWords(f"rows times {core.row_scale:g}"), allowed
+        )
 
 
 def replace_table(

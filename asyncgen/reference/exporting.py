@@ -16,7 +16,7 @@ import torch
 from asyncgen import native
 from asyncgen.cache.layers import StaticLayer
 from asyncgen.cache.static import StaticCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.outputs import CausalLMOutputWithPast
 from asyncgen.models.attention.exported import ExportedAttention
@@ -124,11 +124,11 @@ def _check(model: Any, given: Mapping[str, Any]) -> None:
         raise InvalidRequestError("cache_position", None, allowed)
     if cache is None and given["cache_position"] is not None:
         allowed = "tells the places in a cache, and there is none; give `position_ids`"
-        raise InvalidRequestError("cache_position", "a tensor", allowed)
+        raise InvalidRequestError("cache_position", InWords("a tensor"), allowed)
     has_chunks = any(options.is_chunked or options.slopes for options in config.attention)
     if given["attention_mask"] is not None and has_chunks:
         allowed = "this model counts distances from the first token; export it without a mask"
-        raise InvalidRequestError("attention_mask", "a tensor", allowed)
+        raise InvalidRequestError("attention_mask", InWords("a tensor"), allowed)
 
 
 def _buffers(config: Any, cache: StaticCache, rows: int) -> list[Tensor]:

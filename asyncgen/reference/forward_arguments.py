@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.sink import SinkCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.families.config.editable_config import CALL_DEFAULTS
 from asyncgen.models.attention.sink_window import enter_window
 from asyncgen.models.embeddings import refuse_embeddings
@@ -54,7 +54,7 @@ def embeddings_of(
     if input_ids.dim() != 2 or input_ids.is_floating_point():
         raise InvalidRequestError(
             f"{prefix}input_ids",
-            f"{tuple(input_ids.shape)} {input_ids.dtype}",
+            InWords(f"{tuple(input_ids.shape)} {input_ids.dtype}"),
             "give integers of shape [B, S]",
         )
     ids = input_ids.to(core.device, torch.int64)

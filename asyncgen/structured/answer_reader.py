@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.structured.output_format import given_output_formats, read_output_format
 from asyncgen.structured.response_model import NEEDS_PYDANTIC, adapter_of
 
@@ -97,7 +97,7 @@ class PartialValue:
         try:
             import pydantic_core
         except ImportError as error:
-            raise InvalidRequestError("partial", "called", NEEDS_PYDANTIC) from error
+            raise InvalidRequestError("partial", InWords("called"), NEEDS_PYDANTIC) from error
         self._from_json = pydantic_core.from_json
         self._format = output_format
         self._text = ""
@@ -195,7 +195,7 @@ class AnswerReader:
         output_format = read_output_format(self._params)
         if output_format is None:
             allowed = "a growing value needs a format: give `json_schema` or `response_model`"
-            raise InvalidRequestError("partial", "called", allowed)
+            raise InvalidRequestError("partial", InWords("called"), allowed)
         growing = PartialValue(output_format)
 
         async def next_partial() -> Any:

@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.structured.dry_run import dry_run, dry_run_products
 from asyncgen.structured.grammar import Grammar
 from asyncgen.structured.lark_cost import LarkCost
@@ -78,12 +78,12 @@ def compiler_of(parameter: str, tokenizer: Any, vocab_size: int) -> Compiler:
         import llguidance  # noqa: F401
     except ImportError as error:
         remedy = "needs the package `llguidance`: pip install 'asyncgen[structured]'"
-        raise InvalidRequestError(parameter, "given", remedy) from error
+        raise InvalidRequestError(parameter, InWords("given"), remedy) from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not hasattr(backend, "to_str"):
         kind = tokenizer.__class__.__name__
         allowed = f"needs a tokenizer of the library `tokenizers`, and this is a {kind}"
-        raise InvalidRequestError(parameter, "given", allowed)
+        raise InvalidRequestError(parameter, InWords("given"), allowed)
     with _lock:
         known = _compilers.setdefault(tokenizer, {})
         if vocab_size not in known:

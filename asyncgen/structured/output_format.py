@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords, clip
 from asyncgen.structured.response_model import adapter_of
 from asyncgen.structured.schema_narrowing import narrow_schema
 from asyncgen.structured.schema_support import (
@@ -102,7 +102,7 @@ def read_output_format(params: Mapping[str, Any]) -> OutputFormat | None:
     output_format = _READERS[name](params[name])
     if len(output_format.source) > MOST_CHARACTERS:
         allowed = f"{len(output_format.source)} characters; at most {MOST_CHARACTERS}"
-        raise InvalidRequestError(name, f"{output_format.source[:60]}…", allowed)
+        raise InvalidRequestError(name, clip(output_format.source, 61), allowed)
     try:
         output_format.source.encode()
     except UnicodeEncodeError as error:
@@ -126,15 +126,15 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> OutputFormat:
     try:
         if _schema_cost(value) > _MOST_WEIGHT:
             allowed = f"too many properties: at most {math.isqrt(_MOST_WEIGHT)} of one object"
-            raise InvalidRequestError(parameter, "given", allowed)
+            raise InvalidRequestError(parameter, InWords("given"), allowed)
         check_schema(value)
         source = json.dumps(narrow_schema(value), ensure_ascii=False, allow_nan=False)
     except InvalidRequestError:
         raise
     except UnsupportedSchemaError as error:
-        raise InvalidRequestError(parameter, "given", str(error)) from None
+        raise InvalidRequestError(parameter, InWords("given"), str(error)) from None
     except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequestError(parameter, "given", f"no JSON: {error}") from error
+        raise InvalidRequestError(parameter, InWords("given"), f"no JSON: {error}") from error
     return OutputFormat(parameter, "json", source)
 
 

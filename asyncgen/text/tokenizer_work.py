@@ -11,7 +11,7 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
+from asyncgen.errors import InvalidRequestError, InWords, ModelLoadError, shorten
 from asyncgen.text.known_patterns import SQUARES
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _check_runs(text: str, squares: int) -> None:
         most = int((MOST_PAIRS / squares) ** 0.5)
         raise InvalidRequestError(
             "text",
-            f"a text of {len(text)} characters",
+            InWords(f"a text of {len(text)} characters"),
             f"the tokenizer takes too long over its runs of digits or spaces, the longest of "
             f"{longest}: at most {most} in one run",
         )

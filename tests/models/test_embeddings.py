@@ -165,7 +165,7 @@ class Soft(nn.Embedding):
         (nn.Linear(32, 96), "give an `nn.Embedding`"),
         (nn.Embedding(96, 32, max_norm=1.0), "without `max_norm`"),
         (Soft(96, 32), "rows are looked up as they are"),
-        (nn.Embedding(97, 32), "`value` is 'Embedding of 97 rows': the head has 96 rows"),
+        (nn.Embedding(97, 32), "`value` is Embedding of 97 rows: the head has 96 rows"),
         (torch.zeros(96, 32), "`value` is 'Tensor'"),
         (None, "`value` is 'NoneType'"),
     ],

@@ -20,6 +20,9 @@ NO_BENCH = (
     "the benchmarks are part of the checkout, not of the package: in a checkout of asyncgen, "
     'run pip install -e ".[bench]"'
 )
+HELP = """Stream text from a local language model.
+
+Begin with `asyncgen chat`. Each command has an example in its own --help."""
 ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that takes whatever is typed behind it."""
 
@@ -32,7 +35,7 @@ def no_bench() -> None:
 
 app = App(
     name="asyncgen",
-    help="Stream text from a local language model.",
+    help=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -71,4 +74,4 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")
     ] = False,
 ) -> None:
-    """Stream text from a local language model."""
+    """Take options that belong to no command."""

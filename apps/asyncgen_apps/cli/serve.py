@@ -46,11 +46,13 @@ class _ServerOptions:
 def serve(
     source: Source = DEMO,
     host: access.Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")
+    ] = 8000,
     ws_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Port for WebSockets alone, with a page; 0 chooses one."
+            min=0, max=65535, help="Port for WebSockets alone, with a page; 0 takes a free one."
         ),
     ] = None,
     name: access.ModelNames = None,
@@ -70,8 +72,8 @@ def serve(
         bool | None,
         typer.Option(
             "--chat/--no-chat",
-            help="The chat page at /; if not given: with gradio and without keys, as keys do not "
-            "guard it.",
+            help="The chat page at /, which needs gradio; if not given: with gradio and without "
+            "keys, as keys do not guard it.",
         ),
     ] = None,
     chat_max_body: access.ChatMaxBody = None,
@@ -136,7 +138,9 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, in the way of OpenAI's API.
 
-    Example: asyncgen serve --model demo --port 8000 --chat
+    The page /docs describes each path with its fields, and how to call it.
+
+    Example: asyncgen serve --model demo --port 8000
     """
     with one_line_errors(debug):
         require_installed(NEEDED, extra="serve")
@@ -246,7 +250,7 @@ def _announce(plan: _ServerOptions, listeners: "list[socket.socket]", startup: S
         say_startup(startup)
     chat = f", chat at http://{where}" if plan.settings.with_chat else ""
     streams = "".join(f", streams at ws://{other}/v1/stream" for other in others)
-    say(f"serving {names} at http://{where}/v1{chat}{streams}")
+    say(f"serving {names} at http://{where}/v1, docs at http://{where}/docs{chat}{streams}")
 
 
 def _address(listener: "socket.socket") -> str:

@@ -38,7 +38,7 @@ def serve_ray(
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of a replica.")] = 0.0,
     cpus: Annotated[float, typer.Option(min=0, help="CPUs of a replica, as Ray counts.")] = 1.0,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 8000,
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port.")] = 8000,
     ray_address: Annotated[
         str, typer.Option(help="A cluster, or `auto`; `local` starts one that ends with this.")
     ] = "local",
@@ -152,7 +152,10 @@ def _run(settings: "RaySettings", host: str, port: int, ray_address: str) -> Non
         signal.signal(signal.SIGTERM, leave)
         serve.run(build_app(settings))
         names = ", ".join(settings.model_names) or settings.model
-        typer.echo(f"serving {names} at http://{host}:{port}/v1, {settings.replicas} engines")
+        where = f"http://{host}:{port}"
+        typer.echo(
+            f"serving {names} at {where}/v1, docs at {where}/docs, {settings.replicas} engines"
+        )
         signal.pause()
     except KeyboardInterrupt:
         typer.echo("shutting down", err=True)

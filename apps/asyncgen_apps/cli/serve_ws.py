@@ -50,7 +50,9 @@ class _ServerOptions:
 def serve_ws(
     source: Source = DEMO,
     host: access.Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8765,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")
+    ] = 8765,
     name: Annotated[str | None, typer.Option(help="Name of the model in `hello`.")] = None,
     api_key_file: Annotated[
         Path | None,

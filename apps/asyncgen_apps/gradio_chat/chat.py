@@ -13,6 +13,7 @@ from gradio.utils import MatplotlibBackendMananger
 from asyncgen_apps.gradio_chat.answering import READING, answer
 from asyncgen_apps.gradio_chat.api import chat_function
 from asyncgen_apps.gradio_chat.conversations import Conversation
+from asyncgen_apps.gradio_chat.event_turns import check_queue
 from asyncgen_apps.gradio_chat.fields import STRATEGIES
 from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
@@ -62,7 +63,11 @@ def build_chat(
 
     Returns:
         The page. Launch it, or mount it, with ``launch_options()``.
+
+    Raises:
+        ImportError: A Gradio is installed whose queue is not known here.
     """
+    check_queue()
     return _ChatPage(llm, name, examples, assistant_model, Proxies(trusted_proxies)).blocks
 
 

@@ -8,6 +8,7 @@ Gradio's queue.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections import Counter
 from functools import partial
@@ -21,8 +22,51 @@ if TYPE_CHECKING:
 MOST_EVENTS = 512
 """Events that run or wait. Each holds the head of its request, up to 64 KiB, and its body."""
 
+KNOWN = "6.31.*"
+"""A Gradio whose queue is known here."""
+
 CLIENT = "asyncgen.chat.client"
 """Key of a scope: whose event it brings."""
+
+
+_REPLACED = {"get_events": ("self",), "send_message": ("self", "event", "event_message")}
+"""Methods of a queue in whose place ours are put, here and where unread messages are counted."""
+
+_READ = (
+    "active_jobs",
+    "event_queue_per_concurrency_id",
+    "event_ids_to_events",
+    "pending_event_ids_session",
+    "pending_messages_per_session",
+)
+
+
+def check_queue() -> None:
+    """Check that Gradio's queue still is the one that is known here, before a page is built.
+
+    Raises:
+        ImportError: Another Gradio is installed: our methods would not be called, and one client
+            could have every job and fill the memory.
+    """
+    from gradio.queueing import Queue
+
+    made = inspect.unwrap(Queue.__init__).__code__.co_names
+    changed = [name for name in _READ if name not in made]
+    for name, parameters in _REPLACED.items():
+        method = getattr(Queue, name, None)
+        if method is None or tuple(inspect.signature(method).parameters) != parameters:
+            changed.append(name)
+    starting = getattr(Queue, "start_processing", None)
+    if starting is None or "get_events" not in inspect.unwrap(starting).__code__.co_names:
+        changed.append("start_processing")
+    if changed:
+        from importlib.metadata import version
+
+        raise ImportError(
+            f"gradio {version('gradio')} has another queue than the chat page knows "
+            f"({', '.join(changed)}), and clients would not be held to their shares: "
+            f"pip install 'gradio=={KNOWN}'"
+        )
 
 
 def share_jobs(page: gr.Blocks) -> None:

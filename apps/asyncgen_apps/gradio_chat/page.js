@@ -11,6 +11,8 @@
   const chats = find("#conversations.open .toggle-button");
   if (chats && window.innerWidth < 768) chats.click();
 
+  const toBox = () => find("#box textarea").focus();
+
   // A closed panel is passed over by the tab key; its button says whether it is open.
   function name() {
     for (const [id, called] of [["settings", "Settings"], ["conversations", "Chats"]]) {
@@ -68,10 +70,24 @@
     if (left.length) prose.dataset.left = `Not loaded: ${left.join(", ")}`;
   }
 
+  // Gradio takes a button away that was pressed, or turns it off, and nobody would hear the keys.
+  let focused = null;
+  document.addEventListener("focusin", ({ target }) => {
+    focused = target.matches(":focus-visible") ? target : null;
+  });
+  document.addEventListener("pointerdown", () => { focused = null; }, true);
+  function keepFocus() {
+    if (!focused || document.activeElement !== document.body) return;
+    if (focused.isConnected && !focused.disabled && focused.checkVisibility()) return;
+    focused = null;
+    toBox();
+  }
+
   let isDue = false;
   const refresh = () => {
     isDue = false;
     name();
+    keepFocus();
     all("#chat .prose").forEach(unload);
   };
   new MutationObserver(() => {
@@ -80,7 +96,6 @@
   }).observe(document.body, { attributeFilter: ["class"], childList: true, subtree: true });
   refresh();
 
-  const toBox = () => find("#box textarea").focus();
   document.addEventListener("click", COPY_ANSWER, true);
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("#box .stop-button")) toBox();

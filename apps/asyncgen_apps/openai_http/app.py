@@ -14,13 +14,20 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.requests import Request  # noqa: TC002  read by FastAPI
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from asyncgen_apps.metrics import exposition
 from asyncgen_apps.openai_http.bodies import CHAT_PATH, TEXT_PATH
 from asyncgen_apps.openai_http.concurrency_limit import Gate
 from asyncgen_apps.openai_http.embeddings import EMBED_PATH
-from asyncgen_apps.openai_http.errors import SERVER, ApiError, from_exception, from_validation
+from asyncgen_apps.openai_http.errors import (
+    SERVER,
+    ApiError,
+    clipped,
+    from_exception,
+    from_validation,
+)
 from asyncgen_apps.openai_http.middleware import (
     REQUEST_ID,
     ApiKeyMiddleware,
@@ -45,8 +52,6 @@ from asyncgen_apps.serving.origins import CheckHost, route_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-
-    from starlette.requests import Request
 
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.settings import ServerSettings
@@ -100,7 +105,7 @@ def create_app(
     _add_health(app, llm, gate)
     _add_description(app, settings)
     _add_metrics(app, figures or partial(exposition, llm, settings.model_names[0]))
-    _add_reference(app)
+    _add_reference(app, settings)
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
     app.add_middleware(FastPathMiddleware, answers=fast_path_handlers(service))
@@ -192,7 +197,7 @@ def _add_metrics(app: FastAPI, figures: Callable[[], Awaitable[bytes]]) -> None:
         return Response(await figures(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_reference(app: FastAPI) -> None:
+def _add_reference(app: FastAPI, settings: ServerSettings) -> None:
     """The fields, for programs and for reading; FastAPI calls plain functions on worker threads.
 
     Describing them takes tenths of a second, once.
@@ -204,9 +209,12 @@ def _add_reference(app: FastAPI) -> None:
         return JSONResponse(app.openapi())
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    def docs() -> HTMLResponse:
+    def docs(request: Request) -> HTMLResponse:
         """Every path with its fields; the page runs no script and loads nothing."""
-        return HTMLResponse(reference_page(app.openapi()), headers=PAGE_HEADERS)
+        address = str(request.base_url).rstrip("/")
+        model, has_keys = settings.model_names[0], bool(settings.api_keys)
+        page = reference_page(app.openapi(), address, model, has_keys)
+        return HTMLResponse(page, headers=PAGE_HEADERS)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -227,9 +235,10 @@ def _add_errors(app: FastAPI) -> None:
             return _reply(ApiError(400, UNREADABLE, code="invalid_json"))
         usual = SERVER if error.status_code >= 500 else "invalid_request_error"
         kind = KINDS.get(error.status_code, usual)
-        api_error = ApiError(
-            error.status_code, str(error.detail), kind, code=CODES.get(error.status_code)
-        )
+        said = str(error.detail)
+        if error.status_code == 404:
+            said = f"there is nothing at {clipped(request.url.path)}; /docs lists what there is"
+        api_error = ApiError(error.status_code, said, kind, code=CODES.get(error.status_code))
         return _reply(api_error, error.headers)
 
     @app.exception_handler(Exception)

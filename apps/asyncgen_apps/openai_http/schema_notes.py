@@ -6,6 +6,7 @@ requests have come first.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from asyncgen_apps.openai_http.ranges import bounds, documentation
@@ -195,6 +196,10 @@ EXAMPLES: Schema = {
 """A value of each field, by its name; where a name has several meanings, with that of its model."""
 
 
+_JSON = {"None": "null", "True": "true", "False": "false"}
+_PYTHON = re.compile(rf"\b({'|'.join(_JSON)})\b")
+
+
 def note(model: str, schema: Schema) -> None:
     """Complete the schema of a model in place.
 
@@ -206,7 +211,7 @@ def note(model: str, schema: Schema) -> None:
     for name, field in fields.items():
         described = field.pop("description", None) or documentation(name)
         if described:
-            field["description"] = described
+            field["description"] = _PYTHON.sub(lambda word: _JSON[word[0]], described)
         numbers = [one for one in field.get("anyOf", [field]) if one.get("type") in _NUMBERS]
         for one in numbers:
             for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):

@@ -128,6 +128,7 @@ async def with_streams(
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
         app.router.routes += [stream_route(service, _PATH), Route(_PATH, _ask_for_websocket)]
+        app.description += f" Streams over WebSocket, which can be resumed: `{_PATH}`."
         connections = ConnectionServer(service, page=None, paths=(_PATH,))
         if listener is not None:
             host = listener.getsockname()[0]

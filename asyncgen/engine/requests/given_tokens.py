@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.runtime.transfer import given_tensor
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def given_ids(params: Mapping[str, Any], num_samples: int) -> tuple[tuple[int, .
         value = [value]
     if len(value) != num_samples:
         allowed = f"one list of token ids for each sample, and there are {num_samples}"
-        raise InvalidRequestError("generated_ids", f"{len(value)} lists", allowed)
+        raise InvalidRequestError("generated_ids", InWords(f"{len(value)} lists"), allowed)
     return tuple(map(tuple, value)) if any(value) else ()
 
 

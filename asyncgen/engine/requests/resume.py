@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from asyncgen.engine.requests.request import GivenTokens
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.stopping.criteria import StopStringCriteria
 from asyncgen.runtime.transfer import host_ints
@@ -81,7 +81,7 @@ def take_up(request: Request, tokenizer: Tokenizer | None) -> tuple[GivenTokens,
     lengths = {len(each.token_ids) for each in samples if each.reason is None}
     if request.alone is not None and len(lengths) > 1:
         allowed = f"as many for each sample that goes on, because {request.alone}"
-        raise InvalidRequestError("generated_ids", f"{sorted(lengths)} tokens", allowed)
+        raise InvalidRequestError("generated_ids", InWords(f"{sorted(lengths)} tokens"), allowed)
     return samples
 
 
@@ -100,7 +100,7 @@ def _taken_up(
     length, most = len(request.starting_ids) + len(ids), checks.max_length
     if most is not None and length > most:
         allowed = f"at most {most - len(request.starting_ids)} tokens can follow the prompt"
-        raise InvalidRequestError("generated_ids", f"{len(ids)} tokens", allowed)
+        raise InvalidRequestError("generated_ids", InWords(f"{len(ids)} tokens"), allowed)
     newest, stop = text.add(ids[-1:])
     shown += newest
     reason = checks.reason(index, ids[-1], length, stops=_meets_stop_strings(request, index))

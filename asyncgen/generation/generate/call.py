@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.custom_methods import extra_parameters
 from asyncgen.generation.generate.collect import Result, StepOutputs, assemble, make_record
@@ -284,7 +284,7 @@ def _repeated(name: str, value: Tensor | None, prompts: int, copies: int) -> Ten
         return table
     if len(table) != prompts:
         allowed = f"needs one row, one a prompt ({prompts}), or one a sample ({prompts * copies})"
-        raise InvalidRequestError(name, f"{len(table)} rows", allowed)
+        raise InvalidRequestError(name, InWords(f"{len(table)} rows"), allowed)
     return table.repeat_interleave(copies, dim=0)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import torch
 
 from asyncgen.cache.no_cache import NoCache
-from asyncgen.errors import InvalidRequestError, class_name, shorten
+from asyncgen.errors import InvalidRequestError, InWords, class_name, shorten
 from asyncgen.generation.custom_methods import accepted_arguments, load_recipe, parameter_names
 from asyncgen.generation.generate.defaults import fill_config
 from asyncgen.generation.outputs import BaseModelOutput
@@ -383,7 +383,9 @@ class _CustomSequences(Sequences):
         for each in chain.from_iterable(rows):
             if not 0 <= each < size:
                 allowed = f"token ids are from 0 to {size - 1}"
-                raise InvalidRequestError("custom_generate", f"a method that gives {each}", allowed)
+                raise InvalidRequestError(
+                    "custom_generate", InWords(f"a method that gives {each}"), allowed
+                )
 
     def _refuse(self, given: object) -> InvalidRequestError:
         reasons = ", ".join(get_args(FinishReason))

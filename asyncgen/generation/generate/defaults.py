@@ -9,7 +9,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
+from asyncgen.errors import DefaultLengthWarning, InvalidRequestError, did_you_mean
 from asyncgen.families.config import EditableConfig
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_numbers, check_supported, check_values
@@ -93,9 +93,10 @@ def resolve_config(
             "generation begins with ids of the decoder; give `decoder_input_ids`",
         )
     if unknown:
+        hint = did_you_mean(unknown[0], known | {field.name for field in FIELDS})
         raise ValueError(
             f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
-            "generate arguments shows up here as well)"
+            f"generate arguments shows up here as well){hint}"
         )
     return config, rest
 

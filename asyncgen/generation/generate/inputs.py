@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.caches import Cache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.strategies.step import PromptInputs
 from asyncgen.models.embeddings import refuse_embeddings
 
@@ -83,7 +83,7 @@ def first_position(name: str, mask: object, ids: Tensor, past: int) -> int:
     if past >= length and past:
         raise InvalidRequestError(
             "past_key_values",
-            f"cache of {past} positions",
+            InWords(f"a cache of {past} positions"),
             f"the prompt has {length}, of which it must lack at least the last; pass all tokens "
             f"so far, or those that follow the cache with `{name}` [{batch}, {past + length}] over "
             "both, or `crop` the cache",
@@ -132,7 +132,7 @@ def check_embeddings(ids: Tensor, embeddings: Tensor, given: Mapping[str, Any], 
     if past >= length:
         raise InvalidRequestError(
             "past_key_values",
-            f"cache of {past} positions",
+            InWords(f"a cache of {past} positions"),
             f"`inputs_embeds` has {length}, of which it must lack at least the last; pass the "
             "embeddings of all tokens so far, or `crop` the cache",
         )
@@ -191,7 +191,7 @@ def _read_per_position(
     table = given[None] if given.dim() == 1 else given
     fits = table.dim() == 2 and table.shape[0] in (1, batch) and table.shape[1] in (fresh, total)
     if not fits or given.is_floating_point():
-        raise InvalidRequestError(name, f"{tuple(given.shape)} {given.dtype}", allowed)
+        raise InvalidRequestError(name, InWords(f"{tuple(given.shape)} {given.dtype}"), allowed)
     least, most = int(table.min()), int(table.max())
     if least < 0 or (limit is not None and most >= limit):
         end = "up" if limit is None else f"to {limit - 1}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.generate.inputs import (
     check_embeddings,
     first_position,
@@ -209,7 +209,7 @@ def _check_ids(model: GenerativeModel, name: str, ids: Tensor) -> Tensor:
     if ids.dim() != 2 or 0 in ids.shape or ids.is_floating_point():
         raise InvalidRequestError(
             name,
-            f"{tuple(ids.shape)} {ids.dtype}",
+            InWords(f"{tuple(ids.shape)} {ids.dtype}"),
             "integer ids of shape [batch, length] with at least one row and one position",
         )
     size = model.config.vocab_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.layer_windows import layer_windows
-from asyncgen.errors import InvalidRequestError, class_name
+from asyncgen.errors import InvalidRequestError, InWords, class_name
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.custom_methods import accepted_arguments, parameter_names
 from asyncgen.runtime.user_code import run_user_code
@@ -139,7 +139,7 @@ class WrittenModel:
         if not isinstance(logits, torch.Tensor):
             raise InvalidRequestError("forward", class_name(output), allowed)
         if logits.dim() != 3 or 0 in logits.shape:
-            raise InvalidRequestError("forward", f"`logits` of {[*logits.shape]}", allowed)
+            raise InvalidRequestError("forward", InWords(f"`logits` of {[*logits.shape]}"), allowed)
         return output
 
     @property

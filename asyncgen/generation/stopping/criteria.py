@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.errors import InvalidRequestError, InWords, shorten
 from asyncgen.generation.config.checks import check_made_once
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.logits.base import check_number, check_share
@@ -118,7 +118,9 @@ def _ask(criterion: Callable[..., Any], input_ids: Tensor, scores: Any, **kwargs
 
 def _answer_error(name: str, answer: str, rows: int) -> InvalidRequestError:
     allowed = f"there are {rows} rows; answer a bool tensor [{rows}], or a bool"
-    return InvalidRequestError("stopping_criteria", f"{name} that answers {answer}", allowed)
+    return InvalidRequestError(
+        "stopping_criteria", InWords(f"{name} that answers {answer}"), allowed
+    )
 
 
 class MaxLengthCriteria(StoppingCriteria):

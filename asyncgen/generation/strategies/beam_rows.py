@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
 from asyncgen.cache.static import StaticCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.strategies.forward import open_forward, read_prompt
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class BeamRows:
         if present not in (None, batch, batch * num_beams):
             raise InvalidRequestError(
                 "past_key_values",
-                f"cache of {present} rows",
+                InWords(f"a cache of {present} rows"),
                 f"needs one row a prompt ({batch}) or a beam ({batch * num_beams})",
             )
         # A cache that already has a row for each beam cannot be repeated after the prompt; what

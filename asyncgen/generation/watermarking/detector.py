@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.config.rules import Range, require, switch
 from asyncgen.generation.watermarking.config import watermark_from
 from asyncgen.generation.watermarking.greenlist import GreenLists, WatermarkingConfig
@@ -155,7 +155,7 @@ class WatermarkDetector:
         shortest = min(map(len, rows), default=0)
         if shortest <= self._context_width:
             allowed = f"must be longer than the context of the watermark, {self._context_width}"
-            raise InvalidRequestError("input_ids", f"a text of {shortest} tokens", allowed)
+            raise InvalidRequestError("input_ids", InWords(f"a text of {shortest} tokens"), allowed)
         return rows
 
     def _text(self, row: list[int]) -> list[int]:

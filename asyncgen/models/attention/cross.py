@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.models.attention.dense import AttentionContext, DenseAttention, additive_mask, attend
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class EncoderDecoderAttention(DenseAttention):
         if keys.shape[0] != rows:
             raise InvalidRequestError(
                 "past_key_values",
-                f"cache of {keys.shape[0]} encoder rows",
+                InWords(f"a cache of {keys.shape[0]} encoder rows"),
                 f"the decoder has {rows} rows; make a cache of that size",
             )
         split = queries.view(rows, length, -1, self._head_dim).transpose(1, 2)  # [B, H, S, D]
@@ -179,7 +179,7 @@ class EncoderDecoderAttention(DenseAttention):
         if self._rows % batch:
             raise InvalidRequestError(
                 "decoder_input_ids",
-                f"{self._rows} rows",
+                InWords(f"{self._rows} rows"),
                 f"{batch} texts were encoded; give as many rows, or a multiple",
             )
         return self._rows // batch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.families.plans.state_plan import keeps_states
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def enter_window(core: Any, cache: SinkCache, mask: Tensor) -> tuple[Tensor | No
     limit = core.packed_length
     if limit is not None and length > limit:
         allowed = f"the angles of this model change behind {limit} positions; use a shorter window"
-        raise InvalidRequestError("past_key_values", f"SinkCache of {length} positions", allowed)
+        raise InvalidRequestError(
+            "past_key_values", InWords(f"a SinkCache of {length} positions"), allowed
+        )
     if config.stream.positions in ("table", "sinusoids"):
         positions = mask.cumsum(dim=1) - 1
         positions = (positions if before is None else positions + before).clamp_(min=0)
@@ -81,7 +83,7 @@ def _check_model(core: Any, config: ModelConfig) -> None:
     else:
         return
     allowed = f"layers of a {config.model_type} model {why}; use DynamicCache"
-    raise InvalidRequestError("past_key_values", "SinkCache", allowed)
+    raise InvalidRequestError("past_key_values", InWords("a SinkCache"), allowed)
 
 
 def _turns(norm: NormPlan) -> bool:

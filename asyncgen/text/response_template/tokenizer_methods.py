@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.text.response_template.response_parser import ResponseParser, parse_response
 from asyncgen.types import NEVER_IDS
 
@@ -80,7 +80,7 @@ class ResponseMethods:
             prefixes *= len(answers)
         if len(prefixes) != len(answers):
             allowed = f"give one, or one for each of the {len(answers)} answers"
-            raise InvalidRequestError("prefix", f"{len(prefixes)} prompts", allowed)
+            raise InvalidRequestError("prefix", InWords(f"{len(prefixes)} prompts"), allowed)
         messages = [
             parse_response(answer, template, prefix=before, tools=tools)
             for answer, before in zip(answers, prefixes, strict=True)

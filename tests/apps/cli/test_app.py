@@ -17,6 +17,7 @@ from asyncgen import InvalidRequestError
 from asyncgen_apps.cli import main
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.errors import UserError, describe, one_line_errors
+from asyncgen_apps.cli.help import PANELS
 from asyncgen_apps.cli.settings import SettingError
 from tests.apps.cli.doubles import run_cli
 from tests.cases import for_each
@@ -42,7 +43,7 @@ def commands(group: TyperGroup, *above: str) -> Iterator[tuple[tuple[str, ...], 
             yield (*above, name), one
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("width", [40, 80, 99, 100, 120])
 def test_help_reads_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No name is cut, no word broken, and no line longer than the terminal."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -230,3 +231,27 @@ def test_a_switch_shows_no_type(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", width)
         shown = run_cli("--help").stdout + run_cli("chat", "--help").stdout
         assert "--no-save" in shown and "--version" in shown and "bool" not in shown
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_range_is_said_in_words(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = " ".join(run_cli("serve", "--help").stdout.split())
+    assert "--port <int>" in shown and "[default: 8000; 0 to 65535]" in shown
+    assert "--ping-seconds <float>" in shown and "[default: 5.0; 0.1 or more]" in shown
+    assert "--api-key <str>" in shown and "[env var: ASYNCGEN_API_KEY]" in shown
+    for word in (" range>", "x>=", "<=x", "list["):
+        assert word not in shown
+
+
+def test_many_options_stand_under_headings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    whole = get_command(app)
+    assert isinstance(whole, TyperGroup)
+    known = {each.name for _, one in commands(whole) for each in one.params}
+    assert {name for names in PANELS.values() for name in names} <= known
+    lines = run_cli("serve", "--help").stdout.splitlines()
+    places = [lines.index(panel) for panel in ("Options", *PANELS)]
+    ended = lines.index("", places[0])
+    assert "--port" in " ".join(lines[places[0] : ended])
+    assert "--max-body" not in " ".join(lines[places[0] : ended])

@@ -128,6 +128,22 @@ def test_keys_stop_an_answer_and_submit_an_edit(chat: Served, page: ChatPage) ->
     assert chat.asked[-1][0][-1]["content"] == "Who\na"
 
 
+def test_keys_are_heard_behind_a_button_that_goes_away(chat: Served, page: ChatPage) -> None:
+    focused = "document.activeElement === document.querySelector('#box textarea')"
+    chat.set(max_new_tokens=5)
+    page.page.locator("#chat .examples button").first.focus()
+    page.page.keyboard.press("Enter")
+    page.wait_done()
+    page.page.wait_for_function(focused)
+    for name in ("Undo", "Retry"):
+        page.ask(QUESTION)
+        page.wait_done()
+        page.button(name).focus()
+        page.page.keyboard.press("Enter")
+        page.page.wait_for_function(focused)
+        page.send.wait_for()
+
+
 def test_probabilities_by_keyboard(chat: Served, page: ChatPage) -> None:
     page.ask(QUESTION)
     page.wait_done()

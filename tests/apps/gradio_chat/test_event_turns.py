@@ -9,10 +9,12 @@ import gradio as gr
 import httpx
 import pytest
 from fastapi import FastAPI
+from gradio.queueing import Queue
 
 from asyncgen_apps.gradio_chat import build_chat, event_turns, launch_options
 from asyncgen_apps.gradio_chat.event_turns import CLIENT, share_jobs
 from tests.apps.gradio_chat.doubles import ScriptedModel
+from tests.cases import for_each
 
 JOBS = 40
 
@@ -70,6 +72,32 @@ def test_a_limit_of_a_function_holds() -> None:
     page = Page([event("a"), event("b")])
     page.waiting.concurrency_limit = page.waiting.current_concurrency = 1
     assert page.start() == []
+
+
+async def _start(self: Queue) -> None:
+    self.take()  # type: ignore[attr-defined]
+
+
+@for_each(
+    ("name", "change"),
+    [
+        ("start_processing", _start),
+        ("get_events", lambda self, most: None),
+        ("send_message", lambda self, message: None),
+        ("get_events", None),
+        ("send_message", None),
+    ],
+)
+def test_a_gradio_with_another_queue_is_refused_at_the_start(
+    name: str, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The range of Gradio's versions does not notice it."""
+    if change is None:
+        monkeypatch.delattr(Queue, name)
+    else:
+        monkeypatch.setattr(Queue, name, change)
+    with pytest.raises(ImportError, match=rf"another queue .*{name}.* pip install 'gradio=="):
+        build_chat(ScriptedModel())
 
 
 @pytest.mark.anyio

@@ -131,7 +131,10 @@ def test_messages_that_the_template_refuses(either: Running) -> None:
 
 
 def test_other_paths_and_methods(demo: Running) -> None:
-    assert demo.request("GET", "/v1/nothing").error["code"] == "not_found"
+    error = demo.request("GET", "/v1/nothing").error
+    assert error["code"] == "not_found"
+    assert error["message"] == "there is nothing at /v1/nothing; /docs lists what there is"
+    assert len(demo.request("GET", "/" + 5000 * "x").error["message"]) < 200
     assert demo.request("GET", "/v1/models/gpt").error["code"] == "model_not_found"
     assert demo.request("GET", "/v1/chat/completions").status == 405
     got = demo.request("GET", "/v1/models/demo")

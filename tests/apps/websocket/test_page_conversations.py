@@ -148,8 +148,17 @@ def test_two_tabs_that_write_at_once_lose_nothing(page: WebPage) -> None:
       library.keep(chat.id, turns);
       chat.turns = turns;
       drawAll();
+      library.on.changed = hear;
+      heard.forEach(hear);
+    }"""
+    deaf = """() => {
+      window.heard = [];
+      window.hear = library.on.changed;
+      library.on.changed = (id) => heard.push(id);
     }"""
     tabs = {"here": page, "there": other}
+    for tab in tabs.values():
+        tab.page.evaluate(deaf)
     for name, tab in tabs.items():
         tab.page.evaluate(f"(name) => setTimeout(() => ({begin})(name), 100)", name)
     wanted = [["One", name] for name in tabs]

@@ -60,7 +60,7 @@ def test_more_messages_than_the_context_has_tokens() -> None:
     messages = [{"role": "user", "content": "hi"}] * 513
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ nobody.reads['this'].far }}"
-    with pytest.raises(ContextLengthError, match="`prompt` is '513 messages': .* holds 512"):
+    with pytest.raises(ContextLengthError, match="`prompt` is 513 messages: .* holds 512"):
         request_for(messages, tokenizer=tokenizer)
     with pytest.raises(ChatTemplateError):
         request_for(messages[1:], tokenizer=tokenizer)

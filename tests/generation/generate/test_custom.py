@@ -521,8 +521,8 @@ def test_a_repository_replaces_generate(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ([50.7], r"gives \[50.7\]"),
         ([True], r"gives \[True\]"),
-        ([10**7], "gives 10000000': token ids are from 0 to"),
-        ([-1], "gives -1': token ids are from 0 to"),
+        ([10**7], "gives 10000000: token ids are from 0 to"),
+        ([-1], "gives -1: token ids are from 0 to"),
         (None, "gives None"),
         ("text", "gives 'text'"),
         ([], r"gives \[\]"),
@@ -557,7 +557,7 @@ def test_a_step_may_be_of_any_integers(given: Any) -> None:
     "given, said",
     [
         (torch.full((2, 9), 65), r"ids of shape \[2, 9\].*\[B, T\] of 1 rows"),
-        (torch.full((1, 40), 10**7), "gives 10000000': token ids are from 0 to"),
+        (torch.full((1, 40), 10**7), "gives 10000000: token ids are from 0 to"),
         (None, "returned NoneType"),
     ],
 )

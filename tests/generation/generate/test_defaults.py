@@ -103,8 +103,10 @@ def test_keywords_win_over_the_config_and_that_over_the_model() -> None:
 
 
 def test_unknown_keyword_is_refused() -> None:
-    with pytest.raises(ValueError, match="temprature"):
-        resolve_config(TableModel(), None, {"temprature": 1.0})
+    wrong = {"temprature": "temperature", "max_new_token": "max_new_tokens"}
+    for name, meant in wrong.items():
+        with pytest.raises(ValueError, match=f"{name}.*; did you mean `{meant}`"):
+            resolve_config(TableModel(), None, {name: 1.0})
     _, rest = resolve_config(TableModel(), None, {"temprature": 1.0}, frozenset({"temprature"}))
     assert rest == {"temprature": 1.0}
 

@@ -100,7 +100,7 @@ def test_a_cache_that_does_not_fit(kind: str, model: Any) -> None:
     model(IDS, past_key_values=cache)
     for ids, mask in ((IDS[:, :2], None), (IDS, None), (IDS[:, :2], torch.ones(2, 2))):
         with pytest.raises(
-            InvalidRequestError, match="`past_key_values` is 'cache of 5 positions'"
+            InvalidRequestError, match="`past_key_values` is a cache of 5 positions"
         ):
             model.generate(ids, attention_mask=mask, past_key_values=cache, **NEW)
     for length in (6, 8):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.quantized.quantized_cache import QuantizedCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InWords
 from asyncgen.generation.config.generation_config import GenerationConfig, own_copy
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan_parts import make_processors
@@ -83,7 +83,9 @@ def check_assistance(
         )
     if rows > 1:
         raise InvalidRequestError(
-            "input_ids", f"a batch of {rows}", "assisted generation takes one row at a time"
+            "input_ids",
+            InWords(f"a batch of {rows}"),
+            "assisted generation takes one row at a time",
         )
     if config.use_cache is False:
         raise InvalidRequestError("use_cache", False, "assisted generation needs the cache")
@@ -271,7 +273,7 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
     if assistant.device != model.device:
         raise InvalidRequestError(
             "assistant_model",
-            f"on {assistant.device}",
+            InWords(f"on {assistant.device}"),
             f"must be where the model is, on {model.device}; move it with `to`",
         )
     same = assistant.core.config.vocab_size == model.core.config.vocab_size
@@ -279,7 +281,7 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
     if not same and not given:
         raise InvalidRequestError(
             "assistant_model",
-            f"a vocabulary of {assistant.core.config.vocab_size}",
+            InWords(f"a vocabulary of {assistant.core.config.vocab_size}"),
             f"the model has one of {model.core.config.vocab_size}, so the tokenizers differ; "
             "pass `tokenizer` and `assistant_tokenizer`",
         )
