@@ -20,6 +20,7 @@ from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
 from asyncgen_apps.serving.client_turns import ClientTurns
 from asyncgen_apps.serving.clients import ANYBODY, bearer_key
+from asyncgen_apps.serving.get_turns import HAS_LEFT
 from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_LARGE, MOST_OF_LARGE
 from asyncgen_apps.serving.origins import route_path
 from asyncgen_apps.serving.shared_budget import SharedBudget
@@ -250,11 +251,12 @@ class FastPathMiddleware:
             name = state["request_id"]
             if sum(map(len, pieces)) > LARGE:
                 client = state.get("client", ANYBODY).id
-                checked = await self._large.run(client, _check_large, make, pieces, name)
+                has_left = scope.get(HAS_LEFT, bool)
+                checked = await self._large.run(client, _check_large, make, pieces, name, has_left)
                 del body, pieces
                 if isinstance(checked, ApiError):
                     await ResponseWriter(send).fail(checked)
-                else:
+                elif checked is not None:
                     await checked(scope, receive, send)
                 return
             if _is_json(scope):
@@ -306,13 +308,32 @@ class _ReplayableBody:
         return await self._receive()
 
 
+class _ClientLeft(Exception):
+    """Raised amid the work for a client that is gone."""
+
+
 def _check_large(
-    make: Callable[[object, str], ASGIApp], pieces: list[bytes], name: str
-) -> ASGIApp | ApiError:
-    """Make the answer to a large body, or return its error; on a worker thread."""
-    with slices():
+    make: Callable[[object, str], ASGIApp],
+    pieces: list[bytes],
+    name: str,
+    has_left: Callable[[], bool],
+) -> ASGIApp | ApiError | None:
+    """Make the answer to a large body, or return its error; on a worker thread.
+
+    Returns:
+        Either, or ``None`` if the client has left: its body would only keep others waiting.
+    """
+
+    def check() -> None:
+        if has_left():
+            raise _ClientLeft
+
+    with slices(check):
         try:
+            check()
             return make(parse(b"".join(pieces)), name)
+        except _ClientLeft:
+            return None
         except ApiError as refused:
             return refused
         except ValidationError as error:

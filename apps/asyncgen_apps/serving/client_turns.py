@@ -31,7 +31,11 @@ class ClientTurns:
         self._doors: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def run(self, client: str, function: Callable[..., T], *args: object) -> T:
-        """Call a function on a worker thread; a caller that is cancelled leaves it to itself.
+        """Call a function on a worker thread.
+
+        A caller that is cancelled while its call runs waits for the end: left to themselves, calls
+        of clients that come and go would be more than there are threads for. What takes long asks
+        `anyio.from_thread.check_cancelled` now and then.
 
         Args:
             client: Name of the client.
@@ -45,6 +49,4 @@ class ClientTurns:
         if door is None:
             door = self._doors[client] = anyio.Lock()
         async with door:
-            return await anyio.to_thread.run_sync(
-                function, *args, limiter=self._limiter, abandon_on_cancel=True
-            )
+            return await anyio.to_thread.run_sync(function, *args, limiter=self._limiter)

@@ -44,6 +44,33 @@ async def test_who_is_cancelled_gives_its_turn_on() -> None:
     assert order == ["a"]
 
 
+async def test_calls_of_those_who_have_left_are_no_more_than_threads() -> None:
+    """A client that comes and goes would else have as many threads as it likes."""
+    turns, running, most, go_on = ClientTurns(2), list[str](), list[int](), threading.Event()
+    began = anyio.Semaphore(0)
+
+    def call(name: str) -> None:
+        running.append(name)
+        most.append(len(running))
+        anyio.from_thread.run_sync(began.release)
+        assert go_on.wait(PATIENCE)
+        running.remove(name)
+
+    async with anyio.create_task_group() as group:
+        for name in "abab":
+            group.start_soon(turns.run, name, call, name)
+        for _ in range(2):
+            await began.acquire()
+        group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as later:
+                for name in "ab":
+                    later.start_soon(turns.run, name, call, name)
+                await anyio.wait_all_tasks_blocked()
+                go_on.set()
+    assert len(most) == 4 and max(most) == 2
+
+
 async def test_what_it_raises_is_raised() -> None:
     turns = ClientTurns(1)
     for _ in range(3):
