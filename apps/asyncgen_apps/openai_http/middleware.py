@@ -316,7 +316,7 @@ def _check_large(
     make: Callable[[object, str], ASGIApp],
     pieces: list[bytes],
     name: str,
-    has_left: Callable[[], bool],
+    has_left: Callable[[], bool] = bool,
 ) -> ASGIApp | ApiError | None:
     """Make the answer to a large body, or return its error; on a worker thread.
 

@@ -158,6 +158,7 @@ def test_another_client_finds_memory_for_its_reply(
 ) -> None:
     budget, owner = two.gate.reply_bytes, KEYS.find("a")
     assert owner is not None
+    wait_for(lambda: budget.used == 0)
     monkeypatch.setattr(budget, "most", 2 * 2**20)
     kept = 0
     while budget.take(owner.id, 4096):
