@@ -144,7 +144,7 @@ class GuardPage:
         size = int(length[:20]) if length.isdecimal() else 0
         parts: list[bytes] = []
         read = 0
-        client = _client_of(scope)
+        client = client_of(scope)
         try:
             with anyio.move_on_after(_BODY_SECONDS):
                 while max(size, read) <= limit:
@@ -172,7 +172,7 @@ class GuardPage:
         return _Refusal(413, "request_too_large", reason)
 
 
-def _client_of(scope: Scope) -> str:
+def client_of(scope: Scope) -> str:
     """Say whom a request belongs to."""
     page = scope["app"].get_blocks() if "app" in scope else None
     return client_id(HTTPConnection(scope), getattr(page, "proxies", _NO_PROXIES))

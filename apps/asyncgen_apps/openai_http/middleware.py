@@ -112,11 +112,9 @@ class ApiKeyMiddleware:
         await self._app(scope, receive, send)
 
     def _client(self, scope: Scope) -> Client | ApiError:
-        headers = Headers(scope=scope)
         if not self._keys:
-            remote = scope.get("client")
-            forwarded_for = ",".join(headers.getlist("x-forwarded-for")) or None
-            return self._proxies.client(remote and remote[0], forwarded_for)
+            return self._proxies.client_of(scope)
+        headers = Headers(scope=scope)
         key, found = bearer_key(", ".join(headers.getlist("authorization"))), None
         if key is None:
             message = "no API key: send `Authorization: Bearer <key>`"
