@@ -10,10 +10,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from time import thread_time
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import anyio
 
+from asyncgen_apps.serving.client_turns import ClientDoors
 from asyncgen_apps.serving.time_slices import short_turns
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class GetTurns:
         """
         self._app = app
         self._client_of = client_of
-        self._doors: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._doors = ClientDoors()
         self._door = anyio.Lock(fast_acquire=True)
         self._last: anyio.Event | None = None
 
@@ -65,10 +65,7 @@ class GetTurns:
         if not is_get or scope["path"] in _ALWAYS_OPEN or _HAS_TURN in scope:
             await self._app(scope, receive, send)
             return
-        client = self._client_of(scope)
-        own_door = self._doors.get(client)
-        if own_door is None:
-            own_door = self._doors[client] = anyio.Lock(fast_acquire=True)
+        own_door = self._doors.of(self._client_of(scope))
         with ExitStack() as turn:
             if self._last is not None and not self._last.is_set():
                 turn.enter_context(short_turns())
