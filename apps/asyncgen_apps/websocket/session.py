@@ -255,13 +255,13 @@ class Session:
                 self.authentication_timed_out()
         for count in itertools.count(1):
             frame = await receive()
-            if len(frame) <= SMALL:
-                self.receive(frame)
-            elif len(frame) <= LARGE:
+            if len(frame) > LARGE:
+                await self.receive_large(frame)
+            elif len(frame) > SMALL:
                 client = self._channel.client or ANYBODY
                 await self._service.turns.run(client.id, self.receive, frame)
             else:
-                await self.receive_large(frame)
+                self.receive(frame)
             if count % _FRAMES_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()  # reading frames that have arrived does not yield
             if self.is_congested:
