@@ -19,7 +19,9 @@ from asyncgen_apps.gradio_chat.endpoints import CALLED, called_by
 from asyncgen_apps.gradio_chat.json_bounds import too_complex
 from asyncgen_apps.gradio_chat.session_bytes import size_of
 from asyncgen_apps.gradio_chat.sessions import client_id
+from asyncgen_apps.serving.client_turns import TurnsOnLoop
 from asyncgen_apps.serving.clients import Proxies
+from asyncgen_apps.serving.limits import SMALL
 from asyncgen_apps.serving.origins import header_of, is_own_origin, refuse_request
 from asyncgen_apps.serving.sliced_json import RepeatedKeyError, unique_keys
 
@@ -89,6 +91,7 @@ class GuardPage:
         self._app = app
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._max_body_bytes = max_body_bytes
+        self._turns = TurnsOnLoop()
         self._reading: Counter[str] = Counter()  # bytes on their way, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +105,12 @@ class GuardPage:
                 body = await self._read(scope, receive)
             except _ClientGone:
                 return
-            refusal = body if isinstance(body, _Refusal) else _refuse_body(scope, body)
+            if isinstance(body, _Refusal):
+                refusal = body
+            elif len(body) > SMALL:
+                refusal = await self._turns.run(client_of(scope), _refuse_body, scope, body)
+            else:
+                refusal = _refuse_body(scope, body)
             receive = _ReplayedBody(b"" if isinstance(body, _Refusal) else body, receive)
         if refusal is not None:
             await refuse_request(scope, send, refusal.status, refusal.code, refusal.message)
@@ -144,7 +152,7 @@ class GuardPage:
         size = int(length[:20]) if length.isdecimal() else 0
         parts: list[bytes] = []
         read = 0
-        client = _client_of(scope)
+        client = client_of(scope)
         try:
             with anyio.move_on_after(_BODY_SECONDS):
                 while max(size, read) <= limit:
@@ -172,7 +180,7 @@ class GuardPage:
         return _Refusal(413, "request_too_large", reason)
 
 
-def _client_of(scope: Scope) -> str:
+def client_of(scope: Scope) -> str:
     """Say whom a request belongs to."""
     page = scope["app"].get_blocks() if "app" in scope else None
     return client_id(HTTPConnection(scope), getattr(page, "proxies", _NO_PROXIES))

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
+
 from asyncgen_apps.gradio_chat.conversations import ChatHistory
 from asyncgen_apps.gradio_chat.reasoning import split_thinking
 
@@ -44,9 +46,10 @@ def client_id(request: gr.Request | HTTPConnection, proxies: Proxies) -> str:
         request: Of an event, or what brings it.
         proxies: Whose word about an address is taken.
     """
-    client, headers = getattr(request, "client", None), getattr(request, "headers", {})
+    client, headers = getattr(request, "client", None), getattr(request, "headers", Headers())
     remote = None if client is None else client.host
-    return proxies.client(remote, headers.get("x-forwarded-for")).id
+    # A proxy may add a line of its own behind one that its client wrote.
+    return proxies.client(remote, ",".join(headers.getlist("x-forwarded-for")) or None).id
 
 
 @dataclass(slots=True)

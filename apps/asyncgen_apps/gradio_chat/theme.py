@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 
 from asyncgen_apps.gradio_chat.endpoints import CheckEndpoint, refuse_malformed
-from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, GuardPage
+from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, GuardPage, client_of
 from asyncgen_apps.gradio_chat.own_content import OwnContentOnly
 from asyncgen_apps.gradio_chat.session_cleanup import MAX_MEMORY_BYTES, SessionCleanupMiddleware
 from asyncgen_apps.serving.get_turns import GetTurns
@@ -101,7 +101,7 @@ def launch_options(
     guards = [
         Middleware(OwnContentOnly),
         Middleware(CheckHost, names=allowed_hosts),
-        Middleware(GetTurns),
+        Middleware(GetTurns, client_of=client_of),
         Middleware(GuardPage, origins=origins, max_body_bytes=max_body_bytes),
         Middleware(CheckEndpoint),
         Middleware(SessionCleanupMiddleware, max_memory_bytes=max_memory_bytes),

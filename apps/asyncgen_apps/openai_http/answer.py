@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import anyio
-import anyio.to_thread
 
 from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
@@ -97,7 +96,7 @@ class CompletionResponse(CancellableResponse):
                 with LargeReply(streams, self._serializer, self._gate, client) as large:
                     await reply.parts(await large.read())
             else:
-                await reply.whole(await whole(streams, self._serializer))
+                await reply.whole(await whole(streams, self._serializer, self.on_thread))
 
     async def _stream(
         self, streams: RequestStreams, reply: ResponseWriter, usage_options: UsageOptions
@@ -107,7 +106,7 @@ class CompletionResponse(CancellableResponse):
             self._prompt_tokens = await _count_prompts(self._llm, self._plan)
         echo = self._serializer.echo
         if echo is not None:
-            await anyio.to_thread.run_sync(echo.begin, streams.prompt_ids, streams.tokenizer)
+            await self.on_thread(echo.begin, streams.prompt_ids, streams.tokenizer)
         opening = list(self._serializer.opening(self._prompts(streams), self._plan.choices))
         templates: dict[int, EventTemplate] = {}
         has_turn = anyio.Lock(fast_acquire=True)  # so that many streams wait as one reply

@@ -115,10 +115,11 @@ def create_app(
         seconds=settings.body_seconds,
         is_shared=settings.has_several_clients,
     )
+    proxies = Proxies(settings.trusted_proxies)
     app.add_middleware(
         ApiKeyMiddleware,
         keys=Keys(settings.api_keys, settings.priority_keys),
-        proxies=Proxies(settings.trusted_proxies),
+        proxies=proxies,
         also=_guarded(settings),
     )
     if settings.cors_origins:
@@ -129,7 +130,7 @@ def create_app(
             allow_headers=["*"],
             expose_headers=[REQUEST_ID, "retry-after"],
         )
-    app.add_middleware(GetTurns)
+    app.add_middleware(GetTurns, client_of=lambda scope: proxies.client_of(scope).id)
     app.add_middleware(CheckHost, names=settings.allowed_hosts)
     app.add_middleware(RequestIdMiddleware)
     return app

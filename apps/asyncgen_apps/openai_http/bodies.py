@@ -29,7 +29,7 @@ from asyncgen_apps.openai_http.serializers import (
 from asyncgen_apps.openai_http.translate import COMPLETION_TOKENS, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from asyncgen import AsyncLLM, TokenEvent
     from asyncgen_apps.openai_http.echo import Echo
@@ -103,8 +103,17 @@ def checked(kind: type[_Body], content: object) -> _Body:
         raise from_validation([dict(one) for one in details], kind) from None
 
 
-async def whole(streams: RequestStreams, serializer: Serializer) -> Object:
+async def whole(
+    streams: RequestStreams,
+    serializer: Serializer,
+    on_thread: Callable[..., Awaitable[Object]] = anyio.to_thread.run_sync,
+) -> Object:
     """Read all streams to their ends, and lay the reply out in one piece.
+
+    Args:
+        streams: Entered.
+        serializer: Lays the reply out.
+        on_thread: Calls a function with arguments on a worker thread.
 
     Raises:
         ApiError: The engine was closed meanwhile.
@@ -115,7 +124,7 @@ async def whole(streams: RequestStreams, serializer: Serializer) -> Object:
     if serializer.echo is None:
         return serializer.whole(prompt_ids, streams.samples(), streams.usage())
     # As long as the prompts are: not in the event loop.
-    return await anyio.to_thread.run_sync(_echoed, streams, serializer, serializer.echo, prompt_ids)
+    return await on_thread(_echoed, streams, serializer, serializer.echo, prompt_ids)
 
 
 def _echoed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from starlette.responses import Response
@@ -21,13 +21,15 @@ from asyncgen_apps.serving.clients import ANYBODY
 from asyncgen_apps.websocket.params import NO_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from starlette.types import Receive, Scope, Send
 
     from asyncgen_apps.openai_http.concurrency_limit import Gate
     from asyncgen_apps.openai_http.settings import ServerSettings
 
+
+T = TypeVar("T")
 
 _log = logging.getLogger("asyncgen.http")
 
@@ -72,6 +74,10 @@ class CancellableResponse(Response, ABC):
     @abstractmethod
     async def compute(self, reply: ResponseWriter) -> None:
         """Compute, and write the reply; exceptions are sent to the client."""
+
+    async def on_thread(self, function: Callable[..., T], *args: object) -> T:
+        """Call a function beside the event loop, when it is this client's turn."""
+        return await self._gate.threads.run(self._client.id, function, *args)
 
     def abort(self, error: ApiError) -> None:
         """Cancel the work, and send the client this error."""

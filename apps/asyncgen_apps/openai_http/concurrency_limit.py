@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import anyio
 
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
+from asyncgen_apps.serving.client_turns import ClientTurns
 from asyncgen_apps.serving.limits import MOST_REPLIES
 from asyncgen_apps.serving.row_budget import RowBudget
 from asyncgen_apps.serving.shared_budget import SharedBudget
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 1.0
 LEAVING_SECONDS = 5.0
+
+THREADS = 4
+"""Threads on which replies are laid out: texts of prompts, vectors, text of ids."""
 
 
 class Abortable(Protocol):
@@ -39,6 +43,7 @@ class Gate:
         ready: True if routers should send new requests.
         draining: True if new requests are refused.
         turns: Turns of the loop for the large replies of these requests.
+        threads: Threads for what these requests do beside the loop; clients take turns.
         places: Requests at a time.
         rows: Choices, and texts to embed, at a time.
         reply_bytes: Bytes of replies that are kept until their ends.
@@ -60,6 +65,7 @@ class Gate:
         self.ready = True
         self.draining = False
         self.turns = LoopTurns()
+        self.threads = ClientTurns(THREADS)
 
     @property
     def count(self) -> int:

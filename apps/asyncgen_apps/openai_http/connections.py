@@ -375,6 +375,10 @@ class LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(refusals.invalid())
 
+    def _should_upgrade(self) -> bool:
+        """Tell whether the head asks for a WebSocket; HTTP/1.0 cannot (RFC 9110, 7.8)."""
+        return super()._should_upgrade() and self.parser.get_http_version() != "1.0"
+
     def _ignores_upgrade(self) -> bool:
         """Tell whether the head asks for a protocol that is not spoken here, such as h2c.
 
@@ -417,7 +421,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._has_deadline = False
         if self._is_over_limit:
             self._limits.reserved.pop(self, None)
-        refused = refusals.of_head(self.url, self.headers, self.parser.get_http_version())
+        version = self.parser.get_http_version()
+        if version == "1.0":
+            self.expect_100_continue = False  # such a client would take it for the answer
+        refused = refusals.of_head(self.url, self.headers, version)
         if refused is not None:
             del self.headers[:]
             self.url = b"/"

@@ -7,7 +7,7 @@ from array import array
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
+import anyio.from_thread
 
 from asyncgen import AsyncgenError
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
@@ -80,7 +80,7 @@ class EmbeddingsResponse(CancellableResponse):
             kept.add(_BYTES_OF_A_TEXT * len(self._texts))
             found = await self._embedded()
             if len(found) > _FEW_TEXTS:
-                parts = await anyio.to_thread.run_sync(self._written_in_slices, found)
+                parts = await self.on_thread(self._written_in_slices, found)
             else:
                 parts = self._written(found)
             kept.add(sum(map(len, parts)))
@@ -98,7 +98,7 @@ class EmbeddingsResponse(CancellableResponse):
             raise api_error from error
 
     def _written_in_slices(self, found: Sequence[Embedding]) -> list[bytes]:
-        with slices():
+        with slices(anyio.from_thread.check_cancelled):
             return self._written(found)
 
     def _written(self, found: Sequence[Embedding]) -> list[bytes]:

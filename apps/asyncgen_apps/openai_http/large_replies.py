@@ -8,10 +8,10 @@ other fields are encoded at the end, one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import anyio.to_thread
 
 from asyncgen_apps.openai_http.bodies import check_whole
 from asyncgen_apps.openai_http.concurrency_limit import ReplyBytes
@@ -64,6 +64,7 @@ class LargeReply:
         self._streams = streams
         self._serializer = serializer
         self._turns = gate.turns
+        self._on_thread = partial(gate.threads.run, client)
         self._has_turn = anyio.Lock(fast_acquire=True)  # so that many streams wait as one reply
         self._prompts: dict[int, Lists] = {}
         self._choices: dict[int, Lists] = {}
@@ -87,10 +88,10 @@ class LargeReply:
         """
         streams, echo = self._streams, self._serializer.echo
         if echo is not None:
-            await anyio.to_thread.run_sync(echo.begin, streams.prompt_ids, streams.tokenizer)
+            await self._on_thread(echo.begin, streams.prompt_ids, streams.tokenizer)
         await streams.read(self._take)
         # As long as its texts are: not in the event loop.
-        content = await anyio.to_thread.run_sync(self._lay_out)
+        content = await self._on_thread(self._lay_out)
         return await encode_in_turns(content, self._turns)
 
     def _take(self, index: int, event: TokenEvent) -> Awaitable[None] | None:

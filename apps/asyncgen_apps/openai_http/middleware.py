@@ -18,9 +18,10 @@ from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.errors import ApiError, from_validation
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
-from asyncgen_apps.serving.client_turns import ClientTurns
+from asyncgen_apps.serving.client_turns import ClientTurns, TurnsOnLoop
 from asyncgen_apps.serving.clients import ANYBODY, bearer_key
-from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_LARGE, MOST_OF_LARGE
+from asyncgen_apps.serving.get_turns import HAS_LEFT
+from asyncgen_apps.serving.limits import LARGE, LARGE_AT_ONCE, MOST_LARGE, MOST_OF_LARGE, SMALL
 from asyncgen_apps.serving.origins import route_path
 from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.serving.sliced_json import (
@@ -111,11 +112,9 @@ class ApiKeyMiddleware:
         await self._app(scope, receive, send)
 
     def _client(self, scope: Scope) -> Client | ApiError:
-        headers = Headers(scope=scope)
         if not self._keys:
-            remote = scope.get("client")
-            forwarded_for = ",".join(headers.getlist("x-forwarded-for")) or None
-            return self._proxies.client(remote and remote[0], forwarded_for)
+            return self._proxies.client_of(scope)
+        headers = Headers(scope=scope)
         key, found = bearer_key(", ".join(headers.getlist("authorization"))), None
         if key is None:
             message = "no API key: send `Authorization: Bearer <key>`"
@@ -237,6 +236,7 @@ class FastPathMiddleware:
         self._app = app
         self._answers = answers
         self._large = ClientTurns(LARGE_AT_ONCE)
+        self._turns = TurnsOnLoop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, and answer it or hand it on."""
@@ -248,13 +248,20 @@ class FastPathMiddleware:
         if await body.read():
             state, pieces = scope["state"], body.pieces
             name = state["request_id"]
-            if sum(map(len, pieces)) > LARGE:
+            size = sum(map(len, pieces))
+            if size > SMALL:
                 client = state.get("client", ANYBODY).id
-                checked = await self._large.run(client, _check_large, make, pieces, name)
+                has_left = scope.get(HAS_LEFT, bool)
+                if size > LARGE:
+                    checked = await self._large.run(
+                        client, _check_large, make, pieces, name, has_left
+                    )
+                else:
+                    checked = await self._turns.run(client, _check, make, pieces, name, has_left)
                 del body, pieces
                 if isinstance(checked, ApiError):
                     await ResponseWriter(send).fail(checked)
-                else:
+                elif checked is not None:
                     await checked(scope, receive, send)
                 return
             if _is_json(scope):
@@ -306,24 +313,59 @@ class _ReplayableBody:
         return await self._receive()
 
 
+def _parse_at_once(content: bytes) -> object:
+    return json.loads(decoded(content), object_pairs_hook=unique_keys)
+
+
+class _ClientLeft(Exception):
+    """Raised amid the work for a client that is gone."""
+
+
 def _check_large(
-    make: Callable[[object, str], ASGIApp], pieces: list[bytes], name: str
-) -> ASGIApp | ApiError:
-    """Make the answer to a large body, or return its error; on a worker thread."""
-    with slices():
-        try:
-            return make(parse(b"".join(pieces)), name)
-        except ApiError as refused:
-            return refused
-        except ValidationError as error:
-            details = error.errors(include_url=False, include_context=False, include_input=False)
-            return from_validation([dict(one) for one in details])
-        except TooManyNested as error:
-            return ApiError(400, f"the body is too large: {error}", code="invalid_json")
-        except RepeatedKeyError as error:
-            return repeated_key(error)
-        except (ValueError, RecursionError):
-            return ApiError(400, "the body is not JSON in UTF-8", code="invalid_json")
+    make: Callable[[object, str], ASGIApp],
+    pieces: list[bytes],
+    name: str,
+    has_left: Callable[[], bool] = bool,
+) -> ASGIApp | ApiError | None:
+    """Make the answer to a large body, or return its error; on a worker thread.
+
+    Returns:
+        Either, or ``None`` if the client has left: its body would only keep others waiting.
+    """
+
+    def check() -> None:
+        if has_left():
+            raise _ClientLeft
+
+    with slices(check):
+        return _check(make, pieces, name, has_left, parse)
+
+
+def _check(
+    make: Callable[[object, str], ASGIApp],
+    pieces: list[bytes],
+    name: str,
+    has_left: Callable[[], bool],
+    read: Callable[[bytes], object] = _parse_at_once,
+) -> ASGIApp | ApiError | None:
+    """Make the answer to a body as `_check_large` does; what is to rest meanwhile is up to it."""
+    if has_left():
+        return None
+    try:
+        return make(read(b"".join(pieces)), name)
+    except _ClientLeft:
+        return None
+    except ApiError as refused:
+        return refused
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return from_validation([dict(one) for one in details])
+    except TooManyNested as error:
+        return ApiError(400, f"the body is too large: {error}", code="invalid_json")
+    except RepeatedKeyError as error:
+        return repeated_key(error)
+    except (ValueError, RecursionError):
+        return ApiError(400, "the body is not JSON in UTF-8", code="invalid_json")
 
 
 def _may_be_json(scope: Scope) -> bool:

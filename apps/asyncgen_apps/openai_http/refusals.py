@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from asyncgen_apps.openai_http.errors import SERVER, ApiError
 from asyncgen_apps.openai_http.response_writer import ResponseWriter
+from asyncgen_apps.serving.origins import host_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,9 +127,13 @@ def of_head(url: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) ->
     if url.count(b"&") >= MOST_FIELDS:
         message = f"the query has more than {MOST_FIELDS} parameters, the most that are taken"
         return ApiError(414, message, code="too_many_parameters")
+    hosts = [value.strip().decode("latin-1") for name, value in headers if name == b"host"]
+    fault = host_fault(hosts, version)
+    if fault is not None:
+        return ApiError(400, fault, code="invalid_host")
     if b"://" in url and not url.startswith(b"/"):
-        host = url.partition(b"://")[2].partition(b"/")[0].rpartition(b"@")[2].lower()
-        if [host] != [value.strip().lower() for name, value in headers if name == b"host"]:
+        target = url.partition(b"://")[2].partition(b"/")[0].rpartition(b"@")[2].lower()
+        if [target] != [host.lower().encode("latin-1") for host in hosts]:
             message = "the target of the request names another host than its `Host` header"
             return ApiError(400, message, code="unknown_host")
     return None

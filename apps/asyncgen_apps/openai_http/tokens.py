@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio.to_thread
-
 from asyncgen import PromptParams
 from asyncgen_apps.openai_http.cancellable_response import CancellableResponse
 from asyncgen_apps.openai_http.errors import ApiError
@@ -96,7 +94,7 @@ class DetokenizeResponse(CancellableResponse):
 
     async def compute(self, reply: ResponseWriter) -> None:
         """Decode, on a thread, and write the text."""
-        text = await anyio.to_thread.run_sync(self._llm.tokenizer.decode, self._ids)
+        text = await self.on_thread(self._llm.tokenizer.decode, self._ids)
         await reply.whole({"prompt": text})
 
 

@@ -1,7 +1,7 @@
 """Identify the client of a request by its key, or else by its address.
 
 The HTTP and the WebSocket server share this, so that a client is the same one in both. Knows header
-values and addresses; no request.
+values and addresses; no server.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
+from asyncgen_apps.serving.origins import header_of
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
 
     Address = IPv4Address | IPv6Address
 
@@ -158,6 +160,11 @@ class Proxies:
                 if not self._trusts(address):
                     break
         return Client(UNIX if nearest is None else _name(nearest))
+
+    def client_of(self, scope: MutableMapping[str, Any]) -> Client:
+        """Return the client of an ASGI scope by its address; all lines of the header count."""
+        remote = scope.get("client")
+        return self.client(remote and remote[0], header_of(scope, b"x-forwarded-for"))
 
     def _trusts(self, address: Address | None) -> bool:
         if address is None:

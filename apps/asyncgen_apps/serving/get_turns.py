@@ -1,7 +1,8 @@
 """Answer GETs in turn: pages are rendered on the event loop, and many may be asked for at once.
 
 One page takes milliseconds, so a few hundred that come together would keep streams and health
-waiting for seconds. Plain ASGI; knows no paths but those that must answer at any time.
+waiting for seconds. Of each client one waits for a turn, and its others wait behind that one. Plain
+ASGI; knows no paths but those that must answer at any time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from asyncgen_apps.serving.client_turns import ClientDoors
 from asyncgen_apps.serving.time_slices import short_turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_SECONDS = 0.25
@@ -31,6 +35,10 @@ _HAS_TURN = "asyncgen.has_turn"
 _ALWAYS_OPEN = frozenset({"/health", "/ready"})
 
 
+def _anybody(_: Scope) -> str:
+    return ""
+
+
 class GetTurns:
     """Middleware that begins one answer after another, and rests as long as each has worked.
 
@@ -38,9 +46,16 @@ class GetTurns:
     the client.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        """Wrap an application."""
+    def __init__(self, app: ASGIApp, client_of: Callable[[Scope], str] = _anybody) -> None:
+        """Wrap an application.
+
+        Args:
+            app: The application.
+            client_of: Names the client of a request.
+        """
         self._app = app
+        self._client_of = client_of
+        self._doors = ClientDoors()
         self._door = anyio.Lock(fast_acquire=True)
         self._last: anyio.Event | None = None
 
@@ -50,10 +65,11 @@ class GetTurns:
         if not is_get or scope["path"] in _ALWAYS_OPEN or _HAS_TURN in scope:
             await self._app(scope, receive, send)
             return
+        own_door = self._doors.of(self._client_of(scope))
         with ExitStack() as turn:
             if self._last is not None and not self._last.is_set():
                 turn.enter_context(short_turns())
-            async with self._door:
+            async with own_door, self._door:
                 if self._last is not None:
                     with anyio.move_on_after(MOST_SECONDS):
                         await self._last.wait()

@@ -18,6 +18,9 @@ MOST_MESSAGE = 2**20
 LARGE = 64 * 1024
 """Bytes of a body, or characters of a message, above which it is parsed and checked on a worker
 thread in time slices: 4 MB of numbers take a second, which would block all streams."""
+SMALL = 4 * 1024
+"""Bytes of a body, or characters of a message, up to which it is parsed as soon as it is there.
+Between this and `LARGE` one is parsed in a turn of the event loop: it may take 10 ms."""
 LARGE_AT_ONCE = 1
 """Worker threads for large requests. Parsing a text of megabytes holds the interpreter for 8 ms;
 several threads would do so one after another before a stream can run."""

@@ -29,6 +29,7 @@ PROBES = frozenset({"/health", "/ready", "/healthz", "/readyz"})
 """Paths without secrets that probes ask for, by addresses unknown in advance."""
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?")
+_HOST_LETTERS = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -92,6 +93,28 @@ def is_host_of(header: str | None, names: Collection[str] | None) -> bool:
         return True
     found = _HOST.fullmatch((header or "").lower())
     return found is not None and found["name"] in {_bracketed(name.lower()) for name in names}
+
+
+def host_fault(hosts: Sequence[str], version: str) -> str | None:
+    """Say why the ``Host`` headers of a request are none of HTTP (RFC 9112, 3.2).
+
+    Two of them, or one that is no host, mean one server to a proxy and another one to this.
+
+    Args:
+        hosts: Values of all of them.
+        version: Of HTTP.
+
+    Returns:
+        The error message; ``None`` if there is one host, or none in HTTP/1.0, which has no such
+        header.
+    """
+    if len(hosts) > 1:
+        return f"the request has {len(hosts)} `Host` headers; it has to have one"
+    if not hosts:
+        return None if version == "1.0" else "the request has no `Host` header"
+    if not _HOST_LETTERS.fullmatch(hosts[0]):
+        return f"`Host` is {hosts[0][:100]!r}, which is no host"
+    return None
 
 
 def unknown_host(header: str | None) -> str:

@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SHORT_TURN = 0.001
 """Switch interval in seconds; Python's default is 0.005."""
@@ -34,7 +34,8 @@ _usual: list[float] = []
 """Switch interval before the first running block, once for each running block."""
 
 _own = threading.local()
-"""``rests_at``: time of this thread's next rest, by ``time.perf_counter``; absent outside."""
+"""``rests_at``: time of this thread's next rest, by ``time.perf_counter``; ``check``: see `slices`.
+Absent outside."""
 
 _working: list[None] = []
 """One entry for each thread that works in slices."""
@@ -59,24 +60,34 @@ def short_turns() -> Iterator[None]:
 
 
 @contextmanager
-def slices() -> Iterator[None]:
+def slices(check: Callable[[], object] | None = None) -> Iterator[None]:
     """Let `give_way` rest this thread while the block runs.
 
     All threads that work in slices take half of the time together. Does not nest.
+
+    Args:
+        check: Called between slices; what it raises ends the work.
     """
     _working.append(None)
+    _own.check = check
     _own.rests_at = time.perf_counter() + SLICE
     try:
         yield
     finally:
-        del _own.rests_at
+        del _own.rests_at, _own.check
         _working.pop()
 
 
 def give_way() -> None:
-    """Rest if this thread works in slices and its slice is over; call it often."""
+    """Rest if this thread works in slices and its slice is over; call it often.
+
+    Raises:
+        Exception: The work is not wanted any more; see `slices`.
+    """
     rests_at = getattr(_own, "rests_at", None)
     if rests_at is not None and time.perf_counter() >= rests_at:
+        if _own.check is not None:
+            _own.check()
         time.sleep(rest())
         _own.rests_at = time.perf_counter() + SLICE
 

@@ -20,12 +20,13 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from asyncgen_apps.serving.origins import host_fault
 from asyncgen_apps.serving.read_budget import running_budget
 from asyncgen_apps.websocket.chat_page import PAGE
 from asyncgen_apps.websocket.connection import CLOSE_SECONDS, StreamConnection
 from asyncgen_apps.websocket.connection_limit import ConnectionLimit
 from asyncgen_apps.websocket.flush_queue import FlushQueue
-from asyncgen_apps.websocket.http_routes import STREAM_PATHS, HttpRoutes
+from asyncgen_apps.websocket.http_routes import STREAM_PATHS, HttpRoutes, text_reply
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -157,6 +158,9 @@ class ConnectionServer:
         self, connection: ServerConnection, request: Request
     ) -> Response | None:
         """Answer plain HTTP requests; the library continues with handshakes."""
+        fault = host_fault(request.headers.get_all("Host"), request.protocol.removeprefix("HTTP/"))
+        if fault is not None:
+            return _response(text_reply(fault, 400))
         host = _header(request, "Host")
         refused = self._plain.refusal(request.path, host)
         is_handshake = _header(request, "Upgrade") is not None

@@ -77,7 +77,7 @@ class HttpRoutes:
         names = self._service.settings.allowed_hosts
         if path.partition("?")[0] in PROBES or is_host_of(host, names):
             return None
-        return _text_reply(unknown_host(host), 421)
+        return text_reply(unknown_host(host), 421)
 
     async def reply(self, path: str, authorization: str | None = None) -> HttpReply:
         """Answer a ``GET`` that is no WebSocket handshake.
@@ -97,21 +97,21 @@ class HttpRoutes:
         if make is not None:
             return make()
         if path in STREAM_PATHS:
-            return _text_reply("a WebSocket is served here: connect with one", 426)
-        return _text_reply("nothing is here", 404)
+            return text_reply("a WebSocket is served here: connect with one", 426)
+        return text_reply("nothing is here", 404)
 
     def _health(self) -> HttpReply:
         """Answer 200 while the engine is alive, else 503: only a restart helps then."""
         if not self._service.llm.is_healthy:
-            return _text_reply("the engine is dead", 503)
+            return text_reply("the engine is dead", 503)
         # Status 200: it serves all but long texts, and a restart would end all streams.
-        return _text_reply("degraded" if self._service.llm.is_degraded else "ok")
+        return text_reply("degraded" if self._service.llm.is_degraded else "ok")
 
     def _ready(self) -> HttpReply:
         """Answer 200 while the server takes new clients."""
         if not self._service.llm.is_healthy:
-            return _text_reply("the engine is dead", 503)
-        return _text_reply("draining", 503) if self._service.is_draining else _text_reply("ok")
+            return text_reply("the engine is dead", 503)
+        return text_reply("draining", 503) if self._service.is_draining else text_reply("ok")
 
     async def _metrics(self) -> HttpReply:
         service = self._service
@@ -122,10 +122,11 @@ class HttpRoutes:
 
 def _page(file: Path | None) -> HttpReply:
     if file is None or not file.exists():
-        return _text_reply("no page is here; a WebSocket may connect")
+        return text_reply("no page is here; a WebSocket may connect")
     content = joined(file).encode() if file.is_dir() else file.read_bytes()
     return HttpReply(200, content, "text/html; charset=utf-8", _PAGE_HEADERS)
 
 
-def _text_reply(text: str, status: int = 200) -> HttpReply:
+def text_reply(text: str, status: int = 200) -> HttpReply:
+    """Return a reply of one line."""
     return HttpReply(status, text.encode() + b"\n")

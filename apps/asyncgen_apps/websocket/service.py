@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import anyio
 
 from asyncgen import PromptParams
-from asyncgen_apps.serving.client_turns import ClientTurns
+from asyncgen_apps.serving.client_turns import ClientTurns, TurnsOnLoop
 from asyncgen_apps.serving.limits import (
     LARGE_AT_ONCE,
     MOST_LARGE,
@@ -67,6 +67,7 @@ class StreamService:
         readers: Worker threads that parse large messages.
         large: Bytes of large messages, to the end of what they ask for.
         rows: Samples of all requests that wait or run.
+        turns: Turns of the loop, in which those between small and large are parsed.
     """
 
     def __init__(self, llm: Engine, settings: StreamSettings | None = None) -> None:
@@ -83,6 +84,7 @@ class StreamService:
         self.authenticator = Authenticator(self.settings)
         self.is_draining = False
         self.readers = ClientTurns(LARGE_AT_ONCE)
+        self.turns = TurnsOnLoop()
         # Who has not sent the key yet is another client than its owner.
         one = None if self.settings.has_several_clients else self.settings.tokens[0]
         owner = None if one is None else self.authenticator.find(one)

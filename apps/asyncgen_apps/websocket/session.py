@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from asyncgen_apps.serving.clients import ANYBODY
-from asyncgen_apps.serving.limits import LARGE, MOST_MESSAGE
+from asyncgen_apps.serving.limits import LARGE, MOST_MESSAGE, SMALL
 from asyncgen_apps.websocket.core import Action, Channel, CloseConnection, StartRequest, StopRequest
 from asyncgen_apps.websocket.errors import Fault
 from asyncgen_apps.websocket.frames import encode, read, read_large
@@ -29,7 +29,7 @@ from asyncgen_apps.websocket.structured_logs import log_event
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from asyncgen_apps.serving.client_turns import ClientTurns
+    from asyncgen_apps.serving.client_turns import ClientTurns, TurnsOnLoop
     from asyncgen_apps.serving.clients import Client
     from asyncgen_apps.serving.shared_budget import SharedBudget
     from asyncgen_apps.websocket.authentication import Authenticator
@@ -83,6 +83,7 @@ class Service(Protocol):
     counters: Counters
     authenticator: Authenticator
     readers: ClientTurns
+    turns: TurnsOnLoop
     large: SharedBudget
 
     @property
@@ -254,10 +255,13 @@ class Session:
                 self.authentication_timed_out()
         for count in itertools.count(1):
             frame = await receive()
-            if len(frame) <= LARGE:
-                self.receive(frame)
-            else:
+            if len(frame) > LARGE:
                 await self.receive_large(frame)
+            elif len(frame) > SMALL:
+                client = self._channel.client or ANYBODY
+                await self._service.turns.run(client.id, self.receive, frame)
+            else:
+                self.receive(frame)
             if count % _FRAMES_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()  # reading frames that have arrived does not yield
             if self.is_congested:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import gradio as gr
 import pytest
+from starlette.datastructures import Headers
 
 import asyncgen_apps.gradio_chat
 from asyncgen import AsyncLLM
@@ -28,8 +29,9 @@ CHAT, BOX, STORE, PICKER, ANSWERS, HEAT, RESTORE = range(7)
 
 
 def _request(key: str = "a") -> gr.Request:
-    """A request of a page, which comes through a proxy."""
-    address, headers = SimpleNamespace(host="10.0.0.1"), {"x-forwarded-for": "203.0.113.7"}
+    """A request of a page through a proxy, whose word stands behind what its client wrote."""
+    hops = [(b"x-forwarded-for", b"198.51.100.9"), (b"x-forwarded-for", b"203.0.113.7")]
+    address, headers = SimpleNamespace(host="10.0.0.1"), Headers(raw=hops)
     made = SimpleNamespace(session_hash=key, client=address, headers=headers)
     return cast("gr.Request", made)
 

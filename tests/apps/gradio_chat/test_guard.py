@@ -6,11 +6,14 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from asyncgen_apps.gradio_chat import guard
 from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, MOST_VALUES, GuardPage
 from asyncgen_apps.gradio_chat.json_bounds import MOST_DEPTH, too_complex
+from asyncgen_apps.serving.limits import SMALL
 from tests.apps.serving.test_origins import ask, page
 from tests.cases import for_each
 
@@ -35,6 +38,27 @@ OWN: list[dict[str, str]] = [
     {"origin": "https://friend.example"},
     {"sec_fetch_site": "cross-site", "origin": "https://Friend.example"},
 ]
+
+
+@pytest.mark.anyio
+async def test_events_are_parsed_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take 10 ms, and as long again in Gradio."""
+    parsed: list[int] = []
+
+    def watched(body: bytes, most: int) -> str | None:
+        parsed.append(len(body))
+        return too_complex(body, most)
+
+    monkeypatch.setattr(guard, "too_complex", watched)
+    app, seen = GuardPage(page), 0
+    content = b'{"data": []' + b" " * SMALL + b"}"
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(ask, app, "POST", "/gradio_api/queue/join", content)
+        while len(parsed) < 20:
+            await anyio.lowlevel.checkpoint()
+            assert len(parsed) - seen <= 1
+            seen = len(parsed)
 
 
 @pytest.mark.anyio

@@ -161,6 +161,9 @@ def test_old_and_careful_clients(served: Plain) -> None:
         wire.sendall(head[-5:])
         assert json.loads(reply(wire)[1])["body"] == 5
     with served.dial() as wire:
+        wire.sendall(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert rest(wire).startswith(b"HTTP/1.1 200 "), "to HTTP/1.0 it would be the answer"
+    with served.dial() as wire:
         wire.sendall(b"what\r\n\r\n")
         assert rest(wire).startswith(b"HTTP/1.1 400 ")
 

@@ -10,6 +10,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from starlette.exceptions import HTTPException
 
@@ -21,7 +23,7 @@ from asyncgen_apps.openai_http.middleware import (
     _check_large,
 )
 from asyncgen_apps.openai_http.request_schema import ChatCompletionRequest, CompletionRequest
-from asyncgen_apps.serving.limits import LARGE
+from asyncgen_apps.serving.limits import LARGE, SMALL
 from asyncgen_apps.serving.time_slices import rest
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
@@ -44,6 +46,35 @@ def test_a_body_that_does_not_come() -> None:
 
 
 LONG = " " * (LARGE + 1)
+
+
+@pytest.mark.anyio
+async def test_bodies_are_parsed_in_turns_of_the_loop() -> None:
+    """Each may take 10 ms: a hundred that came together would hold everybody up for a second."""
+    begun: list[int] = []
+
+    async def nothing(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def make(content: object, request_id: str) -> ASGIApp:
+        begun.append(1)
+        return nothing
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b'{"a": 1' + b" " * SMALL + b"}"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    app, seen = FastPathMiddleware(nothing, {"/a": make}), 0
+    scope = {"type": "http", "method": "POST", "path": "/a", "state": {"request_id": "1"}}
+    kind = [(b"content-type", b"application/json")]
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(app, {**scope, "headers": kind}, receive, send)
+        while len(begun) < 20:
+            await anyio.lowlevel.checkpoint()
+            assert len(begun) - seen <= 1
+            seen = len(begun)
 
 
 def _asked(served: Running, path: str, body: str | bytes, **headers: str) -> tuple[int, str]:
@@ -171,7 +202,7 @@ async def test_a_body_in_pieces_takes_the_short_way() -> None:
         (PIECES, JSON, ValueError("no"), {}),
         (PIECES, JSON, ApiError(400, "no"), {}),
         ([{"type": "http.request", "body": b"{"}], JSON, None, {}),
-        ([{"type": "http.request", "body": b"[" * 10_000}], JSON, None, {}),
+        ([{"type": "http.request", "body": b"[" * SMALL}], JSON, None, {}),
         ([PIECES[0], GONE], JSON, None, {}),
         ([PIECES[0], HTTPException(413)], JSON, None, {}),
         (PIECES, [], None, {}),

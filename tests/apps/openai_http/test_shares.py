@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen import AsyncLLM
+from asyncgen_apps.openai_http import middleware
 from asyncgen_apps.openai_http.middleware import BodyLimitMiddleware
 from asyncgen_apps.serving.clients import Keys
 from asyncgen_apps.serving.limits import LARGE
+from asyncgen_apps.serving.sliced_json import parse
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_websocket_streams import Wire, wired
 from tests.cases import for_each
@@ -155,6 +158,7 @@ def test_another_client_finds_memory_for_its_reply(
 ) -> None:
     budget, owner = two.gate.reply_bytes, KEYS.find("a")
     assert owner is not None
+    wait_for(lambda: budget.used == 0)
     monkeypatch.setattr(budget, "most", 2 * 2**20)
     kept = 0
     while budget.take(owner.id, 4096):
@@ -231,6 +235,65 @@ def test_rows_share_a_budget(two: Running, monkeypatch: pytest.MonkeyPatch, many
         assert two.request("POST", "/v1/completions", short, B).status == 200
     two.wait_idle()
     assert rows.used == two.gate.places.used == 0
+
+
+def test_large_bodies_of_who_has_left_are_not_parsed(
+    two: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would keep the bodies waiting that come after them, for seconds each."""
+    budget, parsed, go_on = body_bytes(two), list[str](), threading.Event()
+
+    def parse_when_told(content: bytes) -> object:
+        found: Any = parse(content)
+        parsed.append(found["user"][0])
+        assert go_on.wait(PATIENCE)
+        return found
+
+    monkeypatch.setattr(middleware, "parse", parse_when_told)
+    bodies = [{**SHORT, "prompt": "a", "user": letter * LARGE} for letter in "xyz"]
+    size, connections = len(json.dumps(bodies[0])), two.server.server_state.connections
+    with begun(two, "a", "/v1/completions", bodies[0]) as wire:
+        wait_for(lambda: parsed == ["x"])
+        with begun(two, "a", "/v1/completions", bodies[1]):
+            wait_for(lambda: budget.used == 2 * size)
+        wait_for(lambda: len(connections) == 1)
+        with begun(two, "a", "/v1/completions", bodies[2]) as last:
+            wait_for(lambda: budget.used == 3 * size)
+            go_on.set()
+            for each in (wire, last):
+                assert each.recv(4096).startswith(b"HTTP/1.1 200 ")
+    assert parsed == ["x", "z"]
+    wait_for(lambda: budget.used == 0)
+
+
+def test_threads_are_shared_by_clients(two: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of each client has a thread, and its others wait behind it."""
+    began, go_on, decode = list[int](), threading.Event(), two.llm.tokenizer.decode
+
+    def decode_when_told(ids: list[int]) -> str:
+        if len(ids) == 7:
+            began.append(1)
+            assert go_on.wait(PATIENCE)
+        return decode(ids)
+
+    monkeypatch.setattr(two.llm.tokenizer, "decode", decode_when_told)
+    with ExitStack() as stack:
+        wires = [
+            stack.enter_context(begun(two, "a", "/detokenize", {"tokens": [5] * 7}))
+            for _ in range(6)
+        ]
+        wait_for(lambda: two.gate.count == 6 and bool(began))
+        echoed = {**SHORT, "prompt": ["a", "b"], "n": 2, "logprobs": 2, "echo": True}
+        plain = {**SHORT, "prompt": ["a", "b"], "echo": True}
+        for body in (echoed, {**echoed, "stream": True}, plain, {**plain, "stream": True}):
+            assert two.request("POST", "/v1/completions", body, B).status == 200
+        assert ask(two, "embeddings", B).status == 200
+        assert two.request("POST", "/detokenize", {"tokens": [5]}, B).status == 200
+        assert len(began) == 1
+        go_on.set()
+        for wire in wires:
+            assert wire.recv(4096).startswith(b"HTTP/1.1 200 ")
+    two.wait_idle()
 
 
 def leave_early(served: Running, stack: ExitStack, round_: int) -> None:

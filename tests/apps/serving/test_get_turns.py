@@ -57,6 +57,22 @@ async def test_one_page_a_turn() -> None:
     assert turns >= 20
 
 
+async def test_clients_take_turns() -> None:
+    """A client with hundreds of pages does not have others wait for all of them."""
+    begun: list[str] = []
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await send({"type": "http.response.start"})
+
+    app = GetTurns(page, client_of=lambda scope: str(scope["path"]))
+    async with anyio.create_task_group() as group:
+        for path in ["/a"] * 100 + ["/b"] * 2 + ["/c"]:
+            group.start_soon(ask, app, get(path))
+    assert len(begun) == 103 and not len(app._doors)
+    assert {"/b", "/c"} <= set(begun[:5])
+
+
 async def test_what_waits_itself_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_turns, "MOST_SECONDS", 0.01)
     release, begun = anyio.Event(), []

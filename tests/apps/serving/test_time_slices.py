@@ -45,6 +45,16 @@ def test_turns_are_short_until_the_last_one_leaves(usual: float) -> None:
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
+def test_work_that_nobody_wants_ends_between_slices() -> None:
+    def check() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), slices(check):
+        while True:
+            give_way()
+    give_way()
+
+
 def test_a_thread_in_slices_rests_when_one_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1.0]
     rests: list[float] = []

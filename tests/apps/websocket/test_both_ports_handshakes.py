@@ -101,6 +101,10 @@ HEADS: dict[str, tuple[bytes, int]] = {
     "line feeds alone": (head().replace(b"\r\n", b"\n"), 400),
     "space before the colon": (head("X-A : 1"), 400),
     "no colon": (head("XA"), 400),
+    "no host": (head(host=None), 400),
+    "host twice": (head("Host: 127.0.0.1"), 400),
+    "two hosts": (head("host: b"), 400),
+    "odd host": (head(host="Host: a b"), 400),
     "whole address": (head(get="GET http://127.0.0.1/v1/stream HTTP/1.1"), 404),
     "another path": (head(get="GET /v1/streams HTTP/1.1"), 404),
     "escaped path": (head(get="GET /v1/%73tream HTTP/1.1"), 404),
@@ -129,6 +133,15 @@ def test_each_handshake(one: Running, port: str, name: str) -> None:
         assert b"extensions" not in head.lower()
         if status == 426:
             assert b"upgrade: websocket" in head.lower()
+
+
+@for_each("port", PORTS)
+def test_http_1_0_opens_no_websocket(one: Running, port: str) -> None:
+    """Its clients cannot change to another protocol: the offer is not read, or refused."""
+    with wire_to(one, port) as wire:
+        wire.sendall(head(get="GET /v1/stream HTTP/1.0"))
+        status = 426 if port == "port" else 505
+        assert answer(wire).startswith(f"HTTP/1.1 {status} ".encode())
 
 
 @for_each("port", PORTS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, cast
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from asyncgen_apps.serving.limits import LARGE
+from asyncgen_apps.serving.limits import LARGE, SMALL
 from asyncgen_apps.websocket.errors import Fault
-from asyncgen_apps.websocket.frames import read_large
+from asyncgen_apps.websocket.frames import read, read_large
 from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.session import MOST_BACKLOG
@@ -66,6 +68,37 @@ async def test_a_large_frame_is_read_beside_the_loop(monkeypatch: pytest.MonkeyP
     session.refuse(Fault("overloaded", "no more"), CloseCode.OVERLOADED)
     await session.receive_large(ping + " " * LARGE + "}")
     assert len(where) == 1
+
+
+@pytest.mark.anyio
+async def test_frames_are_parsed_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take 10 ms: those of a hundred connections would hold everybody up for a second."""
+    parsed: list[int] = []
+
+    def watched(frame: str) -> object:
+        parsed.append(len(frame))
+        return read(frame)
+
+    monkeypatch.setattr("asyncgen_apps.websocket.session.read", watched)
+    one, seen = service(), 0
+
+    async def serve() -> None:
+        session = one.open(authorization=None, origin=None, host=None)
+        frames = ['{"type":"ping","nonce":1' + " " * SMALL + "}"]
+
+        async def receive() -> str:
+            return frames.pop()
+
+        with pytest.raises(IndexError):
+            await session.read(receive, receive)  # type: ignore[arg-type]
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(serve)
+        while len(parsed) < 20:
+            await anyio.lowlevel.checkpoint()
+            assert len(parsed) - seen <= 1
+            seen = len(parsed)
 
 
 @pytest.mark.anyio
