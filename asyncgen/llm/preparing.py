@@ -40,6 +40,9 @@ MOST_AT_ONCE = 8
 wait for their turn.
 """
 
+MOST_OF_CLIENT = MOST_AT_ONCE - 1
+"""Of these, requests of one client: the next one finds a place at once."""
+
 MOST_ABANDONED = 4
 """With so many threads abandoned, long texts are refused; with 16 times as many, all are."""
 
@@ -107,9 +110,11 @@ class PreparingThreads:
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who is leaving
         self._refuse(length)
         places, bell = self._of_loop(), LoopBell.current()
-        limiter, (wake, ended) = places.limiter, bell.waiter()
+        limiter, own = places.limiter, places.of_client(client)
+        wake, ended = bell.waiter()
 
-        def end() -> None:  # in two calls: Ctrl-C in the midst of one leaves the other
+        def end() -> None:  # in three calls: Ctrl-C in the midst of one leaves the others
+            bell.ring(partial(own.release_on_behalf_of, ended))
             bell.ring(partial(limiter.release_on_behalf_of, ended))
             bell.ring(wake)
 
@@ -117,17 +122,21 @@ class PreparingThreads:
         crew, task = self._for_loops, _Task(function, end, seconds)
         try:
             try:
+                own.acquire_on_behalf_of_nowait(ended)
                 limiter.acquire_on_behalf_of_nowait(ended)
             except anyio.WouldBlock:
                 # One of each client waits for a place, so that places go to clients in turn.
                 async with places.door(client):
+                    if ended not in own.statistics().borrowers:
+                        await own.acquire_on_behalf_of(ended)
                     await limiter.acquire_on_behalf_of(ended)
             crew.add(task)
             await bell.await_waiter(ended, wake, seconds)
         except BaseException:
             if crew.leave(task):
-                with suppress(RuntimeError):  # it had no place yet
-                    limiter.release_on_behalf_of(ended)
+                for held in (own, limiter):
+                    with suppress(RuntimeError):  # it had no place yet
+                        held.release_on_behalf_of(ended)
             raise
         return self._outcome(crew, task, length)
 
@@ -190,7 +199,7 @@ class PreparingThreads:
 
 
 class _Places:
-    """Places of one event loop, and before them a door for each client that waits.
+    """Places of one event loop, those of each client, and a door before them for who waits.
 
     Attributes:
         limiter: The places.
@@ -199,7 +208,15 @@ class _Places:
     def __init__(self) -> None:
         """With nobody there."""
         self.limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._own: WeakValueDictionary[str | None, anyio.CapacityLimiter] = WeakValueDictionary()
         self._doors: WeakValueDictionary[str | None, anyio.Lock] = WeakValueDictionary()
+
+    def of_client(self, client: str | None) -> anyio.CapacityLimiter:
+        """Return the places that a client may have."""
+        own = self._own.get(client)
+        if own is None:
+            own = self._own[client] = anyio.CapacityLimiter(MOST_OF_CLIENT)
+        return own
 
     def door(self, client: str | None) -> anyio.Lock:
         """Return the lock that lets one request of a client wait."""

@@ -91,8 +91,8 @@ async def test_an_abandoned_task_keeps_its_place_until_it_ends(hang: Hang) -> No
     """Texts that hang, of clients that leave at once, do not pile up threads."""
     threads = PreparingThreads(PATIENCE)
     async with anyio.create_task_group() as group:
-        for _ in range(MOST_AT_ONCE + 3):
-            group.start_soon(partial(threads.run, hang, length=1))
+        for name in "ab" * (MOST_AT_ONCE + 3):
+            group.start_soon(partial(threads.run, hang, length=1, client=name))
         await until(lambda: hang.num_running == MOST_AT_ONCE)
         group.cancel_scope.cancel()
     assert hang.num_running == MOST_AT_ONCE and threads.num_abandoned == 0
@@ -129,14 +129,17 @@ async def test_clients_take_turns_at_places(hang: Hang) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(MOST_AT_ONCE):
                 group.start_soon(partial(threads.run, hang, length=1, client="a"))
-            await until(lambda: hang.num_running == MOST_AT_ONCE)
+            await until(lambda: hang.num_running == MOST_AT_ONCE - 1)
+            await anyio.wait_all_tasks_blocked()
+            assert hang.num_running == MOST_AT_ONCE - 1
+            assert await threads.run(str, length=1, client="b") == ""  # there is one for the next
             for name in [*["a"] * 200, "b", "b", ""]:
                 ask = partial(threads.run, partial(order.append, name), length=1, client=name)
                 group.start_soon(ask)
                 await anyio.lowlevel.checkpoint()
             hang.release.set()
     assert order.index("b") < 20 and order.index("") < 20 and len(order) == 203
-    assert not threads._of_loop()._doors
+    assert not threads._of_loop()._doors and not threads._of_loop()._own
     threads.close()
 
 
@@ -144,8 +147,8 @@ async def test_the_worker_threads_of_the_program_stay_free(hang: Hang) -> None:
     threads = PreparingThreads(PATIENCE)
     free = to_thread.current_default_thread_limiter()
     async with anyio.create_task_group() as group:
-        for _ in range(MOST_AT_ONCE):
-            group.start_soon(partial(threads.run, hang, length=1))
+        for name in "ab" * MOST_AT_ONCE:
+            group.start_soon(partial(threads.run, hang, length=1, client=name))
         await until(lambda: hang.num_running == MOST_AT_ONCE)
         assert free.borrowed_tokens == 0
         hang.release.set()
