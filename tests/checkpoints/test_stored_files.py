@@ -518,7 +518,6 @@ ALLOWED = {
     "checkpoints/saved_folder.py": {"open"},
     "checkpoints/saving.py": {"open"},  # of a `SavedFolder`
     "reference/quantize_checkpoint.py": {"open"},  # of a `SavedFolder`
-    "checkpoints/checkpoint.py": {"safe_open"},  # by `library_path`
     "text/old_layouts.py": {"read_file"},  # by `library_path`
     "runtime/device_memory.py": {"read_text"},  # of the system
     "models/kernels/products.py": {"read_text"},  # of the system

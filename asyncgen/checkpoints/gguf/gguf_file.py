@@ -29,7 +29,7 @@ ValueT = TypeVar("ValueT")
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _MOST_KEYS: Final = 65_536
-_MOST_TENSORS: Final = 1 << 17
+_MOST_TENSORS: Final = 1 << 15
 """The largest models have some thousands."""
 _MOST_SIDES: Final = 4
 _MOST_ALIGNMENT: Final = 1 << 16
