@@ -93,6 +93,7 @@ def read_entries(header: bytes, size: int) -> tuple[list[Entry], dict[str, str]]
             require_wanted()
         if name in names:
             raise ValueError(f"{name!r} is there twice")
+        name.encode()  # a half of a pair of surrogates is no letter
         names.add(name)
         if name == _METADATA:
             metadata = _metadata(value)
@@ -156,8 +157,10 @@ def _metadata(value: object) -> dict[str, str]:
     if value is None:
         return {}
     found = _object(_METADATA, value)
-    if not all(isinstance(each, str) for each in found.values()):
-        raise ValueError(f"{_METADATA!r} has values that are no texts")
+    for name, text in found.items():
+        if not isinstance(text, str):
+            raise ValueError(f"{_METADATA!r} has values that are no texts")
+        (name + text).encode()
     return found
 
 
