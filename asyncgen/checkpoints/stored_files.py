@@ -30,7 +30,7 @@ SAVING = ".saving"
 """File that stands in a folder while the files of a save replace others there."""
 
 _MEBIBYTE = 1024 * 1024
-_LARGEST = {".jinja": 4, ".json": 32, ".model": 16, ".txt": 32, ".py": 4}
+_LARGEST = {".jinja": 4, ".json": 32, ".model": 24, ".txt": 32, ".py": 4}
 """Largest size of a small file in MiB, by suffix."""
 _LARGEST_TOKENIZER = 128 * _MEBIBYTE
 """Largest size of ``tokenizer.json``; those of the largest vocabularies have 40 MB."""
