@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _MOST_KEPT = 128
 """Most cached grammars of a tokenizer; the least recently used one goes first."""
 
+_MOST_BYTES = 1024
+"""Bytes of the longest token that the search tree of llguidance can hold."""
+
 _ONE_OF = "oneOf constraints are not supported"
 """Words of llguidance, which go on with an option of its own."""
 
@@ -53,7 +56,9 @@ _LIMITS_OF_GRAMMARS = _LIMITS | {"max_items_in_row": 700, "step_max_items": 10_0
 """Limits for grammars that users write, which may be ambiguous: the cost of a step is the square of
 the items in a row."""
 
-_compilers: weakref.WeakKeyDictionary[Any, dict[int, Compiler]] = weakref.WeakKeyDictionary()
+_compilers: weakref.WeakKeyDictionary[Any, dict[int, Compiler | str]]
+_compilers = weakref.WeakKeyDictionary()
+"""By tokenizer and vocabulary; a text says why there is none, as finding out costs as much."""
 _lock = threading.Lock()
 
 
@@ -87,8 +92,24 @@ def compiler_of(parameter: str, tokenizer: Any, vocab_size: int) -> Compiler:
     with _lock:
         known = _compilers.setdefault(tokenizer, {})
         if vocab_size not in known:
-            known[vocab_size] = Compiler(backend, tokenizer.eos_token_id, vocab_size)
-        return known[vocab_size]
+            known[vocab_size] = _compiler(backend, tokenizer.eos_token_id, vocab_size)
+        found = known[vocab_size]
+    if isinstance(found, str):
+        raise InvalidRequestError("tokenizer", type(backend).__name__, found)
+    return found
+
+
+def _compiler(backend: Any, eos_token_id: int | None, vocab_size: int) -> Compiler | str:
+    """Return the compiler of a tokenizer, or why llguidance does not read it."""
+    try:
+        return Compiler(backend, eos_token_id, vocab_size)
+    except BaseException as error:  # a panic of the library is no `Exception`
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+            raise
+        reason = _on_one_line(str(error))
+        if "PARENT_BITS" in reason:
+            reason = f"a token of more than {_MOST_BYTES} bytes"
+        return f"the tokenizer is of a kind that llguidance does not read: {reason}"
 
 
 def is_special(text: str, *, special: bool) -> bool:
@@ -116,13 +137,7 @@ class Compiler:
 
         size = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
         text = backend.to_str()
-        try:
-            self._tokens = LLTokenizer(text, n_vocab=size, eos_token=eos_token_id)
-        except BaseException as error:  # a panic of the library is no `Exception`
-            if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
-                raise
-            allowed = f"the tokenizer is of a kind that llguidance does not read: {error}"
-            raise InvalidRequestError("tokenizer", type(backend).__name__, allowed) from error
+        self._tokens = LLTokenizer(text, n_vocab=size, eos_token=eos_token_id)
         self._vocab_size = vocab_size
         self._kept: OrderedDict[tuple[str, str], Prototype] = OrderedDict()
         self._budget = RenewalBudget()

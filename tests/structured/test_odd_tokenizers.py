@@ -1,0 +1,60 @@
+"""A tokenizer that llguidance cannot take is refused by name, and looked at once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncgen
+from asyncgen.errors import InvalidRequestError
+from tests.cases import for_each
+
+llguidance = pytest.importorskip("llguidance")
+
+DEMO = Path(asyncgen.__file__).parent / "demo"
+LONG = {"letters": "a" * 4096, "wide letters": "\U0001f600" * 4096, "marked": f"<{'a' * 4094}>"}
+
+
+def with_token(folder: Path, text: str) -> Path:
+    """Copy the demo model; its last added token is another one."""
+    shutil.copytree(DEMO, folder)
+    file = folder / "tokenizer.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    last = state["added_tokens"][-1]
+    vocabulary = state["model"]["vocab"]
+    if last["content"] in vocabulary:
+        vocabulary[text] = vocabulary.pop(last["content"])
+    last.update(content=text, special=False)
+    file.write_text(json.dumps(state), encoding="utf-8")
+    return folder
+
+
+@for_each("kind", LONG)
+def test_a_token_that_is_too_long_for_structured_output(
+    kind: str, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    known = llguidance.LLTokenizer
+
+    def counted(*args: Any, **more: Any) -> Any:
+        made.append(1)
+        return known(*args, **more)
+
+    monkeypatch.setattr(llguidance, "LLTokenizer", counted)
+    folder = with_token(tmp_path_factory.mktemp("folder") / "it", LONG[kind])
+    with asyncgen.LLM(folder, device="cpu", progress=False) as llm:
+        for asked in ({"regex": "a+"}, {"json_schema": {"type": "object"}}, {"regex": "b+"}):
+            with pytest.raises(InvalidRequestError, match="a token of more than 1024 bytes"):
+                llm.generate("Hello", max_new_tokens=4, **asked)
+        assert len(llm.generate("Hello", max_new_tokens=4).token_ids) == 4
+    assert made == [1]
+
+
+def test_a_token_of_the_greatest_length(tmp_path: Path) -> None:
+    folder = with_token(tmp_path / "it", "a" * 1024)
+    with asyncgen.LLM(folder, device="cpu", progress=False) as llm:
+        assert llm.generate("Hello", regex="b{3}", max_new_tokens=9).text == "bbb"
