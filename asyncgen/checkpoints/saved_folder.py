@@ -15,6 +15,7 @@ import secrets
 import stat
 import sys
 import threading
+import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -65,6 +66,11 @@ def plain_name(parameter: str, name: str) -> str:
     allowed = "a plain name of a file: no path, no leading dot, at most 200 bytes"
     shown = name if not isinstance(name, str) or len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
     raise InvalidRequestError(parameter, shown, allowed)
+
+
+def _folded(inside: str, name: str) -> str:
+    """Return a name in which those are equal that are one file on some systems."""
+    return unicodedata.normalize("NFKC", f"{inside}/{name}".casefold())
 
 
 class SavedFolder:
@@ -131,6 +137,15 @@ class SavedFolder:
         part = f".{name}.{secrets.token_hex(8)}.part"
         folder = self._folders[inside]
         folder.check_place(self._parameter, name)
+        twin = next(
+            (each for at, _, each in self._parts if _folded(at, each) == _folded(inside, name)),
+            name,
+        )
+        if twin != name:
+            allowed = (
+                f"another name than {twin!r} where letters have no case, nor accents two forms"
+            )
+            raise InvalidRequestError(self._parameter, name, allowed)
         stream = folder.create(part)
         self._parts.append((inside, part, name))
         return stream
@@ -166,10 +181,10 @@ class SavedFolder:
         top = self._folders[""]
         for inside, _, name in self._parts:
             self._folders[inside].check_place(self._parameter, name)
-        written = {(inside, name) for inside, _, name in self._parts}
+        written = {_folded(inside, name) for inside, _, name in self._parts}
         drops = [
             place for place in self._drops
-            if place not in written and self._folders[place[0]].is_file(place[1])
+            if _folded(*place) not in written and self._folders[place[0]].is_file(place[1])
         ]  # fmt: skip
         if len(written) + len(drops) > 1 or SAVING in top.names():
             with suppress(FileExistsError):

@@ -85,6 +85,35 @@ def refused(act: Callable[[], object], *words: str) -> None:
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+@for_each(
+    "one, other", [("tool", "Tool"), ("\u00e9", "e\u0301"), ("k", "\u212a"), ("fi", "\ufb01")]
+)
+def test_names_that_are_one_file_elsewhere(one: str, other: str, tmp_path: Path) -> None:
+    folder = tmp_path / one.encode().hex()
+    with (
+        pytest.raises(InvalidRequestError, match=f"another name than {one!r}"),
+        SavedFolder(folder) as saved,
+    ):
+        saved.add(one, "1")
+        saved.add(other, "2")
+    assert os.listdir(folder) == []
+    with SavedFolder(folder) as saved:
+        saved.add(f"more/{other}", "1")
+        saved.add(one, "2")
+    with SavedFolder(folder) as saved:
+        saved.add(f"more/{one}", "3")
+        saved.drop(f"more/{other}")  # which is the file that was added, on some systems
+    assert sorted(os.listdir(folder / "more")) == sorted([one, other])
+
+
+def test_templates_whose_names_are_one_file_elsewhere(tmp_path: Path) -> None:
+    tokenizer = asyncgen.load_tokenizer("demo")
+    tokenizer.chat_template = {"default": "a", "tool": "b", "Tool": "c"}
+    with pytest.raises(InvalidRequestError, match=r"'Tool.jinja': another name than 'tool.jinja'"):
+        tokenizer.save_pretrained(tmp_path)
+    assert os.listdir(tmp_path) in ([], ["additional_chat_templates"])
+
+
 def test_an_error_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     with pytest.raises(ZeroDivisionError), SavedFolder(tmp_path) as saved:
