@@ -15,8 +15,9 @@ from asyncgen.errors import AsyncgenError, ChatTemplateError
 from tests.cases import for_each
 
 if TYPE_CHECKING:
-    import pytest
     from collections.abc import Callable
+
+    import pytest
 
 DEMO = Path(asyncgen.__file__).parent / "demo"
 EVIL = "\x1b]0;title\x07\x1b[2Jx\r\nERROR: it was somebody else \u202e"
