@@ -28,7 +28,7 @@ from asyncgen.checkpoints.packed.quantized_checkpoint import (
     quantisation_method,
     without_spare_biases,
 )
-from asyncgen.checkpoints.stored_files import is_stored
+from asyncgen.checkpoints.stored_files import check_unchanged, is_stored
 from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
@@ -141,6 +141,7 @@ def load_core(
         progress=progress,
         quantize=parts.quantize,
     )
+    check_unchanged(place)
     settings = parts.embedding_settings
     return Loaded(core, parts.generation_config, str(source), checkpoint, settings)
 
