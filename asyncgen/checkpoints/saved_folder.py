@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[^\x00-\x1f/\\:*?\"<>|]{1,200}")
 _SHOWN = 80
+_ESCAPED = "backslashreplace"
+"""Writes a lone surrogate as the escape that JSON has for it."""
 _PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _NEW |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -123,13 +125,19 @@ class SavedFolder:
 
         Args:
             name: Its plain name; or one of a folder inside and that of a file, with a slash.
-            content: Its content; texts are written as UTF-8.
+            content: Its content; texts are written as UTF-8, halves of letters in JSON as escapes.
 
         Raises:
-            InvalidRequestError: The name is none, or a link is in its place.
+            InvalidRequestError: The name is none, a link is in its place, or the text is none.
         """
+        if isinstance(content, str):
+            try:
+                content = content.encode(errors=_ESCAPED if name.endswith(".json") else "strict")
+            except UnicodeEncodeError as error:
+                allowed = f"Unicode text: a lone surrogate at position {error.start} of the file"
+                raise InvalidRequestError(self._parameter, name, allowed) from error
         with self.open(name) as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.write(content)
 
     def open(self, name: str) -> BinaryIO:
         """Add a file whose content is written piece by piece; arguments are those of `add`."""
