@@ -11,6 +11,7 @@ import pytest
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured import grammar_compiler
 from tests.cases import for_each
 
 llguidance = pytest.importorskip("llguidance")
@@ -52,6 +53,26 @@ def test_a_token_that_is_too_long_for_structured_output(
                 llm.generate("Hello", max_new_tokens=4, **asked)
         assert len(llm.generate("Hello", max_new_tokens=4).token_ids) == 4
     assert made == [1]
+
+
+def test_more_than_the_largest_vocabularies_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree of 60,000 tokens of 1,000 letters took 2 GB, and held the process for seconds."""
+    folder = shutil.copytree(DEMO, tmp_path / "it")
+    file = folder / "tokenizer.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = state["model"]["vocab"]
+    vocabulary |= {f"{number:x}".ljust(1000, "y"): 5000 + number for number in range(8400)}
+    file.write_text(json.dumps(state), encoding="utf-8")
+    with asyncgen.LLM(folder, device="cpu", progress=False) as llm:
+        with pytest.raises(InvalidRequestError, match="tokens of at most 8388608 bytes, not 84"):
+            llm.generate("Hello", regex="a+")
+        tokenizer = llm.tokenizer
+        monkeypatch.setattr(grammar_compiler, "_MOST_TOKENS", 99)
+        with pytest.raises(InvalidRequestError, match=r"at most 99 tokens, not 10\d{3}"):
+            grammar_compiler.compiler_of("regex", tokenizer, 20_000)
+        assert llm.generate("Hello", max_new_tokens=3).token_ids
 
 
 def test_a_token_of_the_greatest_length(tmp_path: Path) -> None:
