@@ -33,6 +33,9 @@ _MOST_KEPT = 128
 _MOST_BYTES = 1024
 """Bytes of the longest token that the search tree of llguidance can hold."""
 
+_MOST_ADDED = 2**14
+"""Added tokens: its time goes with their square, a second at so many. Gemma has 6,400."""
+
 _MOST_TOKENS = 2**19
 _MOST_OF_TOKENS = 2**23
 """Tokens, and bytes of all of them in UTF-8: building the tree holds the process, for 4 s at twice
@@ -109,6 +112,9 @@ def _compiler(backend: Any, eos_token_id: int | None, vocab_size: int) -> Compil
     count = backend.get_vocab_size(with_added_tokens=True)
     if count > _MOST_TOKENS:
         return f"structured output takes tokenizers of at most {_MOST_TOKENS} tokens, not {count}"
+    added = len(backend.get_added_tokens_decoder())
+    if added > _MOST_ADDED:
+        return f"structured output takes at most {_MOST_ADDED} added tokens, not {added}"
     length = len("".join(backend.get_vocab(with_added_tokens=True)).encode(errors="replace"))
     if length > _MOST_OF_TOKENS:
         return f"structured output takes tokens of at most {_MOST_OF_TOKENS} bytes, not {length}"

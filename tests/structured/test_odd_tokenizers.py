@@ -75,6 +75,28 @@ def test_more_than_the_largest_vocabularies_have(
         assert llm.generate("Hello", max_new_tokens=3).token_ids
 
 
+@for_each("is_shadow", [True, False])
+def test_more_added_tokens_than_models_have(
+    is_shadow: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Time goes with their square: 200,000 held the process for minutes."""
+    folder = shutil.copytree(DEMO, tmp_path_factory.mktemp("folder") / "it")
+    file = folder / "tokenizer.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    last = state["added_tokens"][-1]
+    for number in range(2**14):
+        own = {"id": 5000 + number, "content": f"<|{number}|>", "special": False}
+        state["added_tokens"].append({**last, **own})
+        if is_shadow:
+            state["model"]["vocab"][own["content"]] = own["id"]
+    file.write_text(json.dumps(state), encoding="utf-8")
+    with (
+        asyncgen.LLM(folder, device="cpu", progress=False) as llm,
+        pytest.raises(InvalidRequestError, match="at most 16384 added tokens, not 16391"),
+    ):
+        llm.generate("Hello", regex="a+")
+
+
 def test_a_token_of_the_greatest_length(tmp_path: Path) -> None:
     folder = with_token(tmp_path / "it", "a" * 1024)
     with asyncgen.LLM(folder, device="cpu", progress=False) as llm:
