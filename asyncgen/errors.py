@@ -81,7 +81,7 @@ class InvalidRequestError(AsyncgenError, ValueError):
             value: The value that was given.
             allowed: What would have been accepted, in words; a remedy where one helps.
         """
-        parameter = clip(parameter, MOST_NAME)
+        parameter = printable(clip(parameter, MOST_NAME))
         super().__init__(f"`{parameter}` is {shorten(value)}: {allowed}")
         self.parameter = parameter
         self.value = value
@@ -182,9 +182,10 @@ class ModelLoadError(AsyncgenError):
         """Compose the message.
 
         Args:
-            message: What is wrong, which may repeat what a file says; clipped if it does.
+            message: What is wrong, which may repeat what a file says; clipped if it does, and
+                without signs that would control a terminal or begin a line of a log.
         """
-        super().__init__(clip(message, MOST_OF_FILES))
+        super().__init__(clip(printable(clip(message, MOST_OF_FILES)), MOST_OF_FILES))
 
 
 class UnsupportedModelError(ModelLoadError):
@@ -219,9 +220,10 @@ class ChatTemplateError(AsyncgenError):
         """Build the error.
 
         Args:
-            message: What the template says, which may repeat the messages; clipped if it does.
+            message: What the template says, which may repeat the messages; clipped if it does, and
+                without signs that would control a terminal.
         """
-        super().__init__(clip(message, MOST_SAID))
+        super().__init__(clip(printable(clip(message, MOST_SAID), but="\n"), MOST_SAID))
 
 
 class DefaultLengthWarning(UserWarning):
@@ -311,6 +313,18 @@ def _rendered(value: object, limit: int) -> Iterator[str]:
         yield repr(value)
     else:  # code of a user, perhaps on the thread of all requests
         yield _rendering[-1](value)
+
+
+def printable(text: str, but: str = "") -> str:
+    """Write out characters that are not printed, as `repr` does.
+
+    Args:
+        text: The text.
+        but: Characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in but else repr(each)[1:-1] for each in text)
 
 
 def clip(text: str, limit: int) -> str:

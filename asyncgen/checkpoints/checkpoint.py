@@ -5,21 +5,20 @@ No tensor is read here, and pickle files are never opened.
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from asyncgen.checkpoints.hub import read_json, refuse_pointer
 from asyncgen.checkpoints.json_size import check_json
-from asyncgen.checkpoints.stored_files import as_path, is_stored, library_path, open_stored
+from asyncgen.checkpoints.safetensors_header import read_entries
+from asyncgen.checkpoints.stored_files import as_path, is_stored, open_stored
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -52,15 +51,7 @@ _MOST_METADATA = 50_000
 
 _MOST_SHARDS = 1000
 
-_UNREADABLE = (
-    SafetensorError,
-    OSError,
-    MemoryError,
-    ValueError,
-    TypeError,
-    KeyError,
-    RecursionError,
-)
+_UNREADABLE = (OSError, MemoryError, ValueError, RecursionError)
 
 _SHOWN = 4
 """Most names of a kind that an error lists."""
@@ -211,7 +202,7 @@ def _shard(index: Path, name: str) -> Path:
 
 
 def _read_header(file: Path, most: int = _MOST_TENSORS) -> dict[str, StoredTensor]:
-    """Read the locations of the tensors of a file, after the safetensors library checked it.
+    """Read the locations of the tensors of a file.
 
     Args:
         file: The file.
@@ -220,26 +211,22 @@ def _read_header(file: Path, most: int = _MOST_TENSORS) -> dict[str, StoredTenso
     try:
         with open_stored(file) as stream:
             refuse_pointer(file, stream)
+            size = os.fstat(stream.fileno()).st_size
             length = int.from_bytes(stream.read(8), "little")
             if length > _MOST_HEADER:
                 raise ValueError(f"a header of {length} bytes; at most {_MOST_HEADER} are read")
             text = stream.read(length)
-            lists = text.count(b"[") + text.count(b"{")
-            check_json(file, text, 4 * most, _MOST_METADATA + 3 * lists)
-            with safe_open(library_path(stream), framework="pt"):
-                pass
-            header = json.loads(text)
-        metadata = header.pop("__metadata__", None) or {}
-        tensors = {}
-        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            begin, end = entry["data_offsets"]
-            tensors[name] = StoredTensor(
-                file, entry["dtype"], tuple(entry["shape"]), 8 + length + begin, end - begin
-            )
+        lists = text.count(b"[") + text.count(b"{")
+        check_json(file, text, 4 * most, _MOST_METADATA + 3 * lists)
+        entries, metadata = read_entries(text, size - 8 - length)
     except _UNREADABLE as error:
         raise ModelLoadError(
             f"{file} is truncated or corrupt ({_cut(str(error))}); download it again"
         ) from error
+    tensors = {
+        name: StoredTensor(file, kind, shape, 8 + length + begin, end - begin)
+        for begin, end, name, kind, shape in entries
+    }
     # `safetensors.torch.save_model` writes a shared tensor once and names its other names here.
     shared = {name: tensors[kept] for name, kept in metadata.items() if kept in tensors}
     return shared | tensors

@@ -15,6 +15,7 @@ import secrets
 import stat
 import sys
 import threading
+import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[^\x00-\x1f/\\:*?\"<>|]{1,200}")
 _SHOWN = 80
+_ESCAPED = "backslashreplace"
+"""Writes a lone surrogate as the escape that JSON has for it."""
 _PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _NEW |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -65,6 +68,11 @@ def plain_name(parameter: str, name: str) -> str:
     allowed = "a plain name of a file: no path, no leading dot, at most 200 bytes"
     shown = name if not isinstance(name, str) or len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
     raise InvalidRequestError(parameter, shown, allowed)
+
+
+def _folded(inside: str, name: str) -> str:
+    """Return a name in which those are equal that are one file on some systems."""
+    return unicodedata.normalize("NFKC", f"{inside}/{name}".casefold())
 
 
 class SavedFolder:
@@ -117,13 +125,19 @@ class SavedFolder:
 
         Args:
             name: Its plain name; or one of a folder inside and that of a file, with a slash.
-            content: Its content; texts are written as UTF-8.
+            content: Its content; texts are written as UTF-8, halves of letters in JSON as escapes.
 
         Raises:
-            InvalidRequestError: The name is none, or a link is in its place.
+            InvalidRequestError: The name is none, a link is in its place, or the text is none.
         """
+        if isinstance(content, str):
+            try:
+                content = content.encode(errors=_ESCAPED if name.endswith(".json") else "strict")
+            except UnicodeEncodeError as error:
+                allowed = f"Unicode text: a lone surrogate at position {error.start} of the file"
+                raise InvalidRequestError(self._parameter, name, allowed) from error
         with self.open(name) as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.write(content)
 
     def open(self, name: str) -> BinaryIO:
         """Add a file whose content is written piece by piece; arguments are those of `add`."""
@@ -131,6 +145,15 @@ class SavedFolder:
         part = f".{name}.{secrets.token_hex(8)}.part"
         folder = self._folders[inside]
         folder.check_place(self._parameter, name)
+        twin = next(
+            (each for at, _, each in self._parts if _folded(at, each) == _folded(inside, name)),
+            name,
+        )
+        if twin != name:
+            allowed = (
+                f"another name than {twin!r} where letters have no case, nor accents two forms"
+            )
+            raise InvalidRequestError(self._parameter, name, allowed)
         stream = folder.create(part)
         self._parts.append((inside, part, name))
         return stream
@@ -166,10 +189,10 @@ class SavedFolder:
         top = self._folders[""]
         for inside, _, name in self._parts:
             self._folders[inside].check_place(self._parameter, name)
-        written = {(inside, name) for inside, _, name in self._parts}
+        written = {_folded(inside, name) for inside, _, name in self._parts}
         drops = [
             place for place in self._drops
-            if place not in written and self._folders[place[0]].is_file(place[1])
+            if _folded(*place) not in written and self._folders[place[0]].is_file(place[1])
         ]  # fmt: skip
         if len(written) + len(drops) > 1 or SAVING in top.names():
             with suppress(FileExistsError):

@@ -30,7 +30,7 @@ SAVING = ".saving"
 """File that stands in a folder while the files of a save replace others there."""
 
 _MEBIBYTE = 1024 * 1024
-_LARGEST = {".jinja": 4, ".json": 32, ".model": 16, ".txt": 32, ".py": 4}
+_LARGEST = {".jinja": 4, ".json": 32, ".model": 24, ".txt": 32, ".py": 4}
 """Largest size of a small file in MiB, by suffix."""
 _LARGEST_TOKENIZER = 128 * _MEBIBYTE
 """Largest size of ``tokenizer.json``; those of the largest vocabularies have 40 MB."""
@@ -55,10 +55,12 @@ class StoredPath(_SystemPath):
 
     Attributes:
         places: Real folders and files that may be read; ``None``: links may lead anywhere.
+        seen: Which file each path was when it was first opened.
     """
 
     __slots__ = ()
     places: ClassVar[tuple[str, ...] | None] = None
+    seen: ClassVar[dict[str, tuple[int, ...]]] = {}
 
     def __reduce__(self) -> tuple[type[Path], tuple[str]]:
         """Become a plain path in another process."""
@@ -87,10 +89,33 @@ def enter_folder(folder: Path, *, follow_links: bool, named: str = "") -> Path:
     if places is not None and named:
         places += (os.path.realpath(folder / named),)
     # A class for each folder: paths that are made of a path keep its class, and nothing else.
-    entered: StoredPath = type("StoredPath", (StoredPath,), {"__slots__": (), "places": places})(
-        folder
-    )
+    own: dict[str, object] = {"__slots__": (), "places": places, "seen": {}}
+    entered: StoredPath = type("StoredPath", (StoredPath,), own)(folder)
     return entered
+
+
+def check_unchanged(place: Path) -> None:
+    """Refuse what was read of a folder if files of it were replaced meanwhile.
+
+    They may be of two models, and fit each other all the same.
+
+    Args:
+        place: A folder of `enter_folder`, or a file in it; nothing is known of other paths.
+
+    Raises:
+        ModelLoadError: Names the file.
+    """
+    if not isinstance(place, StoredPath):
+        return
+    for file, known in place.seen.items():
+        try:
+            now = _identity(os.stat(file))
+        except OSError:
+            now = ()
+        if now != known:
+            raise _changed(file)
+    if is_stored(place / SAVING):  # a file cannot have one
+        raise ModelLoadError(f"{place} was saved to while it was loaded; load it again")
 
 
 def as_path(place: str | os.PathLike[str]) -> Path:
@@ -118,10 +143,24 @@ def open_stored(file: Path) -> BinaryIO:
         file: Its path. One that `enter_folder` did not make is read in its own folder alone.
 
     Raises:
-        ModelLoadError: It is missing, no regular file, or a link that leads out of the folder.
+        ModelLoadError: It is missing, no regular file, a link that leads out of the folder, or
+            another file than before, for a path of `enter_folder`.
     """
     number = _opened(file)
+    if isinstance(file, StoredPath):
+        found = _identity(os.fstat(number))
+        if file.seen.setdefault(str(file), found) != found:
+            os.close(number)
+            raise _changed(file)
     return open(file, "rb", buffering=0, opener=lambda *_: number)
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _changed(file: Path | str) -> ModelLoadError:
+    return ModelLoadError(f"{_shown(file)} was changed while it was loaded; load it again")
 
 
 def library_path(stream: BinaryIO) -> str:

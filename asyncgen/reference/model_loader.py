@@ -28,7 +28,7 @@ from asyncgen.checkpoints.packed.quantized_checkpoint import (
     quantisation_method,
     without_spare_biases,
 )
-from asyncgen.checkpoints.stored_files import is_stored
+from asyncgen.checkpoints.stored_files import check_unchanged, is_stored
 from asyncgen.checkpoints.tied_head import has_own_head, with_table
 from asyncgen.checkpoints.weight_loading import load_weights, resolve_dtype
 from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from asyncgen.runtime.progress import ProgressOption
 
 
+_ADAPTER = "adapter_config.json"
 _log = logging.getLogger("asyncgen.models")
 
 
@@ -140,6 +141,7 @@ def load_core(
         progress=progress,
         quantize=parts.quantize,
     )
+    check_unchanged(place)
     settings = parts.embedding_settings
     return Loaded(core, parts.generation_config, str(source), checkpoint, settings)
 
@@ -188,6 +190,7 @@ def _read_folder(
 ) -> _Parts:
     """Read a folder with ``config.json`` and safetensors."""
     stored = _read_file(place)
+    _refuse_adapter(place)
     text = text_config(stored)
     raw = stored if text is None else text
     # Without it: a saved model has the dtype of the unpacked weights.
@@ -278,6 +281,7 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
     stored = _read_file(folder)
+    _refuse_adapter(folder)
     method = quantisation_method(stored)
     if method is not None:
         raise ModelLoadError(f"{folder} is packed already ({method})")
@@ -324,9 +328,20 @@ def _stack_prefix(config: ModelConfig) -> str:
     return stack + dot if dot else ""
 
 
+def _refuse_adapter(folder: Path) -> None:
+    """Refuse weights that are meant with an adapter: without it they give other texts."""
+    if is_stored(folder / _ADAPTER):
+        raise ModelLoadError(
+            f"{folder} has {_ADAPTER}: transformers adds that adapter of `peft` to the weights, "
+            "which is not supported; merge it into them (`merge_and_unload()` of `peft`, then "
+            "`save_pretrained`), or remove the file if they have it already"
+        )
+
+
 def _read_file(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not is_stored(file):
+        _refuse_adapter(folder)
         raise ModelLoadError(
             f"{folder} has no config.json, so it is no checkpoint; give the folder that has one"
         )

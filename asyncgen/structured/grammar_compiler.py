@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 _MOST_KEPT = 128
 """Most cached grammars of a tokenizer; the least recently used one goes first."""
 
+_MOST_BYTES = 1024
+"""Bytes of the longest token that the search tree of llguidance can hold."""
+
+_MOST_ADDED = 2**14
+"""Added tokens: its time goes with their square, a second at so many. Gemma has 6,400."""
+
+_MOST_TOKENS = 2**19
+_MOST_OF_TOKENS = 2**23
+"""Tokens, and bytes of all of them in UTF-8: building the tree holds the process, for 4 s at twice
+as many, and took 2 GB for 60 MB. The largest vocabularies have 262,144 tokens of 3 MB."""
+
 _ONE_OF = "oneOf constraints are not supported"
 """Words of llguidance, which go on with an option of its own."""
 
@@ -53,7 +64,9 @@ _LIMITS_OF_GRAMMARS = _LIMITS | {"max_items_in_row": 700, "step_max_items": 10_0
 """Limits for grammars that users write, which may be ambiguous: the cost of a step is the square of
 the items in a row."""
 
-_compilers: weakref.WeakKeyDictionary[Any, dict[int, Compiler]] = weakref.WeakKeyDictionary()
+_compilers: weakref.WeakKeyDictionary[Any, dict[int, Compiler | str]]
+_compilers = weakref.WeakKeyDictionary()
+"""By tokenizer and vocabulary; a text says why there is none, as finding out costs as much."""
 _lock = threading.Lock()
 
 
@@ -87,8 +100,33 @@ def compiler_of(parameter: str, tokenizer: Any, vocab_size: int) -> Compiler:
     with _lock:
         known = _compilers.setdefault(tokenizer, {})
         if vocab_size not in known:
-            known[vocab_size] = Compiler(backend, tokenizer.eos_token_id, vocab_size)
-        return known[vocab_size]
+            known[vocab_size] = _compiler(backend, tokenizer.eos_token_id, vocab_size)
+        found = known[vocab_size]
+    if isinstance(found, str):
+        raise InvalidRequestError("tokenizer", type(backend).__name__, found)
+    return found
+
+
+def _compiler(backend: Any, eos_token_id: int | None, vocab_size: int) -> Compiler | str:
+    """Return the compiler of a tokenizer, or why llguidance does not read it."""
+    count = backend.get_vocab_size(with_added_tokens=True)
+    if count > _MOST_TOKENS:
+        return f"structured output takes tokenizers of at most {_MOST_TOKENS} tokens, not {count}"
+    added = len(backend.get_added_tokens_decoder())
+    if added > _MOST_ADDED:
+        return f"structured output takes at most {_MOST_ADDED} added tokens, not {added}"
+    length = len("".join(backend.get_vocab(with_added_tokens=True)).encode(errors="replace"))
+    if length > _MOST_OF_TOKENS:
+        return f"structured output takes tokens of at most {_MOST_OF_TOKENS} bytes, not {length}"
+    try:
+        return Compiler(backend, eos_token_id, vocab_size)
+    except BaseException as error:  # a panic of the library is no `Exception`
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+            raise
+        reason = _on_one_line(str(error))
+        if "num_parents" in reason:
+            reason = f"a token of more than {_MOST_BYTES} bytes"
+        return f"the tokenizer is of a kind that llguidance does not read: {reason}"
 
 
 def is_special(text: str, *, special: bool) -> bool:
@@ -116,13 +154,7 @@ class Compiler:
 
         size = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
         text = backend.to_str()
-        try:
-            self._tokens = LLTokenizer(text, n_vocab=size, eos_token=eos_token_id)
-        except BaseException as error:  # a panic of the library is no `Exception`
-            if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
-                raise
-            allowed = f"the tokenizer is of a kind that llguidance does not read: {error}"
-            raise InvalidRequestError("tokenizer", type(backend).__name__, allowed) from error
+        self._tokens = LLTokenizer(text, n_vocab=size, eos_token=eos_token_id)
         self._vocab_size = vocab_size
         self._kept: OrderedDict[tuple[str, str], Prototype] = OrderedDict()
         self._budget = RenewalBudget()

@@ -19,7 +19,13 @@ from asyncgen.checkpoints.gguf.file_choice import is_single
 from asyncgen.checkpoints.gguf.tokenizer import library_errors, read_gguf_tokenizer
 from asyncgen.checkpoints.hub import read_json, read_text
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
-from asyncgen.checkpoints.stored_files import as_path, is_stored, names_in, read_stored
+from asyncgen.checkpoints.stored_files import (
+    as_path,
+    check_unchanged,
+    is_stored,
+    names_in,
+    read_stored,
+)
 from asyncgen.checkpoints.tokenizer_sizes import check_added
 from asyncgen.errors import InvalidRequestError, ModelLoadError, clip, shorten
 from asyncgen.runtime.wanted import require_wanted
@@ -103,11 +109,15 @@ def read_tokenizer(
             raise InvalidRequestError("add_prefix_space", add_prefix_space, "a GGUF file says it")
         backend, stated = read_gguf_tokenizer(path)
         check_steps(path, backend)
+        check_unchanged(path)
         return TokenizerSettings(**stated), backend
     settings = read_settings(path)
-    if not is_stored(path / "tokenizer.json"):
-        return _read_old(path, settings, add_prefix_space)
-    return settings, read_backend(path, settings, add_prefix_space=add_prefix_space)
+    if is_stored(path / "tokenizer.json"):
+        backend = read_backend(path, settings, add_prefix_space=add_prefix_space)
+    else:
+        settings, backend = _read_old(path, settings, add_prefix_space)
+    check_unchanged(path)
+    return settings, backend
 
 
 def _read_old(

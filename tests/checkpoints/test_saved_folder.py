@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +85,58 @@ def refused(act: Callable[[], object], *words: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         act()
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+@for_each(
+    "one, other", [("tool", "Tool"), ("\u00e9", "e\u0301"), ("k", "\u212a"), ("fi", "\ufb01")]
+)
+def test_names_that_are_one_file_elsewhere(one: str, other: str, tmp_path: Path) -> None:
+    folder = tmp_path / one.encode().hex()
+    with (
+        pytest.raises(InvalidRequestError, match=f"another name than {one!r}"),
+        SavedFolder(folder) as saved,
+    ):
+        saved.add(one, "1")
+        saved.add(other, "2")
+    assert os.listdir(folder) == []
+    with SavedFolder(folder) as saved:
+        saved.add(f"more/{other}", "1")
+        saved.add(one, "2")
+    with SavedFolder(folder) as saved:
+        saved.add(f"more/{one}", "3")
+        saved.drop(f"more/{other}")  # which is the file that was added, on some systems
+    assert sorted(os.listdir(folder / "more")) == sorted([one, other])
+
+
+def test_templates_whose_names_are_one_file_elsewhere(tmp_path: Path) -> None:
+    tokenizer = asyncgen.load_tokenizer("demo")
+    tokenizer.chat_template = {"default": "a", "tool": "b", "Tool": "c"}
+    with pytest.raises(InvalidRequestError, match=r"'Tool.jinja': another name than 'tool.jinja'"):
+        tokenizer.save_pretrained(tmp_path)
+    assert os.listdir(tmp_path) in ([], ["additional_chat_templates"])
+
+
+def test_lone_surrogates_of_a_stranger_are_saved_or_refused(tmp_path: Path) -> None:
+    """JSON may spell them, and no text has them."""
+    folder = shutil.copytree(Path(asyncgen.__file__).parent / "demo", tmp_path / "it")
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    half = {"tokenizer_class": "\ud800", "extra_special_tokens": {"\ud801": "<|end|>"}}
+    file.write_text(json.dumps({**settings, **half}))
+    (folder / "config.json").write_text(
+        json.dumps({**json.loads((folder / "config.json").read_text()), "note": "\ud802"})
+    )
+    model = asyncgen.load_model(folder, device="cpu", progress=False)
+    model.save_pretrained(tmp_path / "saved")
+    tokenizer = asyncgen.load_tokenizer(folder)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/tokenizer_config.json").read_text(encoding="utf-8"))
+    assert saved["tokenizer_class"] == "\ud800"
+    assert asyncgen.load_tokenizer(tmp_path / "saved").encode("Hello") == tokenizer.encode("Hello")
+    tokenizer.chat_template = "{{ '\ud800' }}"
+    with pytest.raises(InvalidRequestError, match=r"'chat_template.jinja': Unicode text: a lone"):
+        tokenizer.save_pretrained(tmp_path / "saved")
+    assert not list((tmp_path / "saved").glob(".*"))
 
 
 def test_an_error_leaves_the_folder_as_it_was(tmp_path: Path) -> None:

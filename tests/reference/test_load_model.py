@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+import asyncgen
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
 from asyncgen.reference.load_model import load_model, load_tokenizer, set_seed
 from tests.doubles.checkpoints import save_checkpoint, save_tensors
@@ -67,6 +68,21 @@ def test_unsupported_model_type(tmp_path: Path) -> None:
 def test_folder_without_a_config(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="has no config.json, so it is no checkpoint"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_adapter_beside_weights_is_not_passed_over(is_whole: bool, tmp_path: Path) -> None:
+    """With `peft`, transformers adds it to the weights."""
+    if is_whole:
+        save_checkpoint(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    for use in (
+        lambda: load_model(tmp_path),
+        lambda: asyncgen.quantize_checkpoint(tmp_path, tmp_path / "packed", to="int8"),
+        lambda: asyncgen.LLM(tmp_path, device="cpu", progress=False).start(),
+    ):
+        with pytest.raises(ModelLoadError, match=r"adapter_config.json: .* merge it into them"):
+            use()
 
 
 def test_quantised_checkpoint(tmp_path: Path) -> None:

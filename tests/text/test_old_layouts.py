@@ -187,7 +187,7 @@ def test_old_layouts_that_cannot_be_read_are_refused_by_name(
         Tokenizer.from_folder(folder)
 
 
-OLD = {"tokenizer.model": ("LlamaTokenizer", 16), "vocab.json": ("GPT2Tokenizer", 32)}
+OLD = {"tokenizer.model": ("LlamaTokenizer", 24), "vocab.json": ("GPT2Tokenizer", 32)}
 OLD["merges.txt"] = OLD["vocab.json"]
 
 
@@ -202,6 +202,28 @@ def test_files_of_old_layouts_that_are_too_large(name: str, tmp_path: Path) -> N
         stream.truncate((most << 20) + 1)
     with pytest.raises(ModelLoadError, match=f"{name} has {(most << 20) + 1} bytes; at most"):
         Tokenizer.from_folder(tmp_path)
+
+
+def piece(text: bytes, kind: int = 1) -> bytes:
+    """Return a piece of a model of SentencePiece, with a score of -10."""
+    inner = b"\n" + bytes([len(text)]) + text + b"\x15\x00\x00\x20\xc1\x18" + bytes([kind])
+    return b"\n" + bytes([len(inner)]) + inner
+
+
+@pytest.mark.gate
+def test_a_model_of_as_many_pieces_as_the_largest_has(tmp_path: Path) -> None:
+    """XLM-V has 901,629 pieces, in 18 MB; these are longer."""
+    count, letters = 901_629, b"etaoinshrdlucmfw"
+    folder = write(tmp_path / "old", "t5", {"extra_ids": 0})
+    words = (
+        "\u2581".encode() + bytes(letters[number >> 4 * place & 15] for place in range(5))
+        for number in range(count)
+    )
+    pieces = [piece(b"<unk>", 2), piece(b"</s>", 3), *map(piece, words)]
+    size = (folder / "spiece.model").write_bytes(b"".join(pieces))
+    assert 16 << 20 < size < 24 << 20
+    tokenizer = Tokenizer.from_folder(folder)
+    assert len(tokenizer) == count + 3  # with a token for padding
 
 
 OLD_BOMBS = {

@@ -29,7 +29,7 @@ ValueT = TypeVar("ValueT")
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _MOST_KEYS: Final = 65_536
-_MOST_TENSORS: Final = 1 << 17
+_MOST_TENSORS: Final = 1 << 15
 """The largest models have some thousands."""
 _MOST_SIDES: Final = 4
 _MOST_ALIGNMENT: Final = 1 << 16
@@ -199,9 +199,15 @@ def open_gguf(file: Path) -> GgufModel:
                 "download them again"
             )
         tensors.update(model.tensors)
-    stated = first.metadata.whole("split.count")
-    if stated is not None and stated != count:
-        raise first.metadata.bad("split.count", f"its name says that there are {count} files")
+    for index, model in enumerate(models):
+        for key, meant, said in (
+            ("split.count", count, f"its name says that there are {count} files"),
+            ("split.no", index, f"its name says that it is file {index}, counted from 0"),
+            ("split.tensors.count", len(tensors), f"all files have {len(tensors)} tensors"),
+        ):
+            stated = model.metadata.whole(key)
+            if stated is not None and stated != meant:
+                raise model.metadata.bad(key, f"{said}; download all files again")
     return GgufModel(first.file, first.metadata, tensors)
 
 

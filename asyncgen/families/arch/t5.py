@@ -32,7 +32,11 @@ def _feed_forward(values: ConfigValues) -> tuple[bool, str]:
         raise values.bad(key, stated, f"supported are {names}, each also after `gated-`")
     is_gated = name != stated
     # The released gated checkpoints were trained with the approximation by tanh.
-    return is_gated, "gelu_new" if is_gated and name == "gelu" else name
+    name = "gelu_new" if is_gated and name == "gelu" else name
+    # What the reference makes of it stands in files as well, and is taken from there.
+    if "is_gated_act" in values.raw:
+        is_gated = values.flag("is_gated_act")
+    return is_gated, values.choice("dense_act_fn", HIDDEN_ACTS, name)
 
 
 FAMILY = Family(

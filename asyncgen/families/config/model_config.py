@@ -431,11 +431,11 @@ def _attention(
 
 def _with_encoder(decoder: ModelConfig, values: ConfigValues) -> T5Config:
     """Add the fields of the encoder and of relative positions."""
-    is_tied = values.flag("tie_word_embeddings")
-    is_scaled = values.stated("scale_decoder_outputs")
-    is_scaled = is_tied if is_scaled is None else is_scaled
-    if not isinstance(is_scaled, bool):
-        raise values.bad("scale_decoder_outputs", is_scaled, "must be true or false")
+    is_tied = values.stated("tie_word_embeddings") is None or values.flag("tie_word_embeddings")
+    # Null is false, as in the reference; only a missing key is what the tie says.
+    key = "scale_decoder_outputs"
+    is_stated = key in values.raw or values.stated(key) is not None
+    is_scaled = values.flag(key) if is_stated else is_tied
     distance = values.count("relative_attention_max_distance")
     key = "relative_attention_num_buckets"
     buckets = values.count(key)

@@ -207,11 +207,14 @@ def _rope(
     for name, value in given.items():
         if value <= 0 and not (value == 0 and name.startswith("mscale")):
             raise bad(f"{key}.{name}", value, "must be above 0")
+    truncate = stated.get("truncate", True)
+    if truncate is not None and not isinstance(truncate, bool):
+        raise bad(f"{key}.truncate", truncate, "must be true or false")
     rope = RopeConfig(
         rope_type=str(rope_type),
         theta=theta,
         original_max_position_embeddings=original,
-        truncate=stated.get("truncate", True) not in (False, None),
+        truncate=bool(truncate),
         **given,
     )
     if rope_type == "llama3" and rope.low_freq_factor > rope.high_freq_factor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
@@ -45,11 +45,18 @@ class TokenBytes(dict[int, bytes]):
         """
         # Most tokenizers wrap one of tokenizers, whose decoding is the plain one.
         self._tokenizer = tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        vocabulary = tokenizer.get_vocab()
-        self._tokens: dict[int, str] = {number: token for token, number in vocabulary.items()}
+        has: Callable[[str], bool]
+        if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "id_to_token"):
+            # Not its vocabulary: the library holds the process while it makes a copy.
+            self._token: Callable[[int], str | None] = tokenizer.id_to_token
+            has = lambda token: tokenizer.token_to_id(token) is not None  # noqa: E731
+        else:
+            vocabulary = tokenizer.get_vocab()
+            self._token = {number: token for token, number in vocabulary.items()}.get
+            has = vocabulary.__contains__
         alphabet = _byte_alphabet()
-        self._alphabet = alphabet if alphabet.keys() <= vocabulary.keys() else None
-        self._has_fallback = all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+        self._alphabet = alphabet if all(map(has, alphabet)) else None
+        self._has_fallback = all(has(f"<0x{byte:02X}>") for byte in range(256))
         encoded = tokenizer.encode(_ANCHOR, add_special_tokens=False)
         self._anchor: list[int] = list(getattr(encoded, "ids", encoded))
         self._anchor_text = self._decode(self._anchor)
@@ -60,7 +67,7 @@ class TokenBytes(dict[int, bytes]):
         return found
 
     def _work_out(self, token_id: int) -> bytes:
-        token = self._tokens.get(token_id)
+        token = self._token(token_id) if token_id >= 0 else None
         if token is None:
             return b""
         if self._has_fallback and (match := _FALLBACK.fullmatch(token)):
@@ -75,7 +82,7 @@ class TokenBytes(dict[int, bytes]):
     def _decode(self, token_ids: list[int]) -> str:
         join = getattr(self._tokenizer, "convert_tokens_to_string", None)
         if join is not None:
-            return join([self._tokens[token_id] for token_id in token_ids])
+            return join([self._token(token_id) for token_id in token_ids])
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 

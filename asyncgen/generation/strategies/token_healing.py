@@ -78,22 +78,35 @@ def plan_healing(
             "token_healing", True, "needs the model's tokenizer; pass it as `tokenizer`"
         )
     special = set(tokenizer.all_special_ids)
-    vocabulary = tokenizer.get_vocab()
-    spelled = {token_id: token for token, token_id in vocabulary.items()}
+    spelled = _spelled(tokenizer, vocab_size)
     trimmed = [_trim(tokenizer, list(row), special) for row in rows]
     bias = torch.zeros(len(rows), vocab_size, dtype=torch.float32, device="cpu")
     for place, row in enumerate(trimmed):
         last = row[-1]
-        beginning = spelled.get(last)
+        beginning = spelled[last] if last < vocab_size else None
         # A lone token follows nothing that a choice could rest on.
         if beginning is None or last in special or len(row) < 2:
             bias[place, last] = _FIXED
             continue
-        longer = [own for token, own in vocabulary.items() if token.startswith(beginning)]
-        usable = [own for own in longer if own < vocab_size and own not in special]
+        usable = [
+            own
+            for own, token in enumerate(spelled)
+            if token is not None and token.startswith(beginning) and own not in special
+        ]
         bias[place, usable] = _EXTENSION_BIAS
         bias[place, last] = _OWN_BIAS if len(usable) > 1 else _FIXED
     return Healing(trimmed, bias)
+
+
+def _spelled(tokenizer: HealingTokenizer, vocab_size: int) -> list[str | None]:
+    """Return the tokens of all scores.
+
+    One by one: the library holds the process while it makes a copy of a vocabulary.
+    """
+    find = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "id_to_token", None)
+    if find is None:
+        find = {token_id: token for token, token_id in tokenizer.get_vocab().items()}.get
+    return [find(token_id) for token_id in range(vocab_size)]
 
 
 def _trim(tokenizer: HealingTokenizer, row: list[int], special: set[int]) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 import asyncgen
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from tests.apps.cli.doubles import run_cli
+from tests.cases import for_each
 from tests.checkpoints.gguf.making import read_folder, write_gguf
 from tests.checkpoints.gguf.test_tokenizer import ORIGINALS, byte_level, in_order, merges_of
 from tests.doubles.hub import Repository, StandInHub
@@ -148,3 +149,27 @@ def test_later_parts_may_not_lie_elsewhere(tmp_path: Path) -> None:
     write_gguf(out / "whole.gguf", meta, tensors)
     (tmp_path / "mine.gguf").symlink_to(out / "whole.gguf")
     asyncgen.load_model(tmp_path / "mine.gguf", progress=False)
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "split.no": {"split.no": 0},
+    "split.count": {"split.count": 3},
+    "split.tensors.count": {"split.tensors.count": 7},
+}
+
+
+@for_each("key", PARTS)
+def test_parts_of_two_models_are_refused(
+    key: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("folder")
+    meta, tensors = tiny_parts(folder / "hf")
+    names = list(tensors)
+    half = len(names) // 2
+    for index, some in enumerate((names[:half], names[half:])):
+        split = {"split.no": index, "split.count": 2, "split.tensors.count": len(names)}
+        split |= PARTS[key] if index else {}
+        file = folder / f"m-0000{index + 1}-of-00002.gguf"
+        write_gguf(file, {**meta, **split}, {name: tensors[name] for name in some})
+    with pytest.raises(ModelLoadError, match=f"00002-of-00002.gguf: `{key}` is {PARTS[key][key]}"):
+        asyncgen.load_model(folder / "m-00001-of-00002.gguf", progress=False)

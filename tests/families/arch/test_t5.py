@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,6 +95,36 @@ def test_untied_head_is_one_that_is_stored(flag: bool | None, stored: bool, tmp_
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["T5", "MT5"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tie_word_embeddings": None, "scale_decoder_outputs": ...},
+        {"tie_word_embeddings": ..., "scale_decoder_outputs": ...},
+        {"tie_word_embeddings": False, "scale_decoder_outputs": None},
+        {"dense_act_fn": "relu"},
+        {"dense_act_fn": "gelu"},
+    ],
+)
+def test_derived_keys_mean_what_they_mean_to_the_reference(
+    kind: str, changed: dict[str, Any], tmp_path: Path
+) -> None:
+    import transformers
+
+    models(3, tmp_path, kind)
+    file = tmp_path / "config.json"
+    raw = {**json.loads(file.read_text()), **changed}
+    file.write_text(json.dumps({key: each for key, each in raw.items() if each is not ...}))
+    if kind == "MT5" and changed.get("tie_word_embeddings", ...) is None:
+        return  # null is no switch of its class
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = theirs(**inputs(3), decoder_input_ids=DECODER).logits
+    ours: Any = load_model(tmp_path)
+    logits = ours(**inputs(3), decoder_input_ids=DECODER).logits
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_unused_tensor_names_are_ignored(tmp_path: Path) -> None:
     models(2, tmp_path)
     file = tmp_path / "model.safetensors"
@@ -116,6 +147,9 @@ def test_unused_tensor_names_are_ignored(tmp_path: Path) -> None:
         ("relative_attention_num_buckets", 2),
         ("relative_attention_max_distance", 8),
         ("scale_decoder_outputs", "yes"),
+        ("tie_word_embeddings", 1),
+        ("is_gated_act", 0),
+        ("dense_act_fn", "swiglu"),
         ("layer_norm_epsilon", "small"),
     ],
 )

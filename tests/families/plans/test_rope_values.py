@@ -114,3 +114,23 @@ def test_part_is_cut_off_as_by_the_reference() -> None:
     """100 * 0.29 is a little less than 29."""
     file = {"model_type": "glm", "head_dim": 100, "partial_rotary_factor": 0.29}
     assert ModelConfig.from_hf(file).rope.exponents(100) == 28
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.0, "false", "", [], {}])
+def test_truncate_is_true_false_or_null(value: object) -> None:
+    raw = {"model_type": "llama", "rope_parameters": {**YARN, "truncate": value}}
+    with pytest.raises(
+        ModelLoadError, match=r"config.json: `rope_parameters\.(truncate|rope_type)`"
+    ):
+        ModelConfig.from_hf(raw)
+
+
+@pytest.mark.parametrize(("value", "meant"), [(True, True), (False, False), (None, False)])
+def test_truncate_means_what_it_means_to_the_reference(value: object, meant: bool) -> None:
+    config = ModelConfig.from_hf(
+        {"model_type": "llama", "rope_parameters": {**YARN, "truncate": value}}
+    )
+    assert config.rope.truncate is meant
