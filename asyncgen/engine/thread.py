@@ -131,6 +131,8 @@ class _Shared(Generic[L]):
     load: Load[L] | None
     begun: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
+    posted: dict[int, Request] = field(default_factory=dict)
+    """Requests that the engine has not taken, by identity: one may be torn out of the inbox."""
     ready: Signal = field(default_factory=Signal)
     finished: Signal = field(default_factory=Signal)
     answered: Signal = field(default_factory=Signal)
@@ -265,6 +267,7 @@ class DecodeThread(Generic[L]):
             EngineDiedError: The thread died.
         """
         self.require_open()
+        self._shared.posted[id(request)] = request
         self._shared.inbox.put(Add(request))
         # The thread may have ended between the check and the post, and then nobody answers.
         if self._shared.finished.is_set():
@@ -464,7 +467,9 @@ def _serve(shared: _Shared[L], engine: Engine) -> None:
                     return
                 case Add(request):
                     engine.add(request)
+                    shared.posted.pop(id(request), None)
                 case Abort(request):
+                    shared.posted.pop(id(request), None)
                     engine.abort(request)
                 case Evict(request_id):
                     engine.evict(request_id)
@@ -501,13 +506,8 @@ def _ask(asker: _Shared[Any], asked: _Shared[Any]) -> None:
 def _refuse_the_rest(shared: _Shared[L]) -> None:
     """Answer requests that were posted after the last look at the inbox."""
     error = shared.failure or EngineClosedError("the engine was closed")
-    while True:
-        try:
-            command = shared.inbox.get_nowait()
-        except queue.Empty:
-            return
-        if isinstance(command, Add):
-            command.request.sink.put_nowait(error)
+    while shared.posted:
+        shared.posted.popitem()[1].sink.put_nowait(error)
 
 
 def _death(cause: BaseException | None) -> EngineDiedError:

@@ -150,6 +150,8 @@ def test_a_tracer_that_raises_at_any_event_of_a_preparing_thread_fails_requests_
                 for _ in range(3):
                     with suppress(OverloadedError, ArithmeticError):
                         assert ASKS["generate"](llm, "ab") == expected
+            with suppress(OverloadedError):  # by the end of a thread that had met the tracer
+                ASKS["generate"](llm, "ab")
             assert ASKS["generate"](llm, "ab") == expected
             crew = llm._preparing._for_threads
             assert not crew._tasks and not crew.num_abandoned
