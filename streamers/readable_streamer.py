@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from streamers.base_streamer import RowStreamer, RowText
@@ -46,10 +47,12 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
         decode_kwargs: Further arguments of the tokenizer's `decode`.
 
         Raises:
-            TypeError: `tokenizer` cannot decode.
+            TypeError: `tokenizer` cannot decode, or `timeout` is no number.
             ValueError: `timeout` is negative.
         """
         super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        if isinstance(timeout, bool) or not isinstance(timeout, Real | None):
+            raise TypeError(f"timeout={timeout!r:.40} must be a number of seconds, or None")
         if timeout is not None and not timeout >= 0:
             raise ValueError(
                 f"timeout={timeout} must be at least 0 seconds, or None to wait for ever"

@@ -15,6 +15,7 @@ from asyncgen.cache.layer_base import (
     AttentionLayer,
     CacheLayerMixin,
     ThroughUpdate,
+    check_switches,
     positions_left,
     row_indices,
 )
@@ -63,11 +64,12 @@ class Cache:
             offload_only_non_sliding: Leave layers with a window where they are.
 
         Raises:
-            InvalidRequestError: Not one of the first two is given.
+            InvalidRequestError: Not one of the first two is given, or a switch is no switch.
         """
         if (layers is None) == (layer_class_to_replicate is None):
             given = None if layers is None else "given, as is `layer_class_to_replicate`"
             raise InvalidRequestError("layers", given, "give one of the two")
+        check_switches(offloading=offloading, offload_only_non_sliding=offload_only_non_sliding)
         self._open(() if layers is None else layers, layer_class_to_replicate)
         self.offloading = offloading
         self._moves = (offloading, offload_only_non_sliding)
@@ -369,8 +371,10 @@ class DynamicCache(Cache):
                 needs ``config``.
 
         Raises:
-            InvalidRequestError: ``offload_only_non_sliding`` without ``config``.
+            InvalidRequestError: ``offload_only_non_sliding`` without ``config``, or a switch is
+                none.
         """
+        check_switches(offloading=offloading, offload_only_non_sliding=offload_only_non_sliding)
         if offload_only_non_sliding and config is None:
             raise InvalidRequestError("offload_only_non_sliding", True, "needs `config`")
 

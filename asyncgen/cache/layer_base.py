@@ -292,6 +292,17 @@ def _flat_part(
     return keys[:, :, wanted].flatten(0, 1)[:, None], values[:, :, wanted].flatten(0, 1)[:, None]
 
 
+def check_switches(**values: object) -> None:
+    """Check switches of a cache by their names: a text such as "false" counts as true elsewhere.
+
+    Raises:
+        InvalidRequestError: One is neither true nor false.
+    """
+    for name, value in values.items():
+        if type(value) is not bool:
+            raise InvalidRequestError(name, value, "must be True or False")
+
+
 def check_size(name: str, value: object) -> None:
     """Check a number of rows or positions.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.caches import Cache
-from asyncgen.cache.layer_base import check_size
+from asyncgen.cache.layer_base import check_size, check_switches
 from asyncgen.cache.layer_windows import layer_windows
 from asyncgen.cache.layers import StaticLayer
 from asyncgen.cache.offloaded_layers import OffloadedStaticLayer
@@ -57,7 +57,8 @@ class StaticCache(Cache):
             offload_device: Device of offloaded layers.
 
         Raises:
-            InvalidRequestError: A size is below 1, both spellings disagree, or there is no length.
+            InvalidRequestError: A size is below 1, both spellings disagree, there is no length, or
+                a switch or the dtype is none.
         """
         rows = number_of_rows(batch_size, max_batch_size)
         length = config.max_position_embeddings if max_cache_len is None else max_cache_len
@@ -68,6 +69,9 @@ class StaticCache(Cache):
         for name, value in (("max_batch_size", rows), ("max_cache_len", length)):
             if value is not None:
                 check_size(name, value)
+        check_switches(offloading=offloading, offload_only_non_sliding=offload_only_non_sliding)
+        if not isinstance(dtype, torch.dtype):
+            raise InvalidRequestError("dtype", dtype, "must be a torch.dtype")
         devices: Mapping[Any, str | torch.device | int] = layer_device_map or {}
         everywhere = devices.get("", device)  # as `hf_device_map` has it
         self.max_batch_size = rows

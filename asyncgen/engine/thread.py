@@ -23,7 +23,7 @@ from asyncgen.engine.commands import Abort, Add, Command, Evict, Pause, Stop
 from asyncgen.engine.core import Engine
 from asyncgen.engine.pauses import Pauses
 from asyncgen.errors import EngineClosedError, EngineDiedError, EngineReentryError
-from asyncgen.runtime.beside import call_beside
+from asyncgen.runtime.beside import ThreadEndedError, call_beside, run_to_end, start_thread
 from asyncgen.runtime.request_failure import describe
 from asyncgen.runtime.user_code import share_thread
 from asyncgen.runtime.wanted import UnwantedError, asking
@@ -129,11 +129,15 @@ class _Shared(Generic[L]):
     """State of the thread and its handle; the thread does not keep the handle alive."""
 
     load: Load[L] | None
+    begun: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
+    posted: dict[int, Request] = field(default_factory=dict)
+    """Requests that the engine has not taken, by identity: one may be torn out of the inbox."""
     ready: Signal = field(default_factory=Signal)
     finished: Signal = field(default_factory=Signal)
     answered: Signal = field(default_factory=Signal)
     pauses: Pauses = field(default_factory=Pauses)
+    engine: Engine | None = None
     loaded: L | None = None
     failure: Exception | None = None
     trace: TracebackType | None = None
@@ -218,6 +222,7 @@ class DecodeThread(Generic[L]):
 
         Raises:
             EngineClosedError: It was closed, or this is another process.
+            EngineDiedError: It has died, maybe before its first line.
         """
         self.require_open()
         if not self._is_started:
@@ -228,7 +233,12 @@ class DecodeThread(Generic[L]):
             self.require_open()
             if not self._is_started:
                 _live[self._thread] = self._shared
-                self._thread.start()
+                try:
+                    start_thread(self._thread, self._shared.begun)
+                except ThreadEndedError as error:
+                    _live.pop(self._thread, None)
+                    _end(self._shared, error)
+                    raise self._error() from error
                 self._is_started = True
 
     async def wait_ready(self) -> L:
@@ -257,6 +267,7 @@ class DecodeThread(Generic[L]):
             EngineDiedError: The thread died.
         """
         self.require_open()
+        self._shared.posted[id(request)] = request
         self._shared.inbox.put(Add(request))
         # The thread may have ended between the check and the post, and then nobody answers.
         if self._shared.finished.is_set():
@@ -395,41 +406,52 @@ class DecodeThread(Generic[L]):
 
 def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]]) -> None:
     """Load, serve until the end, answer the rest: the whole life of the thread."""
-    engine: Engine | None = None
+    run_to_end(partial(_live_on, shared, within), partial(_end, shared))
+
+
+def _live_on(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]]) -> None:
+    """Load, and serve until told to stop."""
+    shared.begun.put(None)
     _here.shared = shared
     share_thread()
+    with within():
+        load, shared.load = shared.load, None
+        assert load is not None
+        with asking(lambda: not shared.stopping):
+            shared.engine, shared.loaded = load(lambda: shared.stopping)
+        shared.ready.set()
+        _serve(shared, shared.engine)
+
+
+def _end(shared: _Shared[L], error: BaseException | None) -> None:
+    """Answer all who wait; behind the last step, or in place of a thread that never began."""
+    shared.stopping = True  # before the readers get the error, who may then check
     try:
-        with within():
-            load, shared.load = shared.load, None
-            assert load is not None
-            with asking(lambda: not shared.stopping):
-                engine, shared.loaded = load(lambda: shared.stopping)
-            shared.ready.set()
-            _serve(shared, engine)
-    except UnwantedError:
-        pass  # it was closed while it loaded
-    except BaseException as error:
-        # An error of loading is raised to the caller as it is; a later one is the engine's death.
-        if engine is None and isinstance(error, Exception):
-            shared.failure, shared.trace = error, error.__traceback__
-        else:
-            shared.failure = _death(error)
-        if engine is not None:
-            # Before the readers get the error, who may then check whether the engine lives.
-            shared.stopping = True
-            engine.fail_all(_death(error))
-            with suppress(BaseException):  # a handler of the user's may raise
-                _log.exception("the decode thread died")
+        if error is not None and not isinstance(error, UnwantedError):  # closed while it loaded
+            _fail(shared, error)
     finally:
-        shared.stopping = True
         # Before the signal, so that no loop waits in its join while gigabytes are freed.
-        engine = shared.loaded = None
+        shared.engine = shared.loaded = None
         shared.finished.set()
         shared.ready.set()
         shared.pauses.end()
         _refuse_the_rest(shared)
         shared.answered.set()
         _live.pop(threading.current_thread(), None)
+
+
+def _fail(shared: _Shared[L], error: BaseException) -> None:
+    """Keep why the thread has ended, and tell those whose requests it has taken."""
+    engine = shared.engine
+    # An error of loading is raised to the caller as it is; a later one is the engine's death.
+    if engine is None and isinstance(error, Exception) and not isinstance(error, ThreadEndedError):
+        shared.failure, shared.trace = error, error.__traceback__
+    else:
+        shared.failure = _death(error)
+    if engine is not None:
+        engine.fail_all(_death(error))
+        with suppress(BaseException):  # a handler of the user's may raise
+            _log.error("the decode thread died", exc_info=error)
 
 
 def _serve(shared: _Shared[L], engine: Engine) -> None:
@@ -445,7 +467,9 @@ def _serve(shared: _Shared[L], engine: Engine) -> None:
                     return
                 case Add(request):
                     engine.add(request)
+                    shared.posted.pop(id(request), None)
                 case Abort(request):
+                    shared.posted.pop(id(request), None)
                     engine.abort(request)
                 case Evict(request_id):
                     engine.evict(request_id)
@@ -482,13 +506,8 @@ def _ask(asker: _Shared[Any], asked: _Shared[Any]) -> None:
 def _refuse_the_rest(shared: _Shared[L]) -> None:
     """Answer requests that were posted after the last look at the inbox."""
     error = shared.failure or EngineClosedError("the engine was closed")
-    while True:
-        try:
-            command = shared.inbox.get_nowait()
-        except queue.Empty:
-            return
-        if isinstance(command, Add):
-            command.request.sink.put_nowait(error)
+    while shared.posted:
+        shared.posted.popitem()[1].sink.put_nowait(error)
 
 
 def _death(cause: BaseException | None) -> EngineDiedError:

@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from asyncgen.errors import EngineReentryError, InvalidRequestError, InWords, OverloadedError
-from asyncgen.runtime.beside import call_beside
+from asyncgen.runtime.beside import call_beside, run_to_end, start_thread
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.user_code import share_thread
 from asyncgen.runtime.wanted import ASKED
@@ -66,7 +66,7 @@ class PreparingThreads:
             seconds: How long one request may take; ``None`` for no limit.
         """
         self._seconds = seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._for_loops = _Crew(self._lock, None)
         self._for_threads = _Crew(self._lock, MOST_AT_ONCE)
         self._places: anyio.lowlevel.RunVar[_Places] = anyio.lowlevel.RunVar(
@@ -113,9 +113,13 @@ class PreparingThreads:
         limiter, own = places.limiter, places.of_client(client)
         wake, ended = bell.waiter()
 
+        def leave(held: anyio.CapacityLimiter) -> None:
+            with suppress(RuntimeError):  # it has no place yet, or none any more
+                held.release_on_behalf_of(ended)
+
         def end() -> None:  # in three calls: Ctrl-C in the midst of one leaves the others
-            bell.ring(partial(own.release_on_behalf_of, ended))
-            bell.ring(partial(limiter.release_on_behalf_of, ended))
+            bell.ring(partial(leave, own))
+            bell.ring(partial(leave, limiter))
             bell.ring(wake)
 
         seconds = self._seconds if limited else None
@@ -134,9 +138,8 @@ class PreparingThreads:
             await bell.await_waiter(ended, wake, seconds)
         except BaseException:
             if crew.leave(task):
-                for held in (own, limiter):
-                    with suppress(RuntimeError):  # it had no place yet
-                        held.release_on_behalf_of(ended)
+                leave(own)
+                leave(limiter)
             raise
         return self._outcome(crew, task, length)
 
@@ -236,6 +239,7 @@ class _Task(Generic[T]):
         is_dropped: Whether it had left before a thread took it; then it is nobody's.
         is_over: Whether the function has returned.
         is_abandoned: Whether it was given up before that.
+        thread: The thread that has taken it.
         deadline: When it is to be given up, by the monotonic clock; ``None`` for never, and
             before it has begun.
     """
@@ -245,12 +249,13 @@ class _Task(Generic[T]):
     ) -> None:
         """Args:
         function: What to call.
-        end: Called once, from any thread, when it has returned or was given up.
+        end: Called from any thread when it has returned or was given up; maybe twice.
         seconds: How long it may take; ``None`` for no limit.
         """
         self.seconds = seconds
         self.is_begun = self.is_left = self.is_dropped = False
         self.is_over = self.is_abandoned = False
+        self.thread = threading.current_thread()
         self.deadline: float | None = None
         self._function = function
         self._end = end
@@ -265,9 +270,9 @@ class _Task(Generic[T]):
         except BaseException as error:
             self._error = request_failure(error)
 
-    def refuse(self, error: RuntimeError) -> None:
-        """Tell the caller that there is no thread."""
-        self._error = _no_thread(error)
+    def refuse(self, error: Exception) -> None:
+        """Tell the caller that nothing came of it."""
+        self._error = error
         self.is_over = True
         self.tell()
 
@@ -312,22 +317,26 @@ class _Crew:
     What they count changes under the lock: on the threads themselves, or without a call in between,
     where no signal is handled either.
 
-    Attributes:
-        num_abandoned: Threads whose task was given up.
     """
 
-    def __init__(self, lock: threading.Lock, most: int | None) -> None:
+    def __init__(self, lock: threading.RLock, most: int | None) -> None:
         """Args:
         lock: Guards the counts.
         most: Most threads, without those whose task was given up; ``None`` for no limit.
         """
-        self.num_abandoned = 0
         self._inbox: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._lock = lock
         self._most = most
-        self._num_threads = 0
+        self._tasks: dict[_Task, None] = {}  # they wait for a thread
+        self._abandoned: set[_Task] = set()
+        self._counted: set[threading.Thread] = set()  # all but those whose task was given up
         self._free: set[threading.Thread] = set()  # they wait for a task, or are on their way to
         self._is_closed = False
+
+    @property
+    def num_abandoned(self) -> int:
+        """Threads whose task was given up."""
+        return len(self._abandoned)
 
     def add(self, task: _Task) -> None:
         """Have a task run.
@@ -335,6 +344,7 @@ class _Crew:
         Raises:
             OverloadedError: There is no thread.
         """
+        self._tasks[task] = None
         self._inbox.put(task)
         if self._inbox.qsize() > len(self._free):
             self._call_for_threads()
@@ -345,6 +355,7 @@ class _Crew:
         with self._lock:
             if not task.is_begun:
                 task.is_dropped = True
+                self._tasks.pop(task, None)
         if not task.is_dropped:
             task.expire(self.abandon)
         return task.is_dropped
@@ -355,8 +366,8 @@ class _Crew:
             if task.is_over or task.is_abandoned:
                 return task.is_abandoned
             task.is_abandoned = True
-            self.num_abandoned += 1
-            self._num_threads -= 1
+            self._abandoned.add(task)
+            self._counted.discard(task.thread)
         task.tell()
         if not self._inbox.empty():
             self._call_for_threads()
@@ -380,30 +391,41 @@ class _Crew:
             else:
                 self._start_threads()
         except RuntimeError as error:
-            raise _no_thread(error) from error
+            raise no_thread(error) from error
 
     def _start_threads(self) -> None:
         while True:
-            thread = threading.Thread(target=self._work, name="asyncgen-prepare", daemon=True)
+            begun: queue.SimpleQueue[None] = queue.SimpleQueue()
+            thread = threading.Thread(
+                target=self._live, args=(begun,), name="asyncgen-prepare", daemon=True
+            )
             with self._lock:
-                is_full = self._most is not None and self._num_threads >= self._most
+                is_full = self._most is not None and len(self._counted) >= self._most
                 if is_full or self._inbox.qsize() <= len(self._free):
                     return
                 self._free.add(thread)
-                self._num_threads += 1
+                self._counted.add(thread)
             try:
-                thread.start()
-            except RuntimeError as error:  # the system gives no thread
+                start_thread(thread, begun)
+            except BaseException as error:
                 with self._lock:
                     self._free.discard(thread)
-                    self._num_threads -= 1
-                with suppress(queue.Empty):
+                    self._counted.discard(thread)
+                if not isinstance(error, RuntimeError):
+                    raise
+                with suppress(queue.Empty):  # the system gives no thread, or none that lives
                     task = self._inbox.get_nowait()
-                    if task is not None:
-                        task.refuse(error)
+                    if task is not None and self._take(task, _Taken()):
+                        task.refuse(no_thread(error))
 
-    def _work(self) -> None:
-        here, shared = threading.current_thread(), share_thread()
+    def _live(self, begun: queue.SimpleQueue[None]) -> None:
+        """Do tasks until there are none: the whole life of a thread."""
+        here, taken = threading.current_thread(), _Taken()
+        run_to_end(partial(self._work, here, begun, taken), partial(self._leave_crew, here, taken))
+
+    def _work(self, here: threading.Thread, begun: queue.SimpleQueue[None], taken: _Taken) -> None:
+        begun.put(None)
+        shared = share_thread()
         _here.lock = self._lock
         while True:
             try:
@@ -412,46 +434,91 @@ class _Crew:
                 task = None
             with self._lock:
                 self._free.discard(here)
-                if task is not None and not task.is_dropped:
-                    task.is_begun = True
-                    if task.seconds is not None:
-                        task.deadline = time.monotonic() + task.seconds
-                else:
-                    self._num_threads -= 1
+            if task is None or not self._take(task, taken):
+                self._counted.discard(here)
             if self._inbox.qsize() > len(self._free):  # they came while this one was on its way
                 self._start_threads()
             if task is None:
                 return
-            if task.is_begun:
+            if taken.task is not None:
                 asked = ASKED.set(partial(self._is_wanted, task))
                 task.run()  # raises nothing
                 ASKED.reset(asked)
             if shared.turns:
                 shared.settle()
-            if not self._settle(task, here):
+            if not self._settle(taken, here):
                 return
+            taken.task = None
             del task  # and the request with it
+
+    def _take(self, task: _Task, taken: _Taken) -> bool:
+        """Begin a task on this thread; return False if it is dropped, or another thread's."""
+        with self._lock:
+            if task.is_begun or task.is_dropped:
+                return False
+            taken.task = task
+            self._tasks.pop(task, None)
+            task.is_begun, task.thread = True, threading.current_thread()
+            if task.seconds is not None:
+                task.deadline = time.monotonic() + task.seconds
+            return True
+
+    def _leave_crew(
+        self, here: threading.Thread, taken: _Taken, error: BaseException | None
+    ) -> None:
+        """Note that a thread ends; one that died answers its task, and others do its work."""
+        with suppress(RuntimeError):  # until it holds the lock no more: a tracer raised behind it
+            while True:
+                self._lock.release()
+        with self._lock:
+            self._free.discard(here)
+            self._counted.discard(here)
+            if error is None:
+                return
+            task, waiting = taken.task, list(self._tasks)
+            if task is not None:
+                self._abandoned.discard(task)
+        if task is not None and task.is_over:
+            task.tell()
+        elif task is not None:
+            task.refuse(request_failure(error))
+        for each in waiting:  # it may have taken one out of the inbox; what is begun is passed over
+            self._inbox.put(each)
+        if waiting:
+            self._start_threads()
 
     def _is_wanted(self, task: _Task) -> bool:
         """Tell whether somebody waits for a task that runs."""
         return not (task.is_left or task.is_abandoned or self._is_closed)
 
-    def _settle(self, task: _Task, here: threading.Thread) -> bool:
-        """A task has ended, and its caller is to be told; return whether its thread is to stay."""
+    def _settle(self, taken: _Taken, here: threading.Thread) -> bool:
+        """A turn has ended, its caller is to be told; return whether the thread is to stay."""
+        task = taken.task
         with self._lock:
             stays = not self._is_closed
-            task.is_over = True
-            if task.is_abandoned:
-                self.num_abandoned -= 1
+            if task is not None:
+                task.is_over = True
+                self._abandoned.discard(task)
             if stays:
                 self._free.add(here)
-            self._num_threads += int(stays) - int(task.is_begun and not task.is_abandoned)
-        if task.is_begun and not task.is_abandoned:
+                self._counted.add(here)
+        if task is not None and not task.is_abandoned:
             task.tell()
         return stays
 
 
-def _no_thread(error: RuntimeError) -> OverloadedError:
+class _Taken:
+    """What a thread has begun and not told of yet.
+
+    Attributes:
+        task: The task, if any.
+    """
+
+    task: _Task | None = None
+
+
+def no_thread(error: Exception) -> OverloadedError:
+    """Return the error of a request for which no thread could be started."""
     message = f"there is no thread to tokenize on ({error}); try again later"
     made = OverloadedError(message, _RETRY_SECONDS, is_degraded=True)
     made.__cause__ = error

@@ -13,10 +13,11 @@ from weakref import ref
 
 from asyncgen.engine.output.events import is_last
 from asyncgen.errors import OverloadedError
-from asyncgen.llm.preparing import MOST_AT_ONCE
+from asyncgen.llm.preparing import MOST_AT_ONCE, no_thread
 from asyncgen.llm.reader_wait import InThread
-from asyncgen.runtime.beside import call_beside
+from asyncgen.runtime.beside import call_beside, run_to_end, start_thread
 from asyncgen.runtime.progress import Progress
+from asyncgen.runtime.request_failure import request_failure
 from asyncgen.types import NEVER_IDS, check_prompt
 from streamers import ThreadMailbox, get_interruptibly
 
@@ -60,15 +61,16 @@ def answer_all(
     Raises:
         AsyncgenError: What the first raised that failed, noted with its place; the others are
             cancelled.
+        OverloadedError: There is no thread to start them on.
     """
     for place, prompt in enumerate(prompts):
         with noted(place):
             check_prompt(prompt)
-    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
     found: dict[int, Completion] = {}
     running: dict[int, _Begun] = {}
     waiting = deque(range(len(prompts)))
-    starters = _Starters()
+    starters = _Starters(ended.put)
 
     def begin(place: int) -> None:
         tell = partial(ended.put, place)
@@ -80,7 +82,10 @@ def answer_all(
             while len(found) < len(prompts):
                 while waiting and len(running) < at_once:
                     begin(waiting.popleft())
-                place = get_interruptibly(ended)
+                told = get_interruptibly(ended)
+                if isinstance(told, Exception):
+                    raise no_thread(told)
+                place = told
                 if place not in running:  # told twice: it was posted while the engine was closed
                     continue
                 begun = running.pop(place)
@@ -137,7 +142,8 @@ class _Starters:
     than they are answered. An executor's own locks do not outlast a Ctrl-C. They end with this.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_death: Callable[[Exception], None]) -> None:
+        self._on_death = on_death
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._num_threads = 0
 
@@ -146,16 +152,18 @@ class _Starters:
         begun = _Begun(stream, on_failure)
         if self._num_threads < MOST_AT_ONCE:
             self._num_threads += 1
-            given = self._inbox, ref(self, self._inbox.put)  # code of C ends it, if all else fails
+            begun_thread: queue.SimpleQueue[None] = queue.SimpleQueue()
+            # Code of C ends it, if all else fails.
+            given = begun_thread, self._inbox, ref(self, self._inbox.put), self._on_death
             thread = threading.Thread(
                 target=_start_streams, args=given, name="asyncgen-list", daemon=True
             )
             try:
-                call_beside(thread.start)
-            except RuntimeError:  # the system gives no thread
+                call_beside(partial(start_thread, thread, begun_thread))
+            except RuntimeError as error:  # the system gives no thread, or none that lives
                 self._num_threads -= 1
                 if not self._num_threads:
-                    raise
+                    raise no_thread(error) from error
         self._inbox.put(begun)
         return begun
 
@@ -165,10 +173,23 @@ class _Starters:
             self._inbox.put(None)
 
 
-def _start_streams(inbox: queue.SimpleQueue[Any], end: ref[_Starters]) -> None:
-    while isinstance(begun := inbox.get(), _Begun):
-        begun.start()
-        del begun  # and the stream with it
+def _start_streams(
+    begun_thread: queue.SimpleQueue[None],
+    inbox: queue.SimpleQueue[Any],
+    end: ref[_Starters],
+    on_death: Callable[[Exception], None],
+) -> None:
+    def work() -> None:
+        begun_thread.put(None)
+        while isinstance(begun := inbox.get(), _Begun):
+            begun.start()
+            del begun  # and the stream with it
+
+    def leave(error: BaseException | None) -> None:
+        if error is not None:
+            on_death(request_failure(error))
+
+    run_to_end(work, leave)
 
 
 @contextmanager

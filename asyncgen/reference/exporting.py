@@ -7,7 +7,6 @@ exported program owes. A static cache becomes part of the program, which writes 
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from asyncgen.families.plans.state_plan import keeps_states
 from asyncgen.generation.outputs import CausalLMOutputWithPast
 from asyncgen.models.attention.exported import ExportedAttention
 from asyncgen.reference.forward_arguments import call_settings, states_to_project
+from asyncgen.runtime.beside import call_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,8 +151,9 @@ def _buffers(config: Any, cache: StaticCache, rows: int) -> list[Tensor]:
 
 def _outside(function: Callable[[], Any]) -> Any:
     """Call a function on a thread of its own, where it is not a part of the program."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
+    found: list[Any] = []
+    call_elsewhere(lambda: found.append(function()))
+    return found[0]
 
 
 def _seen(mask: Tensor, width: int) -> Tensor:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 import torch.utils._device as default_device
 
+from asyncgen.runtime.beside import call_elsewhere
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -64,9 +66,7 @@ def _set_gradients(value: tuple[bool, bool, bool]) -> None:
         guards: list[Any] = _here.__dict__.setdefault("guards", [])
         if len(guards) >= _MOST_GUARDS:
             # The end of a guard writes what was before it to the thread that ends it.
-            thread = threading.Thread(target=guards.clear)
-            thread.start()
-            thread.join()
+            call_elsewhere(guards.clear)
         guards.append(_C._InferenceMode(is_inference))
         guards[-1].__enter__()
     torch._C._set_grad_enabled(grad)
@@ -326,9 +326,7 @@ def restore_thread(wanted: State | None = None) -> None:
 def _read_fresh() -> State:
     """Read the fields that torch has for each thread, on a new one."""
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(read_thread()))
-    thread.start()
-    thread.join()
+    call_elsewhere(lambda: found.extend(read_thread()))
     return tuple(found)
 
 

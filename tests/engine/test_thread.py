@@ -151,6 +151,24 @@ async def test_requests_posted_after_the_stop_are_answered() -> None:
     assert isinstance(error, EngineClosedError)
 
 
+async def test_a_request_whose_taking_ends_the_engine_is_answered() -> None:
+    """As where a tracer raises, or there is no memory, between the inbox and the engine."""
+
+    class Full(FakeEngine):
+        def add(self, request: Request) -> None:
+            raise MemoryError
+
+    thread = thread_over(Full())
+    thread.start()
+    await thread.wait_ready()
+    request, sink = request_for()
+    thread.post(request)
+    await thread.wait_finished()
+    [error] = sink.items
+    assert isinstance(error, EngineDiedError) and isinstance(error.__cause__, MemoryError)
+    assert not thread._shared.posted
+
+
 async def test_a_stop_before_the_start() -> None:
     thread = thread_over(FakeEngine())
     thread.stop()

@@ -10,8 +10,10 @@ import torch
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError
+from asyncgen.families.config import ModelConfig
 from tests.cases import for_each
 from tests.doubles.models import byte_tokenizer
+from tests.models.build import random_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 IDS = torch.tensor([[5, 6]])
 COUNTS: list[Any] = ["2", True, 1.5, math.nan, [2], torch.tensor(2.5)]
 NUMBERS: list[Any] = ["0.5", b"1", True, math.nan, [0.5], 1j]
+CONFIG: Any = ModelConfig.from_hf(random_config("llama"))
 SWITCHES: list[Any] = ["false", 1, None]
 TENSORS: list[Any] = ["2", [[5, 6]], IDS.float(), IDS.bool(), torch.tensor(5)]
 
@@ -105,6 +108,25 @@ WRONG: dict[str, tuple[Callable[[Any], object], list[Any]]] = {
     "initial_timestamp": (lambda value: asyncgen.MaxTimeCriteria(1.0, value), NUMBERS),
     "assistant_confidence_threshold": (asyncgen.ConfidenceCriteria, NUMBERS),
     "max_cache_len": (asyncgen.StaticLayer, COUNTS),
+    "offloading": (lambda value: asyncgen.DynamicCache(offloading=value), SWITCHES),
+    "offloading of a cache of layers": (
+        lambda value: asyncgen.Cache(
+            layer_class_to_replicate=asyncgen.DynamicLayer, offloading=value
+        ),
+        SWITCHES,
+    ),
+    "offloading of a static cache": (
+        lambda value: asyncgen.StaticCache(CONFIG, max_cache_len=8, offloading=value),
+        SWITCHES,
+    ),
+    "offload_only_non_sliding": (
+        lambda value: asyncgen.StaticCache(CONFIG, max_cache_len=8, offload_only_non_sliding=value),
+        SWITCHES,
+    ),
+    "dtype": (
+        lambda value: asyncgen.StaticCache(CONFIG, max_cache_len=8, dtype=value),
+        ["float32", 2, None, True],
+    ),
     "sliding_window": (asyncgen.DynamicSlidingWindowLayer, COUNTS),
     "sliding_window of a static layer": (
         lambda value: asyncgen.StaticSlidingWindowLayer(8, value),
@@ -165,3 +187,12 @@ def test_a_text_is_no_switch_of_a_streamer() -> None:
     for kind in (asyncgen.TextStreamer, asyncgen.TextIteratorStreamer):
         with pytest.raises(TypeError, match="skip_prompt"):
             kind(byte_tokenizer(), skip_prompt="false")  # type: ignore[arg-type]
+
+
+def test_a_time_limit_of_a_streamer_is_a_number() -> None:
+    for kind in (asyncgen.TextIteratorStreamer, asyncgen.AsyncTextIteratorStreamer):
+        for value in ("2", True, [2], 1j):
+            with pytest.raises(TypeError, match="timeout"):
+                kind(byte_tokenizer(), timeout=value)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="timeout"):
+            kind(byte_tokenizer(), timeout=math.nan)

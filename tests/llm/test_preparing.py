@@ -14,7 +14,13 @@ from tokenizers import Regex, pre_tokenizers
 
 from asyncgen.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from asyncgen.llm.llm import AsyncLLM
-from asyncgen.llm.preparing import LONG_TEXT, MOST_ABANDONED, MOST_AT_ONCE, PreparingThreads
+from asyncgen.llm.preparing import (
+    LONG_TEXT,
+    MOST_ABANDONED,
+    MOST_AT_ONCE,
+    PreparingThreads,
+    _Task,
+)
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.models import PATIENCE, TableModel, byte_tokenizer
@@ -79,9 +85,10 @@ async def test_hanging_preparations_fail_and_count_until_they_end(hang: Hang) ->
 
 async def test_short_texts_are_refused_only_when_very_many_hang(hang: Hang) -> None:
     threads = PreparingThreads(30)
-    threads._for_loops.num_abandoned = 16 * MOST_ABANDONED - 1
+    crew = threads._for_loops
+    crew._abandoned = {_Task(str, str, None) for _ in range(16 * MOST_ABANDONED - 1)}
     assert await threads.run(str, length=LONG_TEXT) == ""
-    threads._for_loops.num_abandoned += 1
+    crew._abandoned.add(_Task(str, str, None))
     with pytest.raises(OverloadedError):
         await threads.run(str, length=1)
     threads.close()

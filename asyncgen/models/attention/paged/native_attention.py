@@ -107,13 +107,13 @@ class NativeAttention:
 
     def _lay_out_results(self, tokens: int) -> None:
         """Allocate room for the results of so many tokens, unless it is there."""
-        self._num_tokens = tokens
         count = tokens * self._width
         # Tensors made in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             if self._memory.numel() < count:
                 self._memory = torch.empty(count, dtype=self._dtype, device="cpu")
             self._out = self._memory[:count].view(tokens, self._width)
+        self._num_tokens = tokens  # last: what fails above is done again by the next step
 
 
 def _matrices(storage: PagedStorage, layer: int) -> tuple[Tensor, ...]:

@@ -422,6 +422,23 @@ def test_pages_outside_a_window_may_belong_to_others(kernel: str) -> None:
     close(shape, pool.step([Row(text, 60, 1)])[0], plainly(shape, text.heads[:61], 60))
 
 
+@for_each("kernel", kernel_names())
+def test_a_step_without_memory_for_its_results_spoils_no_later_one(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> Tensor:
+        raise MemoryError
+
+    shape = Shape(kernel)
+    pool = Pool(shape, 4)
+    text = pool.text(random_heads(shape, 6, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", no_memory)
+        with pytest.raises(MemoryError):
+            pool.attention.lay_out([Row(text, 0, 6)])
+    close(shape, pool.step([Row(text, 0, 6)])[0], plainly(shape, text.heads))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_serves_pages_in_the_layout_of_the_kernel(dtype: torch.dtype) -> None:
     config = ModelConfig.from_hf(random_config("llama"))
