@@ -76,7 +76,7 @@ class PreparingThreads:
     @property
     def num_abandoned(self) -> int:
         """Threads that still run though nobody waits for them any more."""
-        return self._for_loops.num_abandoned + self._for_threads.num_abandoned
+        return len(self._for_loops.abandoned) + len(self._for_threads.abandoned)
 
     @property
     def is_degraded(self) -> bool:
@@ -110,7 +110,9 @@ class PreparingThreads:
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who is leaving
         self._refuse(length)
         places, bell = self._of_loop(), LoopBell.current()
-        limiter, own = places.limiter, places.of_client(client)
+        limiter, own = places.limiter, places.own.get(client)
+        if own is None:
+            own = places.own[client] = anyio.CapacityLimiter(MOST_OF_CLIENT)
         wake, ended = bell.waiter()
 
         def leave(held: anyio.CapacityLimiter) -> None:
@@ -118,9 +120,9 @@ class PreparingThreads:
                 held.release_on_behalf_of(ended)
 
         def end() -> None:  # in three calls: Ctrl-C in the midst of one leaves the others
+            bell.ring(wake)
             bell.ring(partial(leave, own))
             bell.ring(partial(leave, limiter))
-            bell.ring(wake)
 
         seconds = self._seconds if limited else None
         crew, task = self._for_loops, _Task(function, end, seconds)
@@ -206,20 +208,14 @@ class _Places:
 
     Attributes:
         limiter: The places.
+        own: Those that a client may have, for as long as it has any.
     """
 
     def __init__(self) -> None:
         """With nobody there."""
         self.limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
-        self._own: WeakValueDictionary[str | None, anyio.CapacityLimiter] = WeakValueDictionary()
+        self.own: WeakValueDictionary[str | None, anyio.CapacityLimiter] = WeakValueDictionary()
         self._doors: WeakValueDictionary[str | None, anyio.Lock] = WeakValueDictionary()
-
-    def of_client(self, client: str | None) -> anyio.CapacityLimiter:
-        """Return the places that a client may have."""
-        own = self._own.get(client)
-        if own is None:
-            own = self._own[client] = anyio.CapacityLimiter(MOST_OF_CLIENT)
-        return own
 
     def door(self, client: str | None) -> anyio.Lock:
         """Return the lock that lets one request of a client wait."""
@@ -317,6 +313,8 @@ class _Crew:
     What they count changes under the lock: on the threads themselves, or without a call in between,
     where no signal is handled either.
 
+    Attributes:
+        abandoned: Tasks that were given up and still run, each on a thread of its own.
     """
 
     def __init__(self, lock: threading.RLock, most: int | None) -> None:
@@ -328,15 +326,10 @@ class _Crew:
         self._lock = lock
         self._most = most
         self._tasks: dict[_Task, None] = {}  # they wait for a thread
-        self._abandoned: set[_Task] = set()
+        self.abandoned: set[_Task] = set()
         self._counted: set[threading.Thread] = set()  # all but those whose task was given up
         self._free: set[threading.Thread] = set()  # they wait for a task, or are on their way to
         self._is_closed = False
-
-    @property
-    def num_abandoned(self) -> int:
-        """Threads whose task was given up."""
-        return len(self._abandoned)
 
     def add(self, task: _Task) -> None:
         """Have a task run.
@@ -366,7 +359,7 @@ class _Crew:
             if task.is_over or task.is_abandoned:
                 return task.is_abandoned
             task.is_abandoned = True
-            self._abandoned.add(task)
+            self.abandoned.add(task)
             self._counted.discard(task.thread)
         task.tell()
         if not self._inbox.empty():
@@ -415,7 +408,7 @@ class _Crew:
                     raise
                 with suppress(queue.Empty):  # the system gives no thread, or none that lives
                     task = self._inbox.get_nowait()
-                    if task is not None and self._take(task, _Taken()):
+                    if task is not None and self.leave(task):
                         task.refuse(no_thread(error))
 
     def _live(self, begun: queue.SimpleQueue[None]) -> None:
@@ -434,8 +427,14 @@ class _Crew:
                 task = None
             with self._lock:
                 self._free.discard(here)
-            if task is None or not self._take(task, taken):
-                self._counted.discard(here)
+                if task is not None and not (task.is_begun or task.is_dropped):
+                    taken.task = task
+                    self._tasks.pop(task, None)
+                    task.is_begun, task.thread = True, here
+                    if task.seconds is not None:
+                        task.deadline = time.monotonic() + task.seconds
+                else:
+                    self._counted.discard(here)
             if self._inbox.qsize() > len(self._free):  # they came while this one was on its way
                 self._start_threads()
             if task is None:
@@ -451,18 +450,6 @@ class _Crew:
             taken.task = None
             del task  # and the request with it
 
-    def _take(self, task: _Task, taken: _Taken) -> bool:
-        """Begin a task on this thread; return False if it is dropped, or another thread's."""
-        with self._lock:
-            if task.is_begun or task.is_dropped:
-                return False
-            taken.task = task
-            self._tasks.pop(task, None)
-            task.is_begun, task.thread = True, threading.current_thread()
-            if task.seconds is not None:
-                task.deadline = time.monotonic() + task.seconds
-            return True
-
     def _leave_crew(
         self, here: threading.Thread, taken: _Taken, error: BaseException | None
     ) -> None:
@@ -477,7 +464,7 @@ class _Crew:
                 return
             task, waiting = taken.task, list(self._tasks)
             if task is not None:
-                self._abandoned.discard(task)
+                self.abandoned.discard(task)
         if task is not None and task.is_over:
             task.tell()
         elif task is not None:
@@ -498,7 +485,7 @@ class _Crew:
             stays = not self._is_closed
             if task is not None:
                 task.is_over = True
-                self._abandoned.discard(task)
+                self.abandoned.discard(task)
             if stays:
                 self._free.add(here)
                 self._counted.add(here)

@@ -86,9 +86,9 @@ async def test_hanging_preparations_fail_and_count_until_they_end(hang: Hang) ->
 async def test_short_texts_are_refused_only_when_very_many_hang(hang: Hang) -> None:
     threads = PreparingThreads(30)
     crew = threads._for_loops
-    crew._abandoned = {_Task(str, str, None) for _ in range(16 * MOST_ABANDONED - 1)}
+    crew.abandoned = {_Task(str, str, None) for _ in range(16 * MOST_ABANDONED - 1)}
     assert await threads.run(str, length=LONG_TEXT) == ""
-    crew._abandoned.add(_Task(str, str, None))
+    crew.abandoned.add(_Task(str, str, None))
     with pytest.raises(OverloadedError):
         await threads.run(str, length=1)
     threads.close()
@@ -146,7 +146,7 @@ async def test_clients_take_turns_at_places(hang: Hang) -> None:
                 await anyio.lowlevel.checkpoint()
             hang.release.set()
     assert order.index("b") < 20 and order.index("") < 20 and len(order) == 203
-    assert not threads._of_loop()._doors and not threads._of_loop()._own
+    assert not threads._of_loop()._doors and not threads._of_loop().own
     threads.close()
 
 

@@ -154,7 +154,7 @@ def test_a_tracer_that_raises_at_any_event_of_a_preparing_thread_fails_requests_
                 ASKS["generate"](llm, "ab")
             assert ASKS["generate"](llm, "ab") == expected
             crew = llm._preparing._for_threads
-            assert not crew._tasks and not crew.num_abandoned
+            assert not crew._tasks and not crew.abandoned
             assert crew._counted == crew._free and all(each.is_alive() for each in crew._free)
 
 
