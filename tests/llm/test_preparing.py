@@ -146,7 +146,8 @@ async def test_clients_take_turns_at_places(hang: Hang) -> None:
                 await anyio.lowlevel.checkpoint()
             hang.release.set()
     assert order.index("b") < 20 and order.index("") < 20 and len(order) == 203
-    assert not threads._of_loop()._doors and not threads._of_loop().own
+    places = threads._of_loop()
+    await until(lambda: not places._doors and not places.own)  # a thread may keep the last task
     threads.close()
 
 
