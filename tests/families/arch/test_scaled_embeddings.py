@@ -103,9 +103,7 @@ def test_another_table_gives_its_own_rows(tmp_path: Path) -> None:
     torch.testing.assert_close(found, pair.theirs(IDS).logits, atol=2e-4, rtol=2e-4)
     assert torch.equal(pair.ours.get_input_embeddings()(IDS), table(IDS))
     assert pair.ours.resize_token_embeddings(97)(IDS).equal(table(IDS))
-    with pytest.raises(
-        InvalidRequestError, match=r"`set_input_embeddings` is rows times 1.*5\.6"
-    ):
+    with pytest.raises(InvalidRequestError, match=r"`set_input_embeddings` is rows times 1.*5\.6"):
         pair.ours.save_pretrained(tmp_path / "again")
     again = asyncgen.load_model(tmp_path, dtype="float32")
     pair.ours.set_input_embeddings(again.get_input_embeddings())
