@@ -220,13 +220,18 @@ def test_ctrl_c_in_the_midst_of_a_wait_leaves_nobody_to_wake(
 
 
 def test_ctrl_c_anywhere_in_a_limited_wait_leaves_trio_whole() -> None:
-    async def main(interrupter: Interrupter) -> int:
+    @trio.lowlevel.disable_ki_protection
+    async def wait(interrupter: Interrupter) -> int:
         bell = LoopBell.current()
         wake, waiter = bell.waiter()
+        with interrupter.armed():
+            await bell.await_waiter(waiter, wake, 0.0)
+            return interrupter.num_places
+
+    @trio.lowlevel.enable_ki_protection  # it would corrupt a nursery that is left
+    async def main(interrupter: Interrupter) -> int:
         async with trio.open_nursery():
-            with interrupter.armed():
-                await bell.await_waiter(waiter, wake, 0.0)
-                return interrupter.num_places
+            return await wait(interrupter)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
