@@ -150,9 +150,12 @@ def test_a_tracer_that_raises_at_any_event_of_a_preparing_thread_fails_requests_
                 for _ in range(3):
                     with suppress(OverloadedError, ArithmeticError):
                         assert ASKS["generate"](llm, "ab") == expected
-            with suppress(OverloadedError):  # by the end of a thread that had met the tracer
-                ASKS["generate"](llm, "ab")
-            assert ASKS["generate"](llm, "ab") == expected
+            for _ in range(100):  # a thread that met the tracer ends a request when it ends itself
+                with suppress(OverloadedError):
+                    assert ASKS["generate"](llm, "ab") == expected
+                    break
+            else:
+                raise AssertionError("no request was answered")
             crew = llm._preparing._for_threads
             assert not crew._tasks and not crew.abandoned
             assert crew._counted == crew._free and all(each.is_alive() for each in crew._free)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import gradio as gr
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
 import asyncgen
 from asyncgen_apps.gradio_chat import build_chat, launch_options
@@ -59,7 +60,7 @@ async def test_a_foreign_model_object_answers_and_tells_no_probabilities() -> No
     model = transformers.AutoModelForCausalLM.from_pretrained(DEMO).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
     request = cast("gr.Request", SimpleNamespace(
-        session_hash="a", client=SimpleNamespace(host="127.0.0.1"), headers={}
+        session_hash="a", client=SimpleNamespace(host="127.0.0.1"), headers=Headers()
     ))  # fmt: skip
     async with asyncgen.AsyncLLM(model, tokenizer=tokenizer) as llm:
         page = _ChatPage(llm, "foreign", (), None, Proxies(()))
