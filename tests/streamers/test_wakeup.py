@@ -229,6 +229,7 @@ def test_ctrl_c_anywhere_in_a_limited_wait_leaves_trio_whole() -> None:
                 return interrupter.num_places
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # nor may it come in destructors of what was left before
     try:
         counter = Interrupter(0, in_loop=True)
         for place in range(1, trio.run(main, counter)):
@@ -241,6 +242,7 @@ def test_ctrl_c_anywhere_in_a_limited_wait_leaves_trio_whole() -> None:
                 (error,) = error.exceptions
             assert error is None or isinstance(error, KeyboardInterrupt), place
     finally:
+        gc.enable()
         signal.signal(signal.SIGINT, before)
 
 
