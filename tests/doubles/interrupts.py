@@ -74,7 +74,7 @@ class Interrupter:
         """Interrupt in the functions that the block calls, or behind them."""
         assert threading.current_thread() is threading.main_thread()
         handler, tracer = signal.getsignal(signal.SIGINT), sys.gettrace()
-        if tracer is _ignore:  # left by one that was struck at the end of this, before its last line
+        if tracer is _ignore:  # of one that was struck at the end of this
             tracer = None  # else it would strike behind the block, too
         if not self._in_loop:
             signal.signal(signal.SIGINT, self._raise)
