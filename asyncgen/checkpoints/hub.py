@@ -109,20 +109,29 @@ def read_any_json(file: Path) -> Any:
         raise ModelLoadError(f"{file} is not valid JSON ({error}); download it again") from error
 
 
-def checked_folder(folder: str | os.PathLike[str]) -> Path:
+def checked_folder(folder: str | os.PathLike[str], parameter: str = "save_directory") -> Path:
     """Return the folder to save to.
 
     Args:
         folder: Its path.
+        parameter: Name of the caller's argument, for errors.
 
     Raises:
-        InvalidRequestError: It is a file, or no path.
+        InvalidRequestError: It is something else than a folder, or no path.
     """
-    if not isinstance(folder, str | os.PathLike):
-        raise InvalidRequestError("save_directory", folder, "the path of a folder")
-    path = Path(folder).expanduser()
-    if path.is_file():
-        raise InvalidRequestError("save_directory", str(folder), "a file; pass a folder")
+    allowed = "the path of a folder"
+    if not isinstance(folder, str | os.PathLike) or folder == "":
+        raise InvalidRequestError(parameter, folder, allowed)
+    try:
+        path = Path(folder).expanduser()
+        os.lstat(path)
+    except OSError:  # it is to be made, and else that says why not
+        return path
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequestError(parameter, folder, f"{allowed} ({error})") from error
+    if not path.is_dir():
+        kind = "a file" if path.exists() else "a link to nothing"
+        raise InvalidRequestError(parameter, str(folder), f"{kind}; pass a folder")
     return path
 
 
@@ -189,10 +198,12 @@ def resolve(
         inside = f"{subfolder.strip('/')}/" if subfolder else ""
         allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
         folder = _download(source, allowed, in_vain, options, progress)
+        if not follow_links:
+            _check_cached(folder, str(source), options)
     if is_single(folder) and folder.is_file() and not subfolder:
         name = folder.name
         return enter_folder(folder.parent, follow_links=follow_links, named=name) / name
-    if not (folder / subfolder).is_dir():
+    if not os.path.isdir(folder / subfolder):
         allowed_here = "there is no such folder in it; leave it out, or check its name"
         raise InvalidRequestError("subfolder", subfolder, allowed_here)
     top, folder = folder, folder / subfolder
@@ -232,8 +243,8 @@ def resolve_code(
         InvalidRequestError: A revision was given for something that is no repository.
         ModelLoadError: There is no such folder or repository, or it cannot be reached.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = given_path(source)
+    if os.path.isdir(path):
         _refuse_revision(options, "a folder has no revisions")
     else:
         path = _download(source, patterns, [], options)
@@ -261,12 +272,17 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
     """Return the folder that ``source`` names, or ``None`` where there is none."""
     if source == "demo":
         return Path(__file__).parents[1] / "demo"
-    path = Path(source).expanduser()
-    if path.is_file():
+    path = given_path(source)
+    if os.path.isfile(path):
         if is_single(path):
             return path
         raise ModelLoadError(f"{str(source)!r} is a file; give the folder that it lies in")
-    return path if path.is_dir() else None
+    return path if str(source) and os.path.isdir(path) else None
+
+
+def given_path(source: str | os.PathLike[str]) -> Path:
+    """Return what a caller gives as a path; a home that there is not stays as it is spelled."""
+    return Path(os.path.expanduser(source))
 
 
 def _download_single(
@@ -281,7 +297,10 @@ def _download_single(
     inside = f"{subfolder.strip('/')}/" if subfolder else ""
     patterns = patterns_of(part)
     allowed = [inside + pattern for pattern in patterns]
-    folder = _download(repository, allowed, [], options, progress) / subfolder
+    folder = _download(repository, allowed, [], options, progress)
+    if not follow_links:
+        _check_cached(folder, repository, options)
+    folder /= subfolder
     folder = enter_folder(folder, follow_links=follow_links)
     found = only_model(folder, patterns) if folder.is_dir() else None
     if found is None:
@@ -304,6 +323,10 @@ def _download(
     # Imported here: it takes longer to import than everything else that loading needs but torch.
     from huggingface_hub import snapshot_download
 
+    named = _cached(repository, options) / "refs" / str(options.get("revision") or "main")
+    if os.path.exists(named) and not (os.path.isfile(named) or os.path.isdir(named)):
+        # A FIFO would wait for ever.
+        raise ModelLoadError(f"{named} in the cache of the hub is no file; remove it")
     where: dict[str, Any] = {**options}
     where["endpoint"] = where.get("endpoint") or os.environ.get("HF_ENDPOINT")
     try:
@@ -318,6 +341,28 @@ def _download(
         )
     except Exception as error:
         raise ModelLoadError(_explain(repository, options, error)) from error
+
+
+def _cached(repository: str, options: HubOptions) -> Path:
+    """Return the folder of a repository in the hub's cache."""
+    from huggingface_hub import constants
+
+    cache = options.get("cache_dir")
+    cache = given_path(constants.HF_HUB_CACHE if cache is None else cache)
+    return cache / f"models--{repository.replace('/', '--')}"
+
+
+def _check_cached(folder: Path, repository: str, options: HubOptions) -> None:
+    """Refuse a folder that is not its repository's: a cache may come from anybody as well.
+
+    Raises:
+        ModelLoadError: The cache names another place for it, or has a link there.
+    """
+    if not folder.resolve().is_relative_to(_cached(repository, options).resolve()):
+        raise ModelLoadError(
+            f"the cache of the hub leads to {folder.resolve()} for {repository!r}, outside of the "
+            "repository; pass follow_links=True if whoever made the cache may show that folder"
+        )
 
 
 def _bars(progress: ProgressOption) -> type[Any] | None:

@@ -187,6 +187,7 @@ class SavedFolder:
 
     def _commit(self) -> None:
         top = self._folders[""]
+        top.check_place(self._parameter, SAVING)
         for inside, _, name in self._parts:
             self._folders[inside].check_place(self._parameter, name)
         written = {_folded(inside, name) for inside, _, name in self._parts}

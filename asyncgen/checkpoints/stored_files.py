@@ -60,7 +60,7 @@ class StoredPath(_SystemPath):
 
     __slots__ = ()
     places: ClassVar[tuple[str, ...] | None] = None
-    seen: ClassVar[dict[str, tuple[int, ...]]] = {}
+    seen: ClassVar[dict[str, os.stat_result]] = {}
 
     def __reduce__(self) -> tuple[type[Path], tuple[str]]:
         """Become a plain path in another process."""
@@ -109,10 +109,10 @@ def check_unchanged(place: Path) -> None:
         return
     for file, known in place.seen.items():
         try:
-            now = _identity(os.stat(file))
-        except OSError:
-            now = ()
-        if now != known:
+            now = os.stat(file)
+        except OSError as error:
+            raise _changed(file) from error
+        if not _is_same(now, known):
             raise _changed(file)
     if is_stored(place / SAVING):  # a file cannot have one
         raise ModelLoadError(f"{place} was saved to while it was loaded; load it again")
@@ -148,15 +148,24 @@ def open_stored(file: Path) -> BinaryIO:
     """
     number = _opened(file)
     if isinstance(file, StoredPath):
-        found = _identity(os.fstat(number))
-        if file.seen.setdefault(str(file), found) != found:
+        found = os.fstat(number)
+        if not _is_same(found, file.seen.setdefault(str(file), found)):
             os.close(number)
             raise _changed(file)
     return open(file, "rb", buffering=0, opener=lambda *_: number)
 
 
-def _identity(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Tell whether two looks at a path have met the same content.
+
+    A file's number lasts only on some systems: FAT, drives of a network and of FUSE give it another
+    one when it has left the memory, as it does while large weights are read. Its last change of any
+    kind stays the same there, and is another one for another file. Where the number stays, such a
+    change may be a new link of a backup.
+    """
+    if (one.st_size, one.st_mtime_ns) != (other.st_size, other.st_mtime_ns):
+        return False
+    return os.path.samestat(one, other) or one.st_ctime_ns == other.st_ctime_ns
 
 
 def _changed(file: Path | str) -> ModelLoadError:

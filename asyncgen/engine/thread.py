@@ -235,8 +235,10 @@ class DecodeThread(Generic[L]):
                 _live[self._thread] = self._shared
                 try:
                     start_thread(self._thread, self._shared.begun)
-                except ThreadEndedError as error:
-                    _live.pop(self._thread, None)
+                except RuntimeError as error:
+                    _live.pop(self._thread, None)  # else the exit would join it
+                    if not isinstance(error, ThreadEndedError):  # the system gives none yet
+                        raise
                     _end(self._shared, error)
                     raise self._error() from error
                 self._is_started = True
@@ -271,6 +273,7 @@ class DecodeThread(Generic[L]):
         self._shared.inbox.put(Add(request))
         # The thread may have ended between the check and the post, and then nobody answers.
         if self._shared.finished.is_set():
+            self._shared.posted.pop(id(request), None)
             raise self._error()
 
     def cancel(self, request: Request) -> None:

@@ -14,17 +14,17 @@ import os
 import sys
 import threading
 from importlib import metadata
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.checkpoints.hub import read_text, resolve_code
+from asyncgen.checkpoints.hub import given_path, read_text, resolve_code
 from asyncgen.checkpoints.stored_files import is_stored
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError, ModelLoadError
 from asyncgen.runtime.user_code import run_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 
 FOLDER = "custom_generate"
@@ -122,7 +122,7 @@ def load_recipe(
         MissingRequirementsError: Its requirements are not installed.
     """
     name = str(source)
-    is_folder = Path(source).expanduser().is_dir()
+    is_folder = os.path.isdir(given_path(source))
     if is_folder and trust_remote_code is False:
         allowed = f"it forbids to run the code in {name!r}; leave it out if you trust that folder"
         raise InvalidRequestError("trust_remote_code", False, allowed)

@@ -23,7 +23,13 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.lowlevel
 
-from asyncgen.errors import EngineReentryError, InvalidRequestError, InWords, OverloadedError
+from asyncgen.errors import (
+    EngineClosedError,
+    EngineReentryError,
+    InvalidRequestError,
+    InWords,
+    OverloadedError,
+)
 from asyncgen.runtime.beside import call_beside, run_to_end, start_thread
 from asyncgen.runtime.request_failure import request_failure
 from asyncgen.runtime.user_code import share_thread
@@ -165,7 +171,10 @@ class PreparingThreads:
         return self._outcome(crew, task, length)
 
     def close(self) -> None:
-        """End the threads that have nothing to do; the others end when they are done."""
+        """End the threads that have nothing to do; the others end when they are done.
+
+        Requests that wait for a thread are answered that the engine is closed.
+        """
         for crew in (self._for_loops, self._for_threads):
             crew.close()
 
@@ -259,12 +268,20 @@ class _Task(Generic[T]):
         self._error: Exception | None = None
         self._timer: threading.Timer | None = None
 
-    def run(self) -> None:
-        """Call the function; on the thread."""
+    def run(self, is_closed: Callable[[], bool]) -> None:
+        """Call the function; on the thread. Where the engine is closed, that is why it fails."""
+        failure: Exception | None = None
         try:
-            self._result = self._function()
+            if not is_closed():
+                self._result = self._function()
+                return
         except BaseException as error:
-            self._error = request_failure(error)
+            failure = request_failure(error)
+        if is_closed():
+            self._error = EngineClosedError("the engine was closed; create a new one")
+            self._error.__cause__ = failure
+        else:
+            self._error = failure
 
     def refuse(self, error: Exception) -> None:
         """Tell the caller that nothing came of it."""
@@ -345,12 +362,17 @@ class _Crew:
     def leave(self, task: _Task) -> bool:
         """Note that the caller of a task waits no more; return whether it will never run."""
         task.is_left = True
+        if not self._drop(task):
+            task.expire(self.abandon)
+        return task.is_dropped
+
+    def _drop(self, task: _Task) -> bool:
+        """Have no thread take a task; return whether none had."""
         with self._lock:
             if not task.is_begun:
                 task.is_dropped = True
                 self._tasks.pop(task, None)
-        if not task.is_dropped:
-            task.expire(self.abandon)
+                self.abandoned.discard(task)
         return task.is_dropped
 
     def abandon(self, task: _Task) -> bool:
@@ -408,7 +430,7 @@ class _Crew:
                     raise
                 with suppress(queue.Empty):  # the system gives no thread, or none that lives
                     task = self._inbox.get_nowait()
-                    if task is not None and self.leave(task):
+                    if task is not None and self._drop(task):
                         task.refuse(no_thread(error))
 
     def _live(self, begun: queue.SimpleQueue[None]) -> None:
@@ -422,7 +444,7 @@ class _Crew:
         _here.lock = self._lock
         while True:
             try:
-                task = self._inbox.get(timeout=_IDLE_SECONDS)
+                task = self._inbox.get(timeout=0 if self._is_closed else _IDLE_SECONDS)
             except queue.Empty:
                 task = None
             with self._lock:
@@ -441,12 +463,11 @@ class _Crew:
                 return
             if taken.task is not None:
                 asked = ASKED.set(partial(self._is_wanted, task))
-                task.run()  # raises nothing
+                task.run(lambda: self._is_closed)  # raises nothing
                 ASKED.reset(asked)
             if shared.turns:
                 shared.settle()
-            if not self._settle(taken, here):
-                return
+            self._settle(taken, here)
             taken.task = None
             del task  # and the request with it
 
@@ -478,20 +499,17 @@ class _Crew:
         """Tell whether somebody waits for a task that runs."""
         return not (task.is_left or task.is_abandoned or self._is_closed)
 
-    def _settle(self, taken: _Taken, here: threading.Thread) -> bool:
-        """A turn has ended, its caller is to be told; return whether the thread is to stay."""
+    def _settle(self, taken: _Taken, here: threading.Thread) -> None:
+        """Note that a turn has ended, and tell who waits for it."""
         task = taken.task
         with self._lock:
-            stays = not self._is_closed
             if task is not None:
                 task.is_over = True
                 self.abandoned.discard(task)
-            if stays:
-                self._free.add(here)
-                self._counted.add(here)
+            self._free.add(here)
+            self._counted.add(here)
         if task is not None and not task.is_abandoned:
             task.tell()
-        return stays
 
 
 class _Taken:

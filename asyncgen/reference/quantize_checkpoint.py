@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn.functional import pad
 
 from asyncgen.checkpoints.checkpoint import INDEX, SINGLE, open_checkpoint
-from asyncgen.checkpoints.hub import resolve
+from asyncgen.checkpoints.hub import checked_folder, resolve
 from asyncgen.checkpoints.packed.quantise import GROUP, PACKINGS, quantise
 from asyncgen.checkpoints.packed.raw_tensors import nibbles, read_raw
 from asyncgen.checkpoints.saved_folder import SavedFolder, plain_name
@@ -30,6 +29,7 @@ from asyncgen.runtime.transfer import host_ints
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -85,15 +85,15 @@ def quantize_checkpoint(
             ``follow_links``.
 
     Raises:
-        InvalidRequestError: ``to`` is neither, or the folder is not empty.
+        InvalidRequestError: ``to`` is neither, or the folder is none or not empty.
         ModelLoadError: The checkpoint cannot be read, is packed already, or stores its matrices in
             a way that cannot be packed.
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
     if to not in PACKINGS:
         raise InvalidRequestError("to", to, "use 'int8' or 'int4'")
-    target = Path(folder)
-    _check_empty(target, target.exists() and (not target.is_dir() or any(target.iterdir())))
+    target = checked_folder(folder, "folder")
+    _check_empty(target, target.is_dir() and any(target.iterdir()))
     place = resolve(source, progress=progress, **address)
     raw, matrices = read_plan(place)
     checkpoint = open_checkpoint(place)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,6 +91,38 @@ def test_files_that_are_replaced_between_two_looks(
     (folder / SAVING).unlink(missing_ok=True)
     if kind != "settings, removed":
         asyncgen.load_model(folder, device="cpu", progress=False)
+
+
+NUMBERS: dict[str, tuple[dict[str, int], bool]] = {
+    "another number, as FAT and FUSE give": ({"st_ino": 7}, True),
+    "another drive, as one that is mounted again": ({"st_dev": 7, "st_ino": 7}, True),
+    "a link more, as of a backup": ({"st_ctime_ns": 7}, True),
+    "another file of the same size and time": ({"st_ino": 7, "st_ctime_ns": 7}, False),
+}
+
+
+@for_each("kind", NUMBERS)
+def test_a_file_that_stays_may_get_another_number(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(DEMO, tmp_path_factory.mktemp("folder") / "it")
+    change, stays = NUMBERS[kind]
+    known = os.stat
+
+    def looked(file: Any, *args: Any, **more: Any) -> Any:
+        found = known(file, *args, **more)
+        if Path(str(file)).name != "config.json":
+            return found
+        fields = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**{**fields, **change})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", looked)
+        if stays:
+            asyncgen.load_model(folder, device="cpu", progress=False)
+            return
+        with pytest.raises(ModelLoadError, match=r"config.json was changed while"):
+            asyncgen.load_model(folder, device="cpu", progress=False)
 
 
 def test_a_gguf_file_that_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

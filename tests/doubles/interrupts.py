@@ -74,6 +74,8 @@ class Interrupter:
         """Interrupt in the functions that the block calls, or behind them."""
         assert threading.current_thread() is threading.main_thread()
         handler, tracer = signal.getsignal(signal.SIGINT), sys.gettrace()
+        if tracer is _ignore:  # of one that was struck at the end of this
+            tracer = None  # else it would strike behind the block, too
         if not self._in_loop:
             signal.signal(signal.SIGINT, self._raise)
         sys.settrace(self._enter)

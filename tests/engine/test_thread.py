@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from asyncgen.engine import thread as engine_thread
 from asyncgen.engine.commands import Stop
 from asyncgen.engine.core import Engine
 from asyncgen.engine.thread import DecodeThread
@@ -149,6 +150,10 @@ async def test_requests_posted_after_the_stop_are_answered() -> None:
     await thread.wait_finished()
     [error] = sink.items
     assert isinstance(error, EngineClosedError)
+    thread._shared.stopping = False  # as at the check of a post that comes still later
+    with pytest.raises(EngineClosedError):
+        thread.post(late)
+    assert not thread._shared.posted
 
 
 async def test_a_request_whose_taking_ends_the_engine_is_answered() -> None:
@@ -167,6 +172,24 @@ async def test_a_request_whose_taking_ends_the_engine_is_answered() -> None:
     [error] = sink.items
     assert isinstance(error, EngineDiedError) and isinstance(error.__cause__, MemoryError)
     assert not thread._shared.posted
+
+
+async def test_a_thread_that_the_system_does_not_give_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    thread = thread_over(FakeEngine())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            thread.start()
+    assert thread._thread not in engine_thread._live  # the exit of the interpreter joins those
+    thread.start()
+    assert await thread.wait_ready() == "loaded"
+    thread.stop()
+    await thread.wait_finished()
 
 
 async def test_a_stop_before_the_start() -> None:

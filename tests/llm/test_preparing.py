@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +14,12 @@ import pytest
 from anyio import to_thread
 from tokenizers import Regex, pre_tokenizers
 
-from asyncgen.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from asyncgen.errors import (
+    ContextLengthError,
+    EngineClosedError,
+    InvalidRequestError,
+    OverloadedError,
+)
 from asyncgen.llm.llm import AsyncLLM
 from asyncgen.llm.preparing import (
     LONG_TEXT,
@@ -21,6 +28,7 @@ from asyncgen.llm.preparing import (
     PreparingThreads,
     _Task,
 )
+from asyncgen.runtime.wanted import is_wanted
 from asyncgen.text.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, no_thread_left
 from tests.doubles.models import PATIENCE, TableModel, byte_tokenizer
@@ -55,6 +63,14 @@ def hang() -> Iterator[Hang]:
     made = Hang()
     yield made
     made.release.set()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """As `until`, on a thread."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -187,6 +203,40 @@ async def test_a_thread_that_is_done_after_the_end_ends_as_well(hang: Hang) -> N
         hang.release.set()
     await to_thread.run_sync(thread.join, PATIENCE)
     assert not thread.is_alive() and not threads._for_loops._free
+
+
+def test_threads_that_wait_for_a_place_are_answered_at_the_end(hang: Hang) -> None:
+    threads, told = PreparingThreads(None), queue.SimpleQueue[object]()
+
+    def unwanted() -> None:
+        hang()
+        while is_wanted():
+            time.sleep(0.002)
+        raise ValueError("nobody waits")
+
+    def ask(function: Callable[[], object]) -> None:
+        try:
+            told.put(threads.run_in_thread(function, length=1))
+        except Exception as error:
+            told.put(error)
+
+    def begin(function: Callable[[], object], count: int) -> None:
+        for _ in range(count):
+            threading.Thread(target=ask, args=(function,), daemon=True).start()
+
+    begin(hang, MOST_AT_ONCE - 1)
+    begin(unwanted, 1)
+    wait_for(lambda: hang.num_running == MOST_AT_ONCE)
+    begin(hang, 3)
+    wait_for(lambda: len(threads._for_threads._tasks) == 3)
+    threads.close()
+    begin(hang, 2)
+    wait_for(lambda: len(threads._for_threads._tasks) == 5)
+    hang.release.set()
+    answers = [told.get(timeout=PATIENCE) for _ in range(MOST_AT_ONCE + 5)]
+    assert answers.count("late") == MOST_AT_ONCE - 1
+    assert sum(isinstance(each, EngineClosedError) for each in answers) == 6
+    wait_for(lambda: not threads._for_threads._counted)
 
 
 async def test_failed_thread_start_fails_the_waiting_request(

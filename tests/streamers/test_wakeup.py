@@ -234,6 +234,7 @@ def test_ctrl_c_anywhere_in_a_limited_wait_leaves_trio_whole() -> None:
             return await wait(interrupter)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # nor may it come in destructors of what was left before
     try:
         counter = Interrupter(0, in_loop=True)
         for place in range(1, trio.run(main, counter)):
@@ -246,6 +247,7 @@ def test_ctrl_c_anywhere_in_a_limited_wait_leaves_trio_whole() -> None:
                 (error,) = error.exceptions
             assert error is None or isinstance(error, KeyboardInterrupt), place
     finally:
+        gc.enable()
         signal.signal(signal.SIGINT, before)
 
 
