@@ -21,6 +21,7 @@ from asyncgen_apps.gradio_chat.session_bytes import size_of
 from asyncgen_apps.gradio_chat.sessions import client_id
 from asyncgen_apps.serving.client_turns import TurnsOnLoop
 from asyncgen_apps.serving.clients import Proxies
+from asyncgen_apps.serving.get_turns import HAS_LEFT
 from asyncgen_apps.serving.limits import SMALL
 from asyncgen_apps.serving.origins import header_of, is_own_origin, refuse_request
 from asyncgen_apps.serving.sliced_json import RepeatedKeyError, unique_keys
@@ -102,15 +103,10 @@ class GuardPage:
         refusal = self._refuse_head(scope)
         if refusal is None and scope["method"] not in _SAFE_METHODS:
             try:
-                body = await self._read(scope, receive)
+                body = await self._checked_body(scope, receive)
             except _ClientGone:
                 return
-            if isinstance(body, _Refusal):
-                refusal = body
-            elif len(body) > SMALL:
-                refusal = await self._turns.run(client_of(scope), _refuse_body, scope, body)
-            else:
-                refusal = _refuse_body(scope, body)
+            refusal = body if isinstance(body, _Refusal) else None
             receive = _ReplayedBody(b"" if isinstance(body, _Refusal) else body, receive)
         if refusal is not None:
             await refuse_request(scope, send, refusal.status, refusal.code, refusal.message)
@@ -140,8 +136,37 @@ class GuardPage:
             return site in ("same-origin", "none")
         return origin is None or is_own_origin(origin, header_of(scope, b"host"))
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | _Refusal:
+    async def _checked_body(self, scope: Scope, receive: Receive) -> bytes | _Refusal:
+        """Read a body and look at it; its bytes count until then, also while it waits for a turn.
+
+        Raises:
+            _ClientGone: The client has disconnected.
+        """
+        client, parts = client_of(scope), list[bytes]()
+        try:
+            body = await self._read(scope, receive, client, parts)
+            if isinstance(body, _Refusal):
+                return body
+            if len(body) > SMALL:
+                refusal = await self._turns.run(client, _refuse_body_in_turn, scope, body)
+            else:
+                refusal = _refuse_body(scope, body)
+            return body if refusal is None else refusal
+        finally:
+            self._reading[client] -= sum(map(len, parts))
+            if not self._reading[client]:
+                del self._reading[client]
+
+    async def _read(
+        self, scope: Scope, receive: Receive, client: str, parts: list[bytes]
+    ) -> bytes | _Refusal:
         """Read a body, unless it is too long or too slow.
+
+        Args:
+            scope: Of the request.
+            receive: Gives the body.
+            client: Whose it is.
+            parts: Gets what was read, and counted.
 
         Raises:
             _ClientGone: The client has disconnected.
@@ -150,29 +175,23 @@ class GuardPage:
         limit = self._max_body_bytes if is_event else _OTHER_BODY_BYTES
         length = header_of(scope, b"content-length") or ""
         size = int(length[:20]) if length.isdecimal() else 0
-        parts: list[bytes] = []
         read = 0
-        client = client_of(scope)
-        try:
-            with anyio.move_on_after(_BODY_SECONDS):
-                while max(size, read) <= limit:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _ClientGone
-                    parts.append(message.get("body", b""))
-                    read += len(parts[-1])
-                    self._reading[client] += len(parts[-1])
-                    share = max(_MOST_READING // 2, limit)
-                    if self._reading[client] > share or self._reading.total() > 2 * share:
-                        whose = "your bodies" if self._reading[client] > share else "bodies"
-                        reason = f"{whose} on their way have too many bytes"
-                        return _Refusal(429, "chat_full", f"{reason}: try again later")
-                    if not message.get("more_body", False) and read <= limit:
-                        return b"".join(parts)
-        finally:
-            self._reading[client] -= read
-            if not self._reading[client]:
-                del self._reading[client]
+        with anyio.move_on_after(_BODY_SECONDS):
+            while max(size, read) <= limit:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _ClientGone
+                parts.append(message.get("body", b""))
+                read += len(parts[-1])
+                self._reading[client] += len(parts[-1])
+                share = max(_MOST_READING // 2, limit)
+                if self._reading[client] > share or self._reading.total() > 2 * share:
+                    whose = "your bodies" if self._reading[client] > share else "bodies"
+                    reason = f"{whose} on their way have too many bytes"
+                    return _Refusal(429, "chat_full", f"{reason}: try again later")
+                if not message.get("more_body", False) and read <= limit:
+                    parts[:] = [b"".join(parts)]
+                    return parts[0]
         if max(size, read) <= limit:
             return _Refusal(408, "body_timeout", f"the body did not come in {_BODY_SECONDS} s")
         option = "; see --chat-max-body, launch_options(max_body_bytes=…)" if is_event else ""
@@ -201,11 +220,22 @@ class _ReplayedBody:
 
 
 class _ClientGone(Exception):
-    """Raised if the client disconnects before its whole body has come."""
+    """Raised if the client disconnects before its body was looked at."""
 
 
 class _FileNamed(Exception):
     """Raised for an object in a body that names a file."""
+
+
+def _refuse_body_in_turn(scope: Scope, body: bytes) -> _Refusal | None:
+    """Do what `_refuse_body` does, unless the client has left while it waited.
+
+    Raises:
+        _ClientGone: It has.
+    """
+    if scope.get(HAS_LEFT, bool)():
+        raise _ClientGone
+    return _refuse_body(scope, body)
 
 
 def _refuse_body(scope: Scope, body: bytes) -> _Refusal | None:

@@ -95,9 +95,9 @@ class Gate:
         try:
             yield
         finally:
-            self._inside.discard(request)
             self.places.give_back(client)
             self.rows.give_back(client, rows)
+            self._inside.discard(request)
             if self._empty is not None and not self._inside:
                 self._empty.set()
 

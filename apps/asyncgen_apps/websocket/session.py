@@ -259,13 +259,18 @@ class Session:
                 await self.receive_large(frame)
             elif len(frame) > SMALL:
                 client = self._channel.client or ANYBODY
-                await self._service.turns.run(client.id, self.receive, frame)
+                await self._service.turns.run(client.id, self._receive_in_turn, frame)
             else:
                 self.receive(frame)
             if count % _FRAMES_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()  # reading frames that have arrived does not yield
             if self.is_congested:
                 await wait_writable()
+
+    def _receive_in_turn(self, frame: str | bytes) -> None:
+        """Process a frame, unless its client has left while it waited."""
+        if not self._channel.has_left():
+            self.receive(frame)
 
     def _may_read(self, frame: str | bytes) -> bool:
         """Tell whether to read a frame; one that is too long ends the connection."""

@@ -13,6 +13,7 @@ import pytest
 from asyncgen_apps.gradio_chat import guard
 from asyncgen_apps.gradio_chat.guard import MAX_BODY_BYTES, MOST_VALUES, GuardPage
 from asyncgen_apps.gradio_chat.json_bounds import MOST_DEPTH, too_complex
+from asyncgen_apps.serving.get_turns import HAS_LEFT
 from asyncgen_apps.serving.limits import SMALL
 from tests.apps.serving.test_origins import ask, page
 from tests.cases import for_each
@@ -259,6 +260,47 @@ async def test_bodies_on_their_way_are_bounded_for_each_client_and_in_all(
         await read("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
         assert dict(statuses)["10.0.0.4"] == 429
         statuses.clear()
+    assert not app._reading
+
+
+@pytest.mark.anyio
+async def test_bodies_that_wait_for_their_turn_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of 4 MiB, of which one is parsed at a time."""
+    content = b'{"data": []' + b" " * SMALL + b"}"
+    monkeypatch.setattr(guard, "_MOST_READING", 8 * len(content))
+    app, refused = GuardPage(page, max_body_bytes=len(content)), 0
+
+    async def ask_one() -> None:
+        nonlocal refused
+        got = await ask(app, "POST", JOIN, content)
+        refused += got.status == 429
+
+    async with app._turns._is_taken, anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(ask_one)
+        await anyio.wait_all_tasks_blocked()
+        assert refused == 2 and app._reading.total() == 4 * len(content)
+        app._turns._is_taken.release()
+        await anyio.wait_all_tasks_blocked()
+        await app._turns._is_taken.acquire()
+    assert refused == 2 and not app._reading
+
+
+@pytest.mark.anyio
+@for_each("has_left", [False, True])
+async def test_a_body_of_who_has_left_is_not_parsed(has_left: bool) -> None:
+    """It waited for its turn; nobody reads the answer."""
+    app, told = GuardPage(page), list[Any]()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"[" * (SMALL + 1)}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": JOIN, "headers": []}
+    await app({**scope, HAS_LEFT: lambda: has_left}, receive, send)
+    assert bool(told) is not has_left
     assert not app._reading
 
 

@@ -16,6 +16,7 @@ from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.session import MOST_BACKLOG
 from asyncgen_apps.websocket.settings import StreamSettings
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
@@ -99,6 +100,28 @@ async def test_frames_are_parsed_in_turns_of_the_loop(monkeypatch: pytest.Monkey
             await anyio.lowlevel.checkpoint()
             assert len(parsed) - seen <= 1
             seen = len(parsed)
+
+
+@pytest.mark.anyio
+@for_each("size", [SMALL, LARGE])
+async def test_a_frame_of_who_has_left_is_not_read(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for its turn."""
+    for name in ("read", "read_large"):
+        monkeypatch.setattr(f"asyncgen_apps.websocket.session.{name}", None)
+    one = service()
+    session = one.open(authorization=None, origin=None, host=None)
+    session.bind(lambda: None, lambda: None, has_left=lambda: True)
+    frames = ['{"type":"ping","nonce":1' + " " * size + "}"]
+
+    async def receive() -> str:
+        return frames.pop()
+
+    with pytest.raises(IndexError):
+        await session.read(receive, receive)  # type: ignore[arg-type]
+    assert len(session.take()) == 1, "the greeting"
+    assert not len(one.turns._doors)
 
 
 @pytest.mark.anyio
