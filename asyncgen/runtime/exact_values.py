@@ -18,6 +18,8 @@ _DEEPEST = 4
 """Depth of the deepest parameter: words, their alternatives, their ids."""
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, dict)
+_CONTAINER_IDS = frozenset(map(id, _CONTAINERS))
+_ROWS = ({list}, {tuple})
 
 BUILT_IN = frozenset((int, float, bool, str, type(None)))
 
@@ -47,11 +49,12 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
     kind = type(value)
     if kind in BUILT_IN:
         return value
-    if isinstance(value, (float, int, str)):
-        return exact(value)
-    if has_list(value):
-        return value.tolist()
-    kind = next((each for each in _CONTAINERS if isinstance(value, each)), kind)
+    if id(kind) not in _CONTAINER_IDS:
+        if isinstance(value, (float, int, str)):
+            return exact(value)
+        if has_list(value):
+            return value.tolist()
+        kind = next((each for each in _CONTAINERS if isinstance(value, each)), kind)
     if not depth or kind not in _CONTAINERS:
         return value
     value = list(kind.__iter__(value)) if kind is not dict else dict(dict.items(value))
@@ -68,6 +71,9 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
     made = list if listed and kind is tuple else kind
     if _are_built_in(value):
         return made(value)
+    kinds = set(map(type, value))
+    if depth > 1 and kinds in _ROWS and _are_built_in(chain.from_iterable(value)):
+        return made(map(list if listed else kinds.pop(), value))  # thousands of words
     return made(
         each if type(each) in BUILT_IN else plain(each, listed=listed, depth=depth - 1)
         for each in value

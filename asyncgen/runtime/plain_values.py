@@ -30,6 +30,7 @@ _PLAIN = _ids(
     *(torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Generator),
 )
 _LISTS = _ids(list, tuple, set, frozenset)
+_ROWS = _ids(list, tuple)
 _DICTS = _ids(dict, types.MappingProxyType)
 _DEEPEST = 5
 
@@ -75,6 +76,6 @@ def _are_plain(values: Collection[Any], depth: int) -> bool:
     kinds = set(map(id, map(type, values)))
     if kinds <= _PLAIN:
         return True
-    if kinds == {id(tuple)} and set(map(id, map(type, chain.from_iterable(values)))) <= _PLAIN:
-        return True  # biases, as many as there are tokens
+    if kinds <= _ROWS and set(map(id, map(type, chain.from_iterable(values)))) <= _PLAIN:
+        return True  # biases, as many as there are tokens; thousands of words
     return depth > 0 and all(is_plain(each, depth - 1) for each in values)

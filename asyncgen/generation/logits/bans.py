@@ -205,10 +205,11 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
         self.bad_word_ids = bad_words_ids
         if not isinstance(bad_words_ids, list) or not bad_words_ids:
             raise InvalidRequestError("bad_words_ids", bad_words_ids, "must be a non-empty list")
-        for word in bad_words_ids:
-            if not isinstance(word, list) or not word or not _are_ids(word):
-                allowed = "every word must be a non-empty list of token ids"
-                raise InvalidRequestError("bad_words_ids", bad_words_ids, allowed)
+        # There may be thousands: no function is called for each of them.
+        are_words = _are_all(bad_words_ids, list) and all(bad_words_ids)
+        if not are_words or not _are_ids(chain.from_iterable(bad_words_ids)):
+            allowed = "every word must be a non-empty list of token ids"
+            raise InvalidRequestError("bad_words_ids", bad_words_ids, allowed)
         ends = set() if eos_token_id is None else set(token_list(eos_token_id))
         words = {tuple(word) for word in bad_words_ids if len(word) > 1 or word[0] not in ends}
         self.biases = _BiasTable((word, -torch.inf) for word in sorted(words))
