@@ -16,6 +16,7 @@ from asyncgen_apps.openai_http.prompt_reports import PromptReports
 from asyncgen_apps.openai_http.request_streams import RequestStreams
 from asyncgen_apps.openai_http.response_writer import MARK, EventTemplate, event_line
 from asyncgen_apps.openai_http.serializers import counts_object
+from asyncgen_apps.serving.row_budget import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -74,7 +75,7 @@ class CompletionResponse(CancellableResponse):
             streams=stream is not None,
             prioritises=any("priority" in part.params for part in plan.parts),
             names=plan.names,
-            rows=plan.choices,
+            rows=plan.choices + len(plan.parts) * rows_of(plan.parts[0].params),
         )
         self._llm = llm
         self._plan = plan

@@ -21,7 +21,7 @@ from asyncgen_apps.serving.limits import (
     MOST_OF_LARGE,
 )
 from asyncgen_apps.serving.resumption import count_samples
-from asyncgen_apps.serving.row_budget import RowBudget
+from asyncgen_apps.serving.row_budget import RowBudget, rows_of
 from asyncgen_apps.serving.shared_budget import SharedBudget
 from asyncgen_apps.websocket.authentication import Authenticator
 from asyncgen_apps.websocket.engine_messages import done_message, piece_of, prompt_pieces
@@ -240,7 +240,7 @@ class StreamService:
 
     def _hold(self, action: StartRequest, large: LargeMessage | None) -> Fault | None:
         """Count what a request holds to its end, or return the error that refuses it."""
-        client, rows = action.answer.client.id, count_samples(action.request.params)
+        client, rows = action.answer.client.id, _rows(action)
         if not self.rows.take(client, rows):
             return Fault("overloaded", self.rows.refusal(client, rows), retry_after=_BUSY_SECONDS)
         if large is not None and not self.large.take(client, large.size):
@@ -251,7 +251,7 @@ class StreamService:
     def _let_go(self, action: StartRequest, large: LargeMessage | None) -> None:
         """Count it no more."""
         client = action.answer.client.id
-        self.rows.give_back(client, count_samples(action.request.params))
+        self.rows.give_back(client, _rows(action))
         if large is not None:
             self.large.give_back(client, large.size)
 
@@ -446,6 +446,11 @@ async def _wait_until_sent(answer: Answer) -> None:
     while answer.channel is not None and answer.end is None and answer.replay.is_waiting:
         await anyio.sleep(delay)
         delay = min(2 * delay, _LONGEST_DELAY)
+
+
+def _rows(action: StartRequest) -> int:
+    """Return the rows of a request."""
+    return count_samples(action.request.params) + rows_of(action.request.params)
 
 
 def _digest(action: StartRequest, large: LargeMessage | None) -> bytes:

@@ -208,7 +208,7 @@ def test_a_body_counts_until_it_is_answered(two: Running) -> None:
     wait_for(lambda: budget.used == 0)
 
 
-@for_each("many", ["prompts", "choices", "texts"])
+@for_each("many", ["prompts", "choices", "texts", "words"])
 def test_rows_share_a_budget(two: Running, monkeypatch: pytest.MonkeyPatch, many: str) -> None:
     """Beside the first of each request."""
     rows = two.gate.rows
@@ -223,7 +223,8 @@ def test_rows_share_a_budget(two: Running, monkeypatch: pytest.MonkeyPatch, many
             body = {"model": "demo", "input": ["a fox"] * 4}
             refused = two.request("POST", "/v1/embeddings", body, A)
         else:
-            refused = two.request("POST", "/v1/completions", {**body, "max_tokens": 3}, A)
+            words = {"prompt": "a", "bad_words_ids": [[5]] * 64} if many == "words" else {}
+            refused = two.request("POST", "/v1/completions", {**body, "max_tokens": 3, **words}, A)
         assert refused.status == 429 and refused.headers["retry-after"] == "1"
         assert refused.error["code"] == "overloaded"
         assert refused.error["message"].startswith(

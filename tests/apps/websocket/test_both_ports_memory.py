@@ -97,8 +97,10 @@ def test_samples_share_a_budget(two: Running, port: str, monkeypatch: pytest.Mon
     rows = service_of(two).rows
     monkeypatch.setattr(rows._budget, "most", 16)
 
-    def begin(wire: Wire, name: str, samples: int) -> None:
-        params = {"n": samples, "do_sample": True}
+    def begin(wire: Wire, name: str, samples: int, words: int = 0) -> None:
+        params: dict[str, Any] = {"n": samples, "do_sample": True}
+        if words:
+            params["bad_words_ids"] = [[5]] * words
         wire.send(type="generate", id=name, token_ids=[1], params=params)
 
     def end_of(wire: Wire, name: str) -> Any:
@@ -118,6 +120,8 @@ def test_samples_share_a_budget(two: Running, port: str, monkeypatch: pytest.Mon
         assert refused["message"].startswith(
             "14 of at most 16 further choices or texts are being answered, 14 of them yours"
         )
+        begin(wire, "v", 1, words=64)
+        assert end_of(wire, "v")["code"] == "overloaded"
         begin(wire, "s", 1)
         assert end_of(wire, "s")["type"] == "accepted"
         with Wire(two, port, "b") as other:
