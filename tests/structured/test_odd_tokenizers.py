@@ -34,6 +34,7 @@ def with_token(folder: Path, text: str) -> Path:
     return folder
 
 
+@pytest.mark.gate
 @for_each("kind", LONG)
 def test_a_token_that_is_too_long_for_structured_output(
     kind: str, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
