@@ -310,12 +310,23 @@ def _compiling() -> Iterator[None]:
         raise ChatTemplateError(f"the chat template cannot be compiled: {reason}") from error
 
 
-@lru_cache(maxsize=64)
 def _compile(template: str, trusted: bool = False) -> jinja2.Template:
-    with _compiling():
-        if not trusted:
-            _check_source(template)
-        return _environment(trusted).from_string(template)
+    found = _compiled(template, trusted)
+    if isinstance(found, str):
+        raise ChatTemplateError(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _compiled(template: str, trusted: bool) -> jinja2.Template | str:
+    """Return a template, or why it is refused: who asks again and again has it parsed once."""
+    try:
+        with _compiling():
+            if not trusted:
+                _check_source(template)
+            return _environment(trusted).from_string(template)
+    except ChatTemplateError as error:
+        return str(error)
 
 
 def _check_source(template: str) -> None:

@@ -23,7 +23,9 @@ B = TypeVar("B", nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
 MOST_NODES = 12_000
 """Parts of a template that is compiled; the largest of 226 real ones has 8,800."""
 
-_BODY = 12  # parts as which a function counts that a macro, a block or a loop becomes
+_BODY = 30  # parts as which a function counts that a macro, a block or a loop becomes
+_OTHER = 18  # likewise, for the code that an include or an import becomes
+_OTHERS = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 _BODIES = (nodes.Block, nodes.CallBlock, nodes.For, nodes.Macro)
 _AROUND = 8  # statements around a part that count as another part
 _NODE = 4  # work of a part of an expression
@@ -57,6 +59,8 @@ def check_size(program: nodes.Template) -> None:
             size += _BODY
         elif isinstance(part, nodes.Output):
             size += len(part.nodes)
+        elif isinstance(part, _OTHERS):
+            size += _OTHER
         if size > MOST_NODES:
             raise SecurityError(f"it has more than the {MOST_NODES} parts of a template")
         level += isinstance(part, nodes.Stmt)

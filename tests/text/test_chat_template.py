@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
-from asyncgen.text.chat_template import _compile, check_messages, render_chat, select_template
+from asyncgen.text.chat_template import _compiled, check_messages, render_chat, select_template
 from asyncgen.text.tokenizer import Tokenizer
 from tests.cases import for_each
 from tests.doubles.tokenizers import save_tokenizer
@@ -240,10 +240,10 @@ def test_rendering_leaves_messages_alone() -> None:
 
 def test_a_template_is_compiled_once() -> None:
     template = "{{ messages[0].role }} once"
-    _compile.cache_clear()
+    _compiled.cache_clear()
     for _ in range(3):
         render_chat(template, [USER])
-    assert _compile.cache_info().misses == 1
+    assert _compiled.cache_info().misses == 1
 
 
 @for_each(

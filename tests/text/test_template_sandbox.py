@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.errors import ChatTemplateError
+from asyncgen.text import chat_template
 from asyncgen.text import template_budget as template_limits
 from asyncgen.text.chat_template import render_chat
 from tests.cases import for_each
@@ -181,3 +182,18 @@ def test_a_long_conversation_may_be_cut_and_joined() -> None:
     )
     text = "x" * 8_000_000
     assert text in render_chat(template, [{"role": "user", "content": text}])
+
+
+def test_a_refused_template_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that ask for it again and again would hold up the streams beside them."""
+    parsed: list[str] = []
+
+    def check(text: str) -> None:
+        parsed.append(text)
+
+    monkeypatch.setattr(chat_template, "_check_source", check)
+    refused = "{% include 'a' %}" * 1999
+    for _ in range(3):
+        with pytest.raises(ChatTemplateError, match="more than the 12000 parts of a template"):
+            render_chat(refused, MESSAGES)
+    assert parsed == [refused]
