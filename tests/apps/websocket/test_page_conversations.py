@@ -57,6 +57,11 @@ def _tab(page: WebPage) -> WebPage:
     return other
 
 
+def _wait_focused(it: Any) -> None:
+    """Wait until something has the focus."""
+    it.page.wait_for_function("(it) => it === document.activeElement", arg=it.element_handle())
+
+
 def _press(page: WebPage, name: str) -> None:
     page.page.get_by_role("button", name=name, exact=True).first.click()
 
@@ -86,7 +91,7 @@ def test_new_chat_keeps_the_old_one_and_delete_can_be_undone(page: WebPage) -> N
     assert rows.first.locator("button").first.get_attribute("aria-current") == "true"
     page.page.get_by_role("button", name="One").first.click()
     assert page.answers.last.inner_text() == answer
-    assert page.box.evaluate("(box) => box === document.activeElement")
+    _wait_focused(page.box)
 
     _press(page, "Conversations")
     page.page.get_by_role("button", name="Delete “One”").click()
@@ -94,7 +99,7 @@ def test_new_chat_keeps_the_old_one_and_delete_can_be_undone(page: WebPage) -> N
     undo.wait_for()
     _wait_kept(page, [["Two"]])
     assert page.answers.count() == 0, "it was on the screen"
-    assert undo.evaluate("(it) => it === document.activeElement")
+    _wait_focused(undo)
     page.page.keyboard.press("Enter")
     _wait_kept(page, [["One"], ["Two"]])
     page.page.keyboard.press("Escape")
@@ -250,7 +255,7 @@ def test_a_question_is_edited_and_sent_again(model: Model, page: WebPage) -> Non
     _press(page, "Edit this message")
     box = page.page.get_by_role("textbox", name="Edit message")
     assert box.input_value() == "One"
-    assert box.evaluate("(it) => it === document.activeElement")
+    _wait_focused(box)
     assert page.page.get_by_text("What was said after it is replaced.").is_visible()
     box.press("Escape")
     assert page.kept()["turns"] == before
