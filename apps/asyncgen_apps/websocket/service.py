@@ -213,7 +213,8 @@ class StreamService:
         """
         answer, request = action.answer, action.request
         self.counters.requests_total += 1
-        busy = self._hold(action, large)
+        rows = count_samples(request.params) + rows_of(request.params)
+        busy = self._hold(answer.client.id, rows, large)
         if busy is not None:
             answer.fail(busy)
             return
@@ -232,15 +233,14 @@ class StreamService:
             stream = self.llm.stream(cast("Prompt", request.source), **sent)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
-            self._let_go(action, large)
+            self._let_go(answer.client.id, rows, large)
             return
         # The request can be stopped from here on, although its task has not begun.
         self._streams[answer] = stream
-        self._tasks.start_soon(self._run, action, stream, params, session.name, large)
+        self._tasks.start_soon(self._run, action, stream, params, session.name, rows, large)
 
-    def _hold(self, action: StartRequest, large: LargeMessage | None) -> Fault | None:
+    def _hold(self, client: str, rows: int, large: LargeMessage | None) -> Fault | None:
         """Count what a request holds to its end, or return the error that refuses it."""
-        client, rows = action.answer.client.id, _rows(action)
         if not self.rows.take(client, rows):
             return Fault("overloaded", self.rows.refusal(client, rows), retry_after=_BUSY_SECONDS)
         if large is not None and not self.large.take(client, large.size):
@@ -248,10 +248,9 @@ class StreamService:
             return too_many_large(self.large, client)
         return None
 
-    def _let_go(self, action: StartRequest, large: LargeMessage | None) -> None:
+    def _let_go(self, client: str, rows: int, large: LargeMessage | None) -> None:
         """Count it no more."""
-        client = action.answer.client.id
-        self.rows.give_back(client, _rows(action))
+        self.rows.give_back(client, rows)
         if large is not None:
             self.large.give_back(client, large.size)
 
@@ -325,6 +324,7 @@ class StreamService:
         stream: EngineStream,
         params: dict[str, Any],
         connection: str,
+        rows: int,
         large: LargeMessage | None,
     ) -> None:
         """Run one request until it has ended or failed."""
@@ -348,7 +348,7 @@ class StreamService:
         finally:
             self._streams.pop(answer, None)
             self._aborting.discard(answer)
-            self._let_go(action, large)
+            self._let_go(answer.client.id, rows, large)
             self._notice_idle()
         end = answer.end or {}
         usage = end.get("usage", {})
@@ -446,11 +446,6 @@ async def _wait_until_sent(answer: Answer) -> None:
     while answer.channel is not None and answer.end is None and answer.replay.is_waiting:
         await anyio.sleep(delay)
         delay = min(2 * delay, _LONGEST_DELAY)
-
-
-def _rows(action: StartRequest) -> int:
-    """Return the rows of a request."""
-    return count_samples(action.request.params) + rows_of(action.request.params)
 
 
 def _digest(action: StartRequest, large: LargeMessage | None) -> bytes:
